@@ -53,7 +53,7 @@ bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with
 	$(BIN)/python -m bench $(ARGS)
 
 gen: $(VENV)/.dev ## what is generated: message classes, codecs, the configuration reference
-	$(BIN)/python -m protocol.generate
+	$(BIN)/python -m anabranch.protocol.generate
 	$(BIN)/python -m anabranch.config_reference
 
 clean:

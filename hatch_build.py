@@ -20,13 +20,13 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED_MODULES = (
-    "protocol/batch_layout.py",
-    "protocol/records.py",
-    "protocol/batch_builder.py",
-    "protocol/key_placement.py",
+    "anabranch/protocol/batch_layout.py",
+    "anabranch/protocol/records.py",
+    "anabranch/protocol/batch_builder.py",
+    "anabranch/protocol/key_placement.py",
 )
 # What mypy must see to know the types the compiled modules use.
-_SOURCES = "protocol"
+_SOURCES = "anabranch/protocol"
 _SWITCH = "ANABRANCH_COMPILE"
 _REQUIREMENTS = ["mypy>=1.13", "setuptools>=65"]
 # The project's own settings do not apply: they name packages that a build environment lacks.
@@ -88,6 +88,7 @@ def compile_modules(root: Path, work: Path) -> list[Path]:
     Returns the extension modules; below ``work`` they lie as they must lie in site-packages. Raises CompileError.
     """
     shutil.copytree(root / _SOURCES, work / _SOURCES, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
+    (work / "anabranch" / "__init__.py").touch()  # mypyc names a module by the packages it lies in
     (work / "mypy.ini").write_text(_MYPY_CONFIG)
     command = [sys.executable, "-m", "mypyc", "--config-file", "mypy.ini", *COMPILED_MODULES]
     result = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)

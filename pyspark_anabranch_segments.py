@@ -1,5 +1,5 @@
 """Spark imports modules of such names and registers their ``DefaultSource``: ``format("anabranch-segments")``."""
 
-from audit.datasource import SegmentsDataSource as DefaultSource
+from anabranch.audit.datasource import SegmentsDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

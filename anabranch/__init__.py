@@ -8,12 +8,10 @@ Names are imported when they are first used, so that ``import anabranch`` is che
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from client import (
+    from anabranch.client import (
         Admin,
         BlockedPartition,
         ClusterDescription,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
         UpgradeType,
         WaitsFor,
     )
-    from client.errors import (
+    from anabranch.client.errors import (
         BufferExhaustedError,
         ClientClosedError,
         CommitFailedError,
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
         RetriableError,
         UnassignedParentError,
     )
-    from protocol.types import TopicPartition
+    from anabranch.protocol.types import TopicPartition
 
 __all__ = [
     "Admin",
@@ -128,38 +126,15 @@ _ERRORS = frozenset(
         "UnassignedParentError",
     }
 )
-_SIBLINGS = ("audit", "broker", "client", "controller", "ordered_resize", "protocol", "runtime", "zk_schemas")
-
-
-def check_siblings(siblings: tuple[str, ...] = _SIBLINGS) -> None:
-    """Raise ImportError when a package of Anabranch's is missing or comes from another distribution.
-
-    Their names are plain words, and another distribution may install one of them over ours.
-    """
-    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    for name in siblings:
-        spec = importlib.util.find_spec(name)
-        found = os.path.realpath(spec.origin) if spec is not None and spec.origin is not None else None
-        expected = os.path.join(ours, name)
-        if found is None or os.path.dirname(found) != expected:
-            where = f"from {found}" if found is not None else "nowhere to be found"
-            raise ImportError(
-                f"the package {name!r} that Python finds is {where}, not Anabranch's in {expected}: another installed "
-                f"distribution has a package of that name; uninstall it or use a virtual environment of its own",
-                name=name,
-            )
-
-
-check_siblings()
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "TopicPartition":
-        module = "protocol.types"
+        module = "anabranch.protocol.types"
     else:
-        module = "client.errors" if name in _ERRORS else "client"
+        module = "anabranch.client.errors" if name in _ERRORS else "anabranch.client"
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

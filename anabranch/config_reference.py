@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from zk_schemas.config_def import REQUIRED, ConfigKey
-from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS
-from zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
+from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration

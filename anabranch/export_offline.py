@@ -8,20 +8,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from anabranch.cli.errors import CommandError
-from anabranch.export_destination import open_destination
-from anabranch.export_run import ExportReport, ExportRun, NoProgress, Progress, Source
-from anabranch.export_state import Bounds, CopyKey, Head
-from anabranch.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
-from anabranch.segment_copy import SourceChangedError, list_segments
-from broker.log.checkpoint_files import (
+from anabranch.broker.log.checkpoint_files import (
     MalformedFileError,
     MetaProperties,
     PartitionMetadata,
     decode_meta_properties,
     decode_partition_metadata,
 )
-from broker.log.paths import (
+from anabranch.broker.log.paths import (
     CLEANER_CHECKPOINT,
     LOCK_FILE,
     LOG_START_CHECKPOINT,
@@ -29,9 +23,15 @@ from broker.log.paths import (
     PARTITION_METADATA,
     parse_directory_name,
 )
-from protocol.topic_names import INTERNAL_TOPICS
-from protocol.types import TopicPartition
-from zk_schemas.znode import format_id
+from anabranch.cli.errors import CommandError
+from anabranch.export_destination import open_destination
+from anabranch.export_run import ExportReport, ExportRun, NoProgress, Progress, Source
+from anabranch.export_state import Bounds, CopyKey, Head
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
+from anabranch.protocol.types import TopicPartition
+from anabranch.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
+from anabranch.segment_copy import SourceChangedError, list_segments
+from anabranch.zk_schemas.znode import format_id
 
 
 def export_offline(log_dir: Path, topic: str, to: str | Path, *, progress: Progress | None = None) -> ExportReport:

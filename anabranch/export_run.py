@@ -10,6 +10,18 @@ from typing import Protocol
 
 from fastcrc import crc32
 
+from anabranch.audit.manifest import (
+    MANIFEST_NAME,
+    PARTIAL_NAME,
+    FileEntry,
+    Layout,
+    Manifest,
+    ManifestError,
+    SegmentEntry,
+    decode_layouts,
+    merge_layouts,
+)
+from anabranch.broker.log.paths import PARTITION_COUNT_CHECKPOINT
 from anabranch.cli.errors import CommandError
 from anabranch.export_destination import Destination
 from anabranch.export_state import (
@@ -38,18 +50,6 @@ from anabranch.segment_copy import (
     open_piece,
     wanted_segments,
 )
-from audit.manifest import (
-    MANIFEST_NAME,
-    PARTIAL_NAME,
-    FileEntry,
-    Layout,
-    Manifest,
-    ManifestError,
-    SegmentEntry,
-    decode_layouts,
-    merge_layouts,
-)
-from broker.log.paths import PARTITION_COUNT_CHECKPOINT
 
 PARTIAL_EVERY_BYTES = 64 << 20
 """An export that is killed loses at most so much of its work."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from audit.manifest import (
+from anabranch.audit.manifest import (
     MANIFEST_NAME,
     PARTIAL_NAME,
     REPLICAS_DIRECTORY,
@@ -26,7 +26,7 @@ from audit.manifest import (
     ReplicaEntry,
     SegmentEntry,
 )
-from broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, PARTITION_METADATA
+from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, PARTITION_METADATA
 
 CHECKPOINTS = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, PARTITION_COUNT_CHECKPOINT)
 """Copied whole beside the segments, and replaced by each export: what is in them is in the manifest too."""

@@ -11,16 +11,16 @@ import anyio
 import anyio.to_thread
 
 from anabranch.cli.errors import CommandError
+from anabranch.client import Admin
+from anabranch.client.admin_types import LogDirDescription
+from anabranch.client.cluster import PartitionInfo
 from anabranch.export_destination import open_destination
 from anabranch.export_run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source
 from anabranch.export_state import Bounds, CopyKey, Head
+from anabranch.protocol.types import TopicPartition
 from anabranch.replica_files import read_high_watermarks, read_leader_epochs
 from anabranch.segment_copy import SourceChangedError
-from client import Admin
-from client.admin_types import LogDirDescription
-from client.cluster import PartitionInfo
-from protocol.types import TopicPartition
-from zk_schemas.znode import format_id
+from anabranch.zk_schemas.znode import format_id
 
 COPY_ATTEMPTS = 20
 RETRY_DELAY_S = 0.25

@@ -20,13 +20,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.framing import HEALTH_CHECK, ClientConnection, FrameError, RequestHeader, decode_response, encode_request
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.metadata import MetadataRequest
-from protocol.primitives import DecodeError, Message
-from zk_schemas.config_def import ConfigError
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import (
+    HEALTH_CHECK,
+    ClientConnection,
+    FrameError,
+    RequestHeader,
+    decode_response,
+    encode_request,
+)
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.metadata import MetadataRequest
+from anabranch.protocol.primitives import DecodeError, Message
+from anabranch.zk_schemas.config_def import ConfigError
 
 TIMEOUT_S = 3.0
 _LOOPBACK = "127.0.0.1"
@@ -90,8 +97,8 @@ def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> A
 
 
 def _check_configured_broker(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
-    from broker.config import BrokerConfig, gather
-    from zk_schemas.static_keys import for_broker
+    from anabranch.broker.config import BrokerConfig, gather
+    from anabranch.zk_schemas.static_keys import for_broker
 
     given, _ = for_broker(gather(properties, where, os.environ, settings))
     config = BrokerConfig.from_given(given, where, socket.gethostname())
@@ -103,8 +110,8 @@ def _check_configured_broker(properties: str | None, where: str, settings: Seque
 
 
 def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
-    from controller.config import ControllerConfig, gather
-    from zk_schemas.static_keys import for_controller
+    from anabranch.controller.config import ControllerConfig, gather
+    from anabranch.zk_schemas.static_keys import for_controller
 
     given, _ = for_controller(gather(properties, where, os.environ, settings))
     config = ControllerConfig.parse(given, where)

@@ -6,24 +6,24 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from protocol.generated.consumer_offsets import (
+from anabranch.protocol.generated.consumer_offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment
-from protocol.generated.transaction_log import TransactionLogKey, TransactionLogValue
-from protocol.messages.consumer_offsets import (
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
+from anabranch.protocol.generated.transaction_log import TransactionLogKey, TransactionLogValue
+from anabranch.protocol.messages.consumer_offsets import (
     GROUP_METADATA_KEY,
     GROUP_METADATA_VALUE,
     OFFSET_COMMIT_KEY,
     OFFSET_COMMIT_VALUE,
 )
-from protocol.messages.consumer_protocol import CONSUMER_PROTOCOL_ASSIGNMENT, CONSUMER_PROTOCOL_SUBSCRIPTION
-from protocol.primitives import DecodeError, decode_tolerantly, decode_versioned, read_version
-from protocol.schema import Field
-from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, read_subscription
+from anabranch.protocol.messages.consumer_protocol import CONSUMER_PROTOCOL_ASSIGNMENT, CONSUMER_PROTOCOL_SUBSCRIPTION
+from anabranch.protocol.primitives import DecodeError, decode_tolerantly, decode_versioned, read_version
+from anabranch.protocol.schema import Field
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, read_subscription
 
 Decoder: TypeAlias = Callable[[bytes | None, bytes | None], tuple[str | None, str | None]]
 """Key and value to what is printed of them. Raises ``DecodeError``."""

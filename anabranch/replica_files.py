@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from anabranch.audit.manifest import EpochStart
+from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_epochs, decode_offsets
+from anabranch.broker.log.paths import HIGH_WATERMARK_CHECKPOINT, LEADER_EPOCH_CHECKPOINT
 from anabranch.cli.errors import CommandError
-from audit.manifest import EpochStart
-from broker.log.checkpoint_files import MalformedFileError, decode_epochs, decode_offsets
-from broker.log.paths import HIGH_WATERMARK_CHECKPOINT, LEADER_EPOCH_CHECKPOINT
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 def read_leader_epochs(directory: Path) -> tuple[EpochStart, ...]:

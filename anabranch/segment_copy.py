@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from struct import Struct
 
-from broker.log.paths import (
+from anabranch.broker.log.paths import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -24,7 +24,7 @@ from broker.log.paths import (
     TXN_INDEX_SUFFIX,
     offset_of,
 )
-from protocol.batch_layout import HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC
+from anabranch.protocol.batch_layout import HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC
 
 CHUNK_BYTES = 1 << 20
 _INDEX_ENTRY = Struct(">ii")  # last offset of a batch - base offset, position of the batch

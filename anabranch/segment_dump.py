@@ -15,13 +15,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from anabranch.broker.log.checkpoint_files import MalformedFileError
+from anabranch.broker.log.producer_snapshot import decode_snapshot
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_APPEND_TIME, MAX_SEQUENCE
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.records import Record, RecordBatch, increment_sequence, iter_batches, read_control_record
 from anabranch.record_decoders import Decoder, decode_text
-from broker.log.checkpoint_files import MalformedFileError
-from broker.log.producer_snapshot import decode_snapshot
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_APPEND_TIME, MAX_SEQUENCE
-from protocol.compression import CorruptRecordError
-from protocol.primitives import DecodeError
-from protocol.records import Record, RecordBatch, increment_sequence, iter_batches, read_control_record
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")

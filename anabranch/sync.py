@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from client import Admin as AsyncAdmin
-from client import Consumer as AsyncConsumer
-from client import ConsumerRecord, RecordMetadata
-from client import Producer as AsyncProducer
-from client import RecordHandle as AsyncRecordHandle
-from client.errors import ClientClosedError
+from anabranch.client import Admin as AsyncAdmin
+from anabranch.client import Consumer as AsyncConsumer
+from anabranch.client import ConsumerRecord, RecordMetadata
+from anabranch.client import Producer as AsyncProducer
+from anabranch.client import RecordHandle as AsyncRecordHandle
+from anabranch.client.errors import ClientClosedError
 
 __all__ = ["Admin", "Consumer", "Producer", "RecordHandle"]
 

@@ -1,1 +1,35 @@
-"""Spark data source over segment files and the checks that run on it."""
+"""The audit for programs: the verdict on a directory, and its checks as functions on DataFrames.
+
+    from anabranch.audit import run_audit
+    report = run_audit("exported", order_by="json:sequence")
+
+    from anabranch.audit import checks, read_rows
+    rows = read_rows(spark, "exported", order_by="json:sequence")
+    checks.misplaced_records(checks.records(rows)).show()
+
+docs/audit.md has the checks and what they promise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anabranch.audit.report import AuditReport, Check, Status, Violation
+from anabranch.audit.run import audit_with, run_audit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["AuditReport", "Check", "Status", "Violation", "audit_with", "read_rows", "run_audit"]
+
+
+def read_rows(spark: SparkSession, directory: str, *, order_by: str | None = None, view: str = "checks") -> DataFrame:
+    """The rows that the checks take. ``order_by`` as for ``run_audit``: it is needed for the order of keys.
+
+    The view ``checks`` has every record; ``summary`` has batches, index entries and what offends.
+    """
+    from anabranch.audit.datasource import FORMAT_NAME, register
+
+    register(spark)
+    reader = spark.read.format(FORMAT_NAME).option("view", view)
+    return (reader if order_by is None else reader.option("order_by", order_by)).load(directory)

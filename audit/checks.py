@@ -1,362 +1,71 @@
-"""The rules, as Spark queries over the rows of ``anabranch-segments``, view ``checks`` or ``summary``.
+"""The checks of ``anabranch audit``, each a function on DataFrames (``anabranch.audit.read_rows``).
 
-Each function takes the rows it needs and returns the offending ones: topic, partition, offset, segment, position and
-``message``. "Batches" are the rows with ``batch_start``, "records" the rows with ``offset``. A compacted topic may have
-gaps in offsets and sequences. ``audit.deliveries`` has the rules for what consumers delivered. Each docstring names the
-promise and where it is written; ``promise_of`` takes it from there into the report.
+Each returns the offending rows: topic, partition, offset, segment, position and message. docs/audit.md lists them.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
-from protocol.batch_layout import CONTROL_ABORT
-from protocol.key_placement import MOVED_HEADER
-
-_SEQUENCES = 1 << 31
-_COPY = ("topic", "partition", "replica")
-_EXPORTED_OF_LEADERS = -1
-
-
-def promise_of(rule: Callable[..., Any]) -> str:
-    """The paragraph of a rule's docstring that begins with "Promise:"."""
-    paragraphs = (inspect.getdoc(rule) or "").split("\n\n")
-    (found,) = [paragraph for paragraph in paragraphs if paragraph.startswith("Promise: ")]
-    return " ".join(found.removeprefix("Promise: ").split())
-
-
-def wrong_crcs(batches: DataFrame) -> DataFrame:
-    """Batches whose bytes are not the ones their CRC32C was computed over.
-
-    Promise: a batch is stored as the producer sent it. Kafka, "Message Format", RecordBatch: crc covers all bytes from
-    the attributes on.
-    """
-    return _offences(
-        batches.where(~F.col("batch_crc_ok") & F.col("base_offset").isNotNull()),
-        F.col("error"),
-        F.coalesce("suspect_offset", "base_offset"),
-    )
-
-
-def unreadable_batches(batches: DataFrame) -> DataFrame:
-    """Batches with a good CRC that are malformed, and places where no batch can be found at all.
-
-    Promise: a segment file is a sequence of whole batches of magic 2. Kafka, "Message Format", RecordBatch and Record.
-    """
-    malformed = F.col("error").isNotNull() & (F.col("base_offset").isNull() | F.col("batch_crc_ok"))
-    return _offences(batches.where(malformed), F.col("error"), F.col("base_offset"))
-
-
-class Missing(NamedTuple):
-    """Offsets [first, end) of a partition that no export holds, by the manifest."""
-
-    topic: str
-    partition: int
-    first: int
-    end: int
-
-
-def _of(missing: Missing) -> Column:
-    return (F.col("topic") == missing.topic) & (F.col("partition") == missing.partition)
-
-
-def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[Missing] = ()) -> DataFrame:
-    """Batches that do not begin where the one before them in their partition ended, and holes within a batch.
-
-    What is ``missing`` is no gap. Transaction markers and records of aborted transactions have offsets like others.
-
-    Promise: offsets of a partition ascend by one; compaction removes records and never renumbers. Kafka, "Log" and "Log
-    Compaction".
-    """
-    in_file_order = Window.partitionBy(*_COPY).orderBy("segment", "position")
-    previous = F.lag("last_offset").over(in_file_order)
-    ordered = batches.where("base_offset is not null").withColumn("previous", previous)
-    if compacted:
-        return _offences(
-            ordered.where("base_offset <= previous"),
-            _sentence("batch begins at offset ", "base_offset", ", the one before ended at ", "previous"),
-            F.col("base_offset"),
-        )
-    holes = "record_count != last_offset - base_offset + 1"
-    gap = F.col("base_offset") != F.col("previous") + 1
-    for found in missing:
-        gap = gap & ~(_of(found) & (F.col("base_offset") == found.end) & (F.col("previous") == found.first - 1))
-    return _offences(
-        ordered.where(gap | F.expr(holes)),
-        F.when(
-            F.expr(holes),
-            _sentence("batch with offsets ", "base_offset", "-", "last_offset", " claims ", "record_count", " records"),
-        ).otherwise(_sentence("batch begins at offset ", "base_offset", ", the one before ended at ", "previous")),
-        F.col("base_offset"),
-    )
-
-
-def untrue_index_entries(entries: DataFrame) -> DataFrame:
-    """Entries of offset and time indexes that contradict the batches: the rows of kind "entry" of the view ``summary``.
-
-    ``position`` is the entry's first byte in the index file. ``audit.index_checks`` has the rules.
-
-    Promise: a look-up by offset or time that begins where an index entry points misses no record. Kafka,
-    ``OffsetIndex`` and ``TimeIndex``.
-    """
-    return _offences(entries.where("kind = 'entry'"), F.col("error"), F.col("offset"))
-
-
-def leader_epochs_that_go_back(batches: DataFrame) -> DataFrame:
-    """Batches of a lower leader epoch than the batch before them.
-
-    Promise: leader epochs never decrease along a partition's log. KIP-101, "Proposed Changes".
-    """
-    in_file_order = Window.partitionBy(*_COPY).orderBy("segment", "position")
-    highest = F.max("leader_epoch").over(in_file_order.rowsBetween(Window.unboundedPreceding, -1))
-    ordered = batches.where("base_offset is not null").withColumn("previous", highest)
-    return _offences(
-        ordered.where("leader_epoch < previous"),
-        _sentence("leader epoch ", "leader_epoch", " comes after ", "previous"),
-        F.col("base_offset"),
-    )
-
-
-def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Missing] = ()) -> DataFrame:
-    """Batches that do not follow the one before of the same producer id in their partition.
-
-    Two batches with ``missing`` offsets between them are not compared.
-
-    Promise: an idempotent producer's batches are stored in its order and without a gap; a new epoch begins at sequence
-    0, and an old one writes no more. KIP-98, "Idempotent Producer Guarantees"; KIP-360.
-    """
-    of_producer = Window.partitionBy("topic", "partition", "producer_id").orderBy("base_offset")
-    ordered = _sequenced(batches).withColumn("previous", F.lag("last_sequence").over(of_producer))
-    ordered = ordered.withColumn("epoch_before", F.lag("producer_epoch").over(of_producer))
-    ordered = ordered.withColumn("ended", F.lag("last_offset").over(of_producer))
-    for found in missing:
-        ordered = ordered.where(~(_of(found) & (F.col("ended") < found.end) & (F.col("base_offset") >= found.end)))
-    ahead = F.expr(f"pmod(base_sequence - previous, {_SEQUENCES})")
-    # Sequences wrap: more than half the circle ahead is behind.
-    wrong = ((ahead == 0) | (ahead > _SEQUENCES // 2)) if compacted else ahead != 1
-    same, newer = F.expr("producer_epoch = epoch_before"), F.expr("producer_epoch > epoch_before")
-    late = F.lit(False) if compacted else newer & (F.col("base_sequence") != 0)
-    batch = ("producer ", "producer_id", " epoch ", "producer_epoch", ": sequence ", "base_sequence")
-    return _offences(
-        ordered.where(
-            F.col("previous").isNotNull() & ((same & wrong) | late | F.expr("producer_epoch < epoch_before"))
-        ),
-        F.when(same, _sentence(*batch, " follows ", "previous"))
-        .when(newer, _sentence(*batch, " begins the epoch, the one before was ", "epoch_before"))
-        .otherwise(_sentence(*batch, " comes after epoch ", "epoch_before")),
-        F.col("base_offset"),
-    )
-
-
-def repeated_batches(batches: DataFrame) -> DataFrame:
-    """Batches with the producer id, epoch and first sequence of an earlier one in their partition.
-
-    Promise: what an idempotent producer sends again is stored once. KIP-98, "Idempotent Producer Guarantees".
-    """
-    same = Window.partitionBy("topic", "partition", "producer_id", "producer_epoch", "base_sequence")
-    copies = _sequenced(batches).withColumn("first", F.min("base_offset").over(same))
-    return _offences(
-        copies.where("base_offset > first"),
-        _sentence(
-            "producer ", "producer_id", " epoch ", "producer_epoch", ": sequence ", "base_sequence",
-            " is already at offset ", "first",
-        ),
-        F.col("base_offset"),
-    )  # fmt: skip
-
-
-def repeated_records(records: DataFrame) -> DataFrame:
-    """Records with the key and order value of an earlier one, anywhere in their topic.
-
-    Promise: a record is stored once, also across resizes. docs/ordered-resize.md, "What is promised".
-    """
-    same = Window.partitionBy("topic", "key", "order_value", _known_order()).orderBy(
-        "layout_version", "partition", "offset"
-    )
-    copies = _ordered_by_value(records).withColumn("number", F.row_number().over(same))
-    copies = copies.withColumn("first_partition", F.first("partition").over(same))
-    copies = copies.withColumn("first_offset", F.first("offset").over(same))
-    return _offences(
-        copies.where("number > 1"),
-        _sentence(
-            "key ", _shown_key(), " has order value ", "order_value", " already in partition ", "first_partition",
-            " at offset ", "first_offset",
-        ),
-        F.col("offset"),
-    )  # fmt: skip
-
-
-def broken_key_order(records: DataFrame) -> DataFrame:
-    """Records whose order value is below that of the record before of the same key, and values without one.
-
-    Under one layout a key has one partition, so a key's records are in order by layout version, then offset.
-
-    Promise: a key's records are stored in the order in which they were sent, within a partition and across every split
-    and merge. KIP-253, "Proposed Changes"; docs/ordered-resize.md, "What is promised".
-    """
-    of_key = Window.partitionBy("topic", "key", _known_order()).orderBy("layout_version", "partition", "offset")
-    ordered = _ordered_by_value(records).withColumn("previous", F.lag("order_value").over(of_key))
-    backwards = _offences(
-        ordered.where("order_value < previous"),
-        _sentence("key ", _shown_key(), ": order value ", "order_value", " comes after ", "previous"),
-        F.col("offset"),
-    )
-    unreadable = _offences(records.where("order_error is not null"), F.col("order_error"), F.col("offset"))
-    return backwards.unionByName(unreadable)
-
-
-def keys_that_do_not_ascend(keys: DataFrame) -> DataFrame:
-    """The topics and keys whose summaries do not ascend, within one or from one to the next."""
-    of_key = Window.partitionBy("topic", "key", _known_order()).orderBy("layout_version", "partition", "offset")
-    ordered = keys.withColumn("previous", F.lag("last_value").over(of_key))
-    return ordered.where("not ascends or order_value <= previous").select("topic", "key").distinct()
-
-
-def misplaced_records(records: DataFrame) -> DataFrame:
-    """Records in another partition than linear hashing gives their key under the layout of their leader epoch.
-
-    A tombstone with the header MOVED_HEADER may also lie where the key lived under an earlier layout.
-
-    Promise: a record lies where linear hashing puts its key under the layout of its leader epoch. KIP-253, "Proposed
-    Changes"; docs/ordered-resize.md, "Where a key is".
-    """
-    note = (
-        F.when(F.col("moved"), f"; its tombstone with the header {MOVED_HEADER} lies where the key never lived")
-        .when(~F.col("moved"), f"; the header {MOVED_HEADER} is for tombstones, this record has a value")
-        .otherwise("")
-    )
-    return _offences(
-        records.where("expected_partition != partition"),
-        F.concat(_sentence("key ", _shown_key(), " belongs in partition ", "expected_partition"), note),
-        F.col("offset"),
-    )
-
-
-def records_while_closed(records: DataFrame) -> DataFrame:
-    """Records of a leader epoch whose layout does not count their partition.
-
-    A later epoch may count it again. Transaction markers are no records of clients; a closed partition takes them.
-
-    Promise: a partition that is marked for deletion takes no record behind its seal. KIP-253, "Proposed Changes";
-    docs/ordered-resize.md, "The steps".
-    """
-    return _offences(
-        records.where("while_closed"),
-        _sentence("record of leader epoch ", "leader_epoch", ", in which the partition was closed"),
-        F.col("offset"),
-    )
-
-
-def wrong_control_batches(batches: DataFrame) -> DataFrame:
-    """Control batches that are no transaction marker of a producer, and transactional batches without a producer.
-
-    Promise: a control batch is one marker, COMMIT or ABORT, of a producer's transaction. KIP-98, "Control Messages";
-    Kafka, "Message Format", Control Batches.
-    """
-    fault = (
-        F.when(F.expr("producer_id < 0 and is_control"), "control batch without a producer")
-        .when(F.expr("producer_id < 0"), "transactional batch without a producer")
-        .when(F.expr("is_control and not is_transactional"), "control batch that is not transactional")
-        .when(F.expr("is_control and record_count != 1"), _sentence("control batch with ", "record_count", " records"))
-        .when(F.expr("is_control and marker is null"), "control batch whose record is neither COMMIT nor ABORT")
-    )
-    readable = batches.where("(is_control or is_transactional) and error is null and topic != '__cluster_metadata'")
-    return _offences(readable.withColumn("fault", fault).where("fault is not null"), F.col("fault"), _BASE_OFFSET)
-
-
-def diverging_replicas(batches: DataFrame, copies: DataFrame) -> DataFrame:
-    """Batches that one copy of a partition has and another has not, or has otherwise.
-
-    ``copies``: topic, partition, replica, log_start_offset, high_watermark of every copy; replica -1 is what was
-    exported of the leader. Offsets are compared that both copies must hold. Replicas of compacted topics differ,
-    because each is compacted by itself.
-
-    Promise: below the high watermark all replicas in sync have the same batches. KIP-101; Kafka, "Replication".
-    """
-    key = ["topic", "partition"]
-    start, end = "greatest(log_start_offset, leader_start)", "least(high_watermark, leader_end)"
-    leaders = copies.where(f"replica = {_EXPORTED_OF_LEADERS}").select(
-        *key, F.col("log_start_offset").alias("leader_start"), F.col("high_watermark").alias("leader_end")
-    )
-    others = copies.where(f"replica != {_EXPORTED_OF_LEADERS}").join(leaders, key)
-    ranges = others.select(*key, "replica", F.expr(start).alias("start"), F.expr(end).alias("end"))
-    content = F.struct("crc", "leader_epoch", "last_offset")
-    readable = batches.where("base_offset is not null").select(
-        *key, "replica", "base_offset", "last_offset", "segment", "position", content.alias("content")
-    )
-    in_range = "base_offset >= start and last_offset < end"
-    expected = readable.where(f"replica = {_EXPORTED_OF_LEADERS}").drop("replica")
-    expected = expected.join(F.broadcast(ranges), key).where(in_range)
-    found = readable.join(F.broadcast(ranges), [*key, "replica"]).where(in_range)
-    same = [*key, "replica", "base_offset"]
-    both = expected.select(*same, _place("expected")).join(found.select(*same, _place("found")), same, "full_outer")
-    wrong = both.where("expected is null or found is null or expected.content != found.content")
-    message = (
-        F.when(F.col("found").isNull(), _sentence("replica ", "replica", " lacks the batch at offset ", "base_offset"))
-        .when(
-            F.col("expected").isNull(),
-            _sentence("replica ", "replica", " has a batch at offset ", "base_offset", " that its leader has not"),
-        )
-        .otherwise(_sentence("the batch at offset ", "base_offset", " of replica ", "replica", " is not its leader's"))
-    )
-    at = F.coalesce("found", "expected")
-    placed = wrong.select("*", at["segment"].alias("segment"), at["position"].alias("position"))
-    return _offences(placed, message, _BASE_OFFSET)
-
-
-def without_aborted(rows: DataFrame) -> DataFrame:
-    """``rows`` less those of transactions that ended in an abort marker: no committed reader ever sees them."""
-    batches = rows.where("batch_start and is_transactional")
-    later = (
-        Window.partitionBy("topic", "partition", "producer_id")
-        .orderBy("base_offset")
-        .rowsBetween(1, Window.unboundedFollowing)
-    )
-    ended = batches.withColumn("outcome", F.first("marker", ignorenulls=True).over(later))
-    aborted = ended.where(f"not is_control and outcome = {CONTROL_ABORT}").select("segment", "position")
-    return rows.join(F.broadcast(aborted), ["segment", "position"], "left_anti")
-
-
-_BASE_OFFSET = "base_offset"
-
-
-def _known_order() -> Column:
-    """Nothing orders the records of two partitions whose layouts are not known."""
-    return F.expr("if(layout_version is null, partition, -1)")
-
-
-def _place(name: str) -> Column:
-    return F.struct("segment", "position", "content").alias(name)
-
-
-def _sequenced(batches: DataFrame) -> DataFrame:
-    return batches.where("producer_id >= 0 and base_sequence >= 0 and not is_control")
-
-
-def _ordered_by_value(records: DataFrame) -> DataFrame:
-    return records.where("key is not null and order_value is not null")
-
-
-def _shown_key() -> Column:
-    return F.concat(F.lit("'"), F.substring(F.decode("key", "UTF-8"), 1, 80), F.lit("'"))
-
-
-def _sentence(*parts: str | Column) -> Column:
-    """Literal texts and column names in turn, beginning with a text."""
-    columns = []
-    for number, part in enumerate(parts):
-        if isinstance(part, Column):
-            columns.append(part)
-        else:
-            columns.append(F.col(part).cast("string") if number % 2 else F.lit(part))
-    return F.concat(*columns)
-
-
-def _offences(rows: DataFrame, message: Column, offset: Column | str) -> DataFrame:
-    at = F.col(offset) if isinstance(offset, str) else offset
-    return rows.select("topic", "partition", at.alias("offset"), "segment", "position", message.alias("message"))
+from typing import TYPE_CHECKING
+
+from anabranch.audit.deliveries import (
+    deliveries_that_go_back,
+    early_deliveries,
+    lines_that_are_none,
+    read_deliveries,
+    undecided_deliveries,
+)
+from anabranch.audit.row_checks import (
+    broken_key_order,
+    broken_offsets,
+    broken_sequences,
+    diverging_replicas,
+    leader_epochs_that_go_back,
+    misplaced_records,
+    promise_of,
+    records_while_closed,
+    repeated_batches,
+    repeated_records,
+    unreadable_batches,
+    untrue_index_entries,
+    without_aborted,
+    wrong_control_batches,
+    wrong_crcs,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "batches",
+    "broken_key_order",
+    "broken_offsets",
+    "broken_sequences",
+    "deliveries_that_go_back",
+    "diverging_replicas",
+    "early_deliveries",
+    "leader_epochs_that_go_back",
+    "lines_that_are_none",
+    "misplaced_records",
+    "promise_of",
+    "read_deliveries",
+    "records",
+    "records_while_closed",
+    "repeated_batches",
+    "repeated_records",
+    "undecided_deliveries",
+    "unreadable_batches",
+    "untrue_index_entries",
+    "without_aborted",
+    "wrong_control_batches",
+    "wrong_crcs",
+]
+
+
+def batches(rows: DataFrame) -> DataFrame:
+    """The first row of each batch."""
+    return rows.where("batch_start")
+
+
+def records(rows: DataFrame) -> DataFrame:
+    """The rows of records, transaction markers included."""
+    return rows.where("offset is not null")

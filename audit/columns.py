@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from audit import segment_scan as scan
-from audit.bounds import EVERYTHING, Bounds
-from audit.manifest import Layout, Manifest, PartitionEntry, layouts_until
-from audit.order_field import OrderField
-from audit.segment_scan import Run
-from protocol.batch_layout import (
+from anabranch.audit import segment_scan as scan
+from anabranch.audit.bounds import EVERYTHING, Bounds
+from anabranch.audit.manifest import Layout, Manifest, PartitionEntry, layouts_until
+from anabranch.audit.order_field import OrderField
+from anabranch.audit.segment_scan import Run
+from anabranch.protocol.batch_layout import (
     CODEC_MASK,
     CONTROL_ABORT,
     CONTROL_BIT,
@@ -30,9 +30,9 @@ from protocol.batch_layout import (
     MAX_SEQUENCE,
     TRANSACTIONAL_BIT,
 )
-from protocol.compression import CompressionType
-from protocol.key_placement import MOVED_HEADER, place, positive_hash
-from protocol.record_arrays import (
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import MOVED_HEADER, place, positive_hash
+from anabranch.protocol.record_arrays import (
     HEADERS,
     Arrays,
     Bools,

@@ -41,14 +41,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from audit.bounds import OPTIONS, Wanted, wanted
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, names_of
-from audit.discovery import TopicFiles, discover, replica_files
-from audit.growing import DataLossError, Offsets, Slice, beginning, followed, latest, read_slice, slices
-from audit.order_field import OrderField
-from audit.parts import SPLIT_BYTES, SegmentPart, read_part, segment_parts
-from audit.segment_reader import MAX_DECOMPRESSED_BYTES
-from audit.summary import SUMMARY_SCHEMA, summaries
+from anabranch.audit.bounds import OPTIONS, Wanted, wanted
+from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, names_of
+from anabranch.audit.discovery import TopicFiles, discover, replica_files
+from anabranch.audit.growing import DataLossError, Offsets, Slice, beginning, followed, latest, read_slice, slices
+from anabranch.audit.order_field import OrderField
+from anabranch.audit.parts import SPLIT_BYTES, SegmentPart, read_part, segment_parts
+from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
+from anabranch.audit.summary import SUMMARY_SCHEMA, summaries
 
 FORMAT_NAME = "anabranch-segments"
 ROWS_PER_ARROW_BATCH = 65_536

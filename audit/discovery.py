@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from audit.manifest import (
+from anabranch.audit.manifest import (
     MANIFEST_NAME,
     PARTIAL_NAME,
     REPLICAS_DIRECTORY,
@@ -22,7 +22,7 @@ from audit.manifest import (
     SegmentEntry,
     decode_layouts,
 )
-from protocol.topic_names import INTERNAL_TOPICS
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
 
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
 _SEGMENT_FILE = re.compile(r"(?P<base>\d{20})\.log")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from audit.discovery import TopicFiles
-from audit.manifest import REPLICAS_DIRECTORY, PartitionEntry, SegmentEntry
-from audit.report import Violation
+from anabranch.audit.discovery import TopicFiles
+from anabranch.audit.manifest import REPLICAS_DIRECTORY, PartitionEntry, SegmentEntry
+from anabranch.audit.report import Violation
 
 
 @dataclass(frozen=True, slots=True)

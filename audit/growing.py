@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from audit.bounds import Bounds
-from audit.columns import Rows, SegmentSource
-from audit.discovery import TopicFiles
-from audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry
-from audit.order_field import OrderField
-from audit.parts import SegmentPart, alone_entry, read_part, without_others
-from protocol.record_arrays import Bools, Ints
+from anabranch.audit.bounds import Bounds
+from anabranch.audit.columns import Rows, SegmentSource
+from anabranch.audit.discovery import TopicFiles
+from anabranch.audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry
+from anabranch.audit.order_field import OrderField
+from anabranch.audit.parts import SegmentPart, alone_entry, read_part, without_others
+from anabranch.protocol.record_arrays import Bools, Ints
 
 VERSION: Final = 1
 FORMAT: Final = "anabranch-segments"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
-from audit.manifest import Layout, Manifest, PartitionEntry
-from audit.report import AuditReport, Check, Epoch, Violation
-from protocol.key_placement import ancestor_below, place, positive_hash
+from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.report import AuditReport, Check, Epoch, Violation
+from anabranch.protocol.key_placement import ancestor_below, place, positive_hash
 
 ORDER_CHECK = "key order"
 MOVES_PER_ROW = 5

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from protocol.record_arrays import Bools, Ints
+from anabranch.protocol.record_arrays import Bools, Ints
 
 SUFFIXES = (".index", ".timeindex")
 _FIELDS = {

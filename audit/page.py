@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from audit.history import DEFAULT_LIMITS, ORDER_CHECK, Change, PageLimits, TopicHistory, topic_history
-from audit.manifest import Manifest
-from audit.report import AuditReport, Check, Status, Violation
+from anabranch.audit.history import DEFAULT_LIMITS, ORDER_CHECK, Change, PageLimits, TopicHistory, topic_history
+from anabranch.audit.manifest import Manifest
+from anabranch.audit.report import AuditReport, Check, Status, Violation
 
 KEY_CHARACTERS = 80
 FIRST_SCREEN = 3

@@ -19,15 +19,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from audit.bounds import EVERYTHING, Bounds, Wanted
-from audit.columns import Rows, SegmentSource
-from audit.discovery import TopicFiles
-from audit.manifest import REPLICAS_DIRECTORY, Manifest, PartitionEntry, SegmentEntry
-from audit.order_field import OrderField
-from audit.segment_reader import MAX_DECOMPRESSED_BYTES
-from audit.segment_scan import scan
-from protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC, MAGIC_AT
-from protocol.records import RecordBatch
+from anabranch.audit.bounds import EVERYTHING, Bounds, Wanted
+from anabranch.audit.columns import Rows, SegmentSource
+from anabranch.audit.discovery import TopicFiles
+from anabranch.audit.manifest import REPLICAS_DIRECTORY, Manifest, PartitionEntry, SegmentEntry
+from anabranch.audit.order_field import OrderField
+from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
+from anabranch.audit.segment_scan import scan
+from anabranch.protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC, MAGIC_AT
+from anabranch.protocol.records import RecordBatch
 
 Entries: TypeAlias = npt.NDArray[np.int32]
 _ENTRY_BYTES = 8

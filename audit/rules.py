@@ -10,11 +10,12 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from audit import checks, deliveries, file_checks
-from audit.discovery import TopicFiles
-from audit.manifest import PartitionEntry
-from audit.report import Check, Violation
-from audit.totals import OF_LEADERS, Summaries, total_of
+from anabranch.audit import deliveries, file_checks
+from anabranch.audit import row_checks as checks
+from anabranch.audit.discovery import TopicFiles
+from anabranch.audit.manifest import PartitionEntry
+from anabranch.audit.report import Check, Violation
+from anabranch.audit.totals import OF_LEADERS, Summaries, total_of
 
 _OF_RECORDS = [
     "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"

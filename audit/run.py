@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit.discovery import TopicFiles, discover, replica_files
-from audit.order_field import OrderField
-from audit.progress import Progress, watched
-from audit.report import AuditReport
-from audit.segment_reader import MAX_DECOMPRESSED_BYTES
+import anabranch
+from anabranch.audit.discovery import TopicFiles, discover, replica_files
+from anabranch.audit.order_field import OrderField
+from anabranch.audit.progress import Progress, watched
+from anabranch.audit.report import AuditReport
+from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,7 +126,7 @@ def spark_session(master: str | None, *, short: bool = False) -> Iterator[SparkS
 @contextlib.contextmanager
 def _environment(is_local: bool, directory: Path) -> Iterator[None]:
     """What Spark's processes find in their environment. Those of a cluster have only what names the interpreter."""
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(anabranch.__file__).resolve().parents[1])
     inherited = os.environ.get("PYTHONPATH")
     path = root if not inherited else f"{root}{os.pathsep}{inherited}"
     changed = {"PYTHONPATH": path}
@@ -211,10 +212,10 @@ def audit_with(
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> AuditReport:
     """``run_audit`` on a session of the caller's."""
-    from audit import totals
-    from audit.datasource import segment_frame
-    from audit.deliveries import read_deliveries
-    from audit.rules import Found, apply_rules
+    from anabranch.audit import totals
+    from anabranch.audit.datasource import segment_frame
+    from anabranch.audit.deliveries import read_deliveries
+    from anabranch.audit.rules import Found, apply_rules
 
     copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from audit.crc_locate import locate_changed_byte
-from protocol.batch_layout import HEADER_BYTES
-from protocol.compression import CompressionType, CorruptRecordError
-from protocol.records import Record, RecordBatch, iter_batches, read_varint
+from anabranch.audit.crc_locate import locate_changed_byte
+from anabranch.protocol.batch_layout import HEADER_BYTES
+from anabranch.protocol.compression import CompressionType, CorruptRecordError
+from anabranch.protocol.records import Record, RecordBatch, iter_batches, read_varint
 
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """A batch that decompresses to more cannot be read, where nothing else is asked for: ``--max-decompressed-bytes``."""

@@ -13,11 +13,19 @@ from typing import BinaryIO, TypeAlias
 import numpy as np
 from fastcrc import crc32
 
-from audit.bounds import EVERYTHING, Bounds
-from audit.segment_reader import MAX_DECOMPRESSED_BYTES, describe_damaged_length, read_batch
-from protocol.batch_layout import CODEC_MASK, CRC_START, HEADER, HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC
-from protocol.compression import CompressionType, CorruptRecordError, decompress
-from protocol.record_arrays import PADDING, Bytes, Columns, Ints, decode
+from anabranch.audit.bounds import EVERYTHING, Bounds
+from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES, describe_damaged_length, read_batch
+from anabranch.protocol.batch_layout import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+)
+from anabranch.protocol.compression import CompressionType, CorruptRecordError, decompress
+from anabranch.protocol.record_arrays import PADDING, Bytes, Columns, Ints, decode
 
 Fields: TypeAlias = tuple[int, ...]
 READ_BYTES = 8 * 1024 * 1024

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastcrc import crc32
 
-from audit import index_checks
-from audit import segment_scan as scan
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, arrow_schema, names_of
-from audit.parts import SegmentPart
-from audit.segment_scan import READ_BYTES
-from protocol.batch_layout import LENGTH_PREFIX_BYTES
-from protocol.record_arrays import Ints, gather
+from anabranch.audit import index_checks
+from anabranch.audit import segment_scan as scan
+from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, arrow_schema, names_of
+from anabranch.audit.parts import SegmentPart
+from anabranch.audit.segment_scan import READ_BYTES
+from anabranch.protocol.batch_layout import LENGTH_PREFIX_BYTES
+from anabranch.protocol.record_arrays import Ints, gather
 
 NOT_KEPT = ("value", "headers", "codec", "timestamp", "timestamp_type")
 _KEPT = [name for name in names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}") if name not in NOT_KEPT]

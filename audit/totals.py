@@ -9,11 +9,11 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from audit.discovery import TopicFiles
-from audit.file_checks import PartitionSummary
-from audit.manifest import layouts_until
-from audit.report import Epoch, HotKey
-from audit.summary import HOT_KEYS
+from anabranch.audit.discovery import TopicFiles
+from anabranch.audit.file_checks import PartitionSummary
+from anabranch.audit.manifest import layouts_until
+from anabranch.audit.report import Epoch, HotKey
+from anabranch.audit.summary import HOT_KEYS
 
 OF_LEADERS = -1
 """The replica of what was exported of the leaders, or read from a log directory."""

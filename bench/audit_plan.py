@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from audit import run
-from audit.discovery import discover
-from audit.manifest import MANIFEST_NAME, Manifest, PartitionEntry, SegmentEntry
-from protocol.batch_builder import build_batch
-from protocol.compression import CompressionType
-from protocol.key_placement import place, positive_hash
+from anabranch.audit import run
+from anabranch.audit.discovery import discover
+from anabranch.audit.manifest import MANIFEST_NAME, Manifest, PartitionEntry, SegmentEntry
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import place, positive_hash
 
 PARTITIONS = 4
 BATCH_BYTES = 16 * 1024
@@ -124,7 +124,7 @@ def measure(directory: Path, order_by: str, event_log: Path) -> dict[str, Any]:
     topics = discover(directory)
     seconds: dict[str, float] = {}
     with _event_log(event_log), run.spark_session("local[2]") as spark:
-        from audit.datasource import segment_frame
+        from anabranch.audit.datasource import segment_frame
 
         def timed(name: str, work: Callable[[], Any]) -> Any:
             spark.sparkContext.setJobDescription(name)

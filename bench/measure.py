@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from kazoo.client import KazooClient
 
-from zk_schemas import paths
-from zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.topic import TopicZnode
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

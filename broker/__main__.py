@@ -1,4 +1,4 @@
-"""``python -m broker --config FILE --set key=value``: one broker in the foreground."""
+"""``python -m anabranch.broker --config FILE --set key=value``: one broker in the foreground."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import TextIO, cast
 import structlog
 import trio
 
-from broker.config import BrokerConfig, gather
-from broker.log.log_manager import LogDirError
-from broker.process import run
-from broker.registration import DuplicateBrokerError
-from runtime import garbage_collection
-from runtime.descriptor_limit import raise_descriptor_limit
-from runtime.env import ZkError
-from runtime.log_output import STDERR, LogOutput
-from runtime.real_trio import real_env
-from runtime.zk_kazoo import open_zk
-from zk_schemas.config_def import ConfigError
-from zk_schemas.features import IncompatibleFeaturesError
-from zk_schemas.static_keys import for_broker
+from anabranch.broker.config import BrokerConfig, gather
+from anabranch.broker.log.log_manager import LogDirError
+from anabranch.broker.process import run
+from anabranch.broker.registration import DuplicateBrokerError
+from anabranch.runtime import garbage_collection
+from anabranch.runtime.descriptor_limit import raise_descriptor_limit
+from anabranch.runtime.env import ZkError
+from anabranch.runtime.log_output import STDERR, LogOutput
+from anabranch.runtime.real_trio import real_env
+from anabranch.runtime.zk_kazoo import open_zk
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.features import IncompatibleFeaturesError
+from anabranch.zk_schemas.static_keys import for_broker
 
 EXIT_BAD_CONFIG = 2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
-from runtime.metrics import Counter
+from anabranch.protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
+from anabranch.runtime.metrics import Counter
 
 
 def report(counter: Counter, topics: Iterable[UpdateMetadataTopicState]) -> list[AppendedBytesOfTopic]:

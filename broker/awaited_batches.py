@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
-from broker.retry_order import GIVE_UP_S
-from protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, MAGIC_AT, MAX_SEQUENCE
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import RecordBatch, increment_sequence
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
+from anabranch.broker.retry_order import GIVE_UP_S
+from anabranch.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, MAGIC_AT, MAX_SEQUENCE
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch, increment_sequence
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 
 class _Awaited(NamedTuple):

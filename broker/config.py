@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zk_schemas.broker_registration import PLAINTEXT, VersionRange
-from zk_schemas.config_def import ConfigError, parse_properties
-from zk_schemas.config_keys import BROKER_CONFIGS
-from zk_schemas.features import supported_by
+from anabranch.zk_schemas.broker_registration import PLAINTEXT, VersionRange
+from anabranch.zk_schemas.config_def import ConfigError, parse_properties
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.features import supported_by
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
 """``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key is somebody else's."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from broker import large_batches, large_requests
-from broker.deferred import Deferred
-from broker.request_context import ClientSession, CloseConnectionError, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.framing import (
+from anabranch.broker import large_batches, large_requests
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.request_context import ClientSession, CloseConnectionError, RequestContext
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.framing import (
     LARGE_FRAME_BYTES,
     MANY_ITEMS,
     BufferPool,
@@ -27,15 +27,15 @@ from protocol.framing import (
     ServerConnection,
     encode_response,
 )
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.primitives import DecodeError, EncodeError, Message, has_more_items
-from runtime.env import Part, Stream
-from runtime.pauses import read_request, write_response
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.primitives import DecodeError, EncodeError, Message, has_more_items
+from anabranch.runtime.env import Part, Stream
+from anabranch.runtime.pauses import read_request, write_response
 
 if TYPE_CHECKING:
-    from broker.dispatch import Dispatcher
-    from broker.memory_budget import MemoryBudget
-    from broker.node import Node
+    from anabranch.broker.dispatch import Dispatcher
+    from anabranch.broker.memory_budget import MemoryBudget
+    from anabranch.broker.node import Node
 
 logger = structlog.get_logger(__name__)
 

@@ -16,33 +16,33 @@ from typing import Any
 import structlog
 import trio
 
-from broker.config import BrokerConfig
-from broker.dynamic_config import DynamicConfig
-from broker.lineages import NOTHING_READ, Lineages, Question
-from broker.metadata_cache import MetadataCache
-from broker.metrics import BrokerMetrics
-from broker.replication.partition import Partition
-from broker.replication.replica_manager import ReplicaManager
-from broker.topic_holds import CoordinatorAnswer, Limits, TopicHold
-from ordered_resize.facts import Lineage
-from ordered_resize.hold import Reader
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.lineages import NOTHING_READ, Lineages, Question
+from anabranch.broker.metadata_cache import MetadataCache
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.broker.topic_holds import CoordinatorAnswer, Limits, TopicHold
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.hold import Reader
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.generated.topic_readers import (
+from anabranch.protocol.generated.topic_readers import (
     TopicReadersRequest,
     TopicReadersRequestTopic,
     TopicReadersResponse,
     TopicReadersResponseGroup,
 )
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.env import Env
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Env
 
 logger = structlog.get_logger(__name__)
 

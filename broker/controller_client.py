@@ -12,11 +12,11 @@ from typing import Any
 import structlog
 import trio
 
-from protocol.errors import ErrorCode, KafkaError
-from runtime.channel import Channel, RequestBody
-from runtime.env import Env, NoNodeError, SessionState, ZkError, ZkStore
-from zk_schemas.controller import ControllerZnode
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.runtime.channel import Channel, RequestBody
+from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkError, ZkStore
+from anabranch.zk_schemas.controller import ControllerZnode
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 

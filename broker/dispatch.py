@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from broker.handlers import (
+from anabranch.broker.handlers import (
     admin,
     api_versions,
     controller_requests,
@@ -27,9 +27,9 @@ from broker.handlers import (
     partition_leader_epochs,
     produce,
 )
-from broker.request_context import Answer, CloseConnectionError, Handler, RequestContext
-from protocol.api_keys import API, ApiKey
-from protocol.generated.api_versions import ApiVersion, ApiVersionsRequest
+from anabranch.broker.request_context import Answer, CloseConnectionError, Handler, RequestContext
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsRequest
 
 logger = structlog.get_logger(__name__)
 

@@ -13,16 +13,16 @@ from typing import Any
 import structlog
 import trio
 
-from broker.config import BrokerConfig
-from broker.log.log_config import LogConfig
-from broker.replication.layout import DeliveryRules, LegacyConsumers, LegacyProducers
-from ordered_resize.marked import Marked
-from runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode
-from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.replication.layout import DeliveryRules, LegacyConsumers, LegacyProducers
+from anabranch.ordered_resize.marked import Marked
+from anabranch.runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import structlog
 import trio
 
-from protocol.generated.api_versions import FinalizedFeatureKey, SupportedFeatureKey
-from runtime.env import NoNodeError, SessionState, ZkError, ZkStore
-from zk_schemas.broker_registration import VersionRange
-from zk_schemas.features import Features, FeaturesStatus, IncompatibleFeaturesError, misfits
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.protocol.generated.api_versions import FinalizedFeatureKey, SupportedFeatureKey
+from anabranch.runtime.env import NoNodeError, SessionState, ZkError, ZkStore
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.features import Features, FeaturesStatus, IncompatibleFeaturesError, misfits
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ import random
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from broker.replication.partition import Partition
-from broker.replication.purgatory import DelayedOperation, Purgatory
-from protocol.generated.fetch import FetchPartition, FetchRequest
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0

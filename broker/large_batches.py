@@ -14,19 +14,27 @@ from struct import Struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.log.append_validation import ReadBatch, codec_to_be, reads_records
-from broker.log.slices import TimeSlice, in_slices
-from broker.replication.layout import Placement, named_layout, place_keys, verifies_keys
-from protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
-from protocol.batch_layout import CODEC_AT, CODEC_MASK, COUNT_AT, HEADER_BYTES, MAGIC, MAGIC_AT, SMALL_BODY_BYTES
-from protocol.errors import KafkaError
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
-from runtime.env import Clock
-from zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.broker.log.append_validation import ReadBatch, codec_to_be, reads_records
+from anabranch.broker.log.slices import TimeSlice, in_slices
+from anabranch.broker.replication.layout import Placement, named_layout, place_keys, verifies_keys
+from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
+from anabranch.protocol.batch_layout import (
+    CODEC_AT,
+    CODEC_MASK,
+    COUNT_AT,
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_AT,
+    SMALL_BODY_BYTES,
+)
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 if TYPE_CHECKING:
-    from broker.replication.replica_manager import ReplicaManager
+    from anabranch.broker.replication.replica_manager import ReplicaManager
 
 _COUNT = Struct(">i")
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import trio
 
-from broker.deferred import Deferred
-from broker.request_context import Answer, CloseConnectionError, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
 
 LEAST_BYTES = 512
 """A smaller request is not looked at: it names few."""

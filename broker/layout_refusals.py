@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import structlog
 
-from broker.metrics import BrokerMetrics
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 logger = structlog.get_logger(__name__)
 

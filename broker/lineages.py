@@ -17,25 +17,25 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 import structlog
 import trio
 
-from broker.metadata_cache import MetadataCache
-from ordered_resize import tombstones
-from ordered_resize.facts import Lineage
-from ordered_resize.lineage import NO_EPOCH
-from protocol.errors import ErrorCode
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.broker.metadata_cache import MetadataCache
+from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponseEntry as Entry,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponseLoser as Loser,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
 )
-from protocol.types import TopicPartition
-from runtime.env import NoNodeError, ZkError, ZkStore
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import NoNodeError, ZkError, ZkStore
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 

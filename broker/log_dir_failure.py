@@ -5,8 +5,8 @@ from __future__ import annotations
 import structlog
 import trio
 
-from runtime.env import ZkError, ZkStore
-from zk_schemas.log_dir_event import LogDirEvent
+from anabranch.runtime.env import ZkError, ZkStore
+from anabranch.zk_schemas.log_dir_event import LogDirEvent
 
 logger = structlog.get_logger(__name__)
 

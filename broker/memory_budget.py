@@ -5,7 +5,7 @@ Those count that are being received, and the batches that wait for their turn (`
 
 from __future__ import annotations
 
-from runtime.wake_ups import WakeUps
+from anabranch.runtime.wake_ups import WakeUps
 
 
 class MemoryBudget:

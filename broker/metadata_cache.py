@@ -6,16 +6,16 @@ import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
-from broker.coordinator.counted import Creation
-from broker.log.slices import at_once
-from ordered_resize.layout import Layout
-from protocol.generated.update_metadata import (
+from anabranch.broker.coordinator.counted import Creation
+from anabranch.broker.log.slices import at_once
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from protocol.types import ZERO_UUID, TopicPartition
-from zk_schemas.broker_registration import Endpoint
+from anabranch.protocol.types import ZERO_UUID, TopicPartition
+from anabranch.zk_schemas.broker_registration import Endpoint
 
 LEADER_DURING_DELETE = -2
 """A partition state with this leader removes the partition from the cache."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.metrics import Counter, Metrics
+from anabranch.runtime.metrics import Counter, Metrics
 
 
 class BrokerMetrics(Metrics):

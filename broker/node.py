@@ -8,49 +8,49 @@ from typing import Any, TypeVar
 import structlog
 import trio
 
-from broker.config import BrokerConfig
-from broker.consumer_holds import ConsumerHolds
-from broker.controller_client import ControllerClient
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.service import GroupCoordinator
-from broker.deferred import Deferred
-from broker.dynamic_config import DynamicConfig
-from broker.features import FinalizedFeatures
-from broker.fetch_session import FetchSessionCache
-from broker.layout_refusals import LayoutRefusals
-from broker.lineages import Lineages
-from broker.log.log_manager import LogManager, LogManagerConfig
-from broker.log_dir_failure import LogDirFailures
-from broker.memory_budget import MemoryBudget
-from broker.metadata_cache import MetadataCache
-from broker.metrics import BrokerMetrics
-from broker.offsets_log import ReplicatedOffsetsLog
-from broker.producer_ids import ProducerIds
-from broker.registration import Registration
-from broker.replication.fetcher import FetcherConfig
-from broker.replication.fetchers import ReplicaFetchers
-from broker.replication.flusher import Flusher
-from broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
-from broker.replication.isr_changes import IsrChanges
-from broker.replication.layout import LegacyConsumers
-from broker.replication.partition import Partition
-from broker.replication.purgatory import Purgatory
-from broker.replication.replica_manager import ReplicaManager
-from broker.replication.services import SharedServices
-from broker.replication.settings import take_over_settings
-from broker.replication.throttle import ReplicationQuota
-from broker.retention_holds import RetentionHolds, held_gauges
-from broker.stock_producers import StockProducers
-from broker.topic_creation import TopicCreator
-from ordered_resize.lineage import EVERY_EPOCH
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from protocol.generated.api_versions import ApiVersion
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
-from runtime.background import Background
-from runtime.env import Env, ZkError, ZkStore
-from runtime.metrics import Gauge
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.consumer_holds import ConsumerHolds
+from anabranch.broker.controller_client import ControllerClient
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.service import GroupCoordinator
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.features import FinalizedFeatures
+from anabranch.broker.fetch_session import FetchSessionCache
+from anabranch.broker.layout_refusals import LayoutRefusals
+from anabranch.broker.lineages import Lineages
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log_dir_failure import LogDirFailures
+from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.metadata_cache import MetadataCache
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.offsets_log import ReplicatedOffsetsLog
+from anabranch.broker.producer_ids import ProducerIds
+from anabranch.broker.registration import Registration
+from anabranch.broker.replication.fetcher import FetcherConfig
+from anabranch.broker.replication.fetchers import ReplicaFetchers
+from anabranch.broker.replication.flusher import Flusher
+from anabranch.broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
+from anabranch.broker.replication.isr_changes import IsrChanges
+from anabranch.broker.replication.layout import LegacyConsumers
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.broker.replication.services import SharedServices
+from anabranch.broker.replication.settings import take_over_settings
+from anabranch.broker.replication.throttle import ReplicationQuota
+from anabranch.broker.retention_holds import RetentionHolds, held_gauges
+from anabranch.broker.stock_producers import StockProducers
+from anabranch.broker.topic_creation import TopicCreator
+from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from anabranch.protocol.generated.api_versions import ApiVersion
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Env, ZkError, ZkStore
+from anabranch.runtime.metrics import Gauge
 
 R = TypeVar("R")
 logger = structlog.get_logger(__name__)

@@ -8,26 +8,26 @@ from typing import Any
 
 import trio
 
-from broker.coordinator.durable import GroupRecord
-from broker.coordinator.offsets_log import KeyValue
-from broker.coordinator.outcome import is_committed
-from broker.coordinator.records import encode
-from broker.deferred import Deferred
-from broker.log.cold_reads import load_records
-from broker.log.partition_log import AppendOrigin
-from broker.log.slices import TimeSlice, in_slices
-from broker.replication.delayed_produce import AwaitedAppend
-from broker.replication.partition import Partition
-from broker.replication.purgatory import DelayedOperation, Purgatory
-from broker.replication.replica_manager import ReplicaManager
-from protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder
-from protocol.compression import CompressionType
-from protocol.errors import KafkaError, error_for
-from protocol.generated.produce import PartitionProduceResponse
-from protocol.records import RecordBatch, iter_batches
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.broker.coordinator.durable import GroupRecord
+from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.broker.coordinator.outcome import is_committed
+from anabranch.broker.coordinator.records import encode
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.log.cold_reads import load_records
+from anabranch.broker.log.partition_log import AppendOrigin
+from anabranch.broker.log.slices import TimeSlice, in_slices
+from anabranch.broker.replication.delayed_produce import AwaitedAppend
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import KafkaError, error_for
+from anabranch.protocol.generated.produce import PartitionProduceResponse
+from anabranch.protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 MAX_READ_BYTES = 1 << 20
 """The largest part of a log that is read at once, whatever ``offsets.load.buffer.size`` says."""

@@ -10,21 +10,21 @@ from contextlib import suppress
 import structlog
 import trio
 
-from broker.config import BrokerConfig, ListenerAddress
-from broker.dispatch import Dispatcher
-from broker.dynamic_config import DynamicConfig
-from broker.node import Node
-from broker.registration import Registration
-from broker.server import Server
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from runtime import garbage_collection
-from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
-from runtime.loop_lag import LoopLag
-from runtime.metrics_listener import MetricsListener
-from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from zk_schemas.cluster_id import ClusterId
+from anabranch.broker.config import BrokerConfig, ListenerAddress
+from anabranch.broker.dispatch import Dispatcher
+from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.node import Node
+from anabranch.broker.registration import Registration
+from anabranch.broker.server import Server
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.runtime import garbage_collection
+from anabranch.runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from anabranch.runtime.loop_lag import LoopLag
+from anabranch.runtime.metrics_listener import MetricsListener
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from anabranch.zk_schemas.cluster_id import ClusterId
 
 logger = structlog.get_logger(__name__)
 

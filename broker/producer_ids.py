@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from protocol.errors import ErrorCode, KafkaError
-from runtime.env import BadVersionError, NodeExistsError, NoNodeError, ZkConnectionError, ZkError, ZkStore
-from zk_schemas.producer_id_block import ProducerIdBlock
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.runtime.env import BadVersionError, NodeExistsError, NoNodeError, ZkConnectionError, ZkError, ZkStore
+from anabranch.zk_schemas.producer_id_block import ProducerIdBlock
 
 
 class ProducerIds:

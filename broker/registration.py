@@ -17,7 +17,7 @@ from dataclasses import replace
 import structlog
 import trio
 
-from runtime.env import (
+from anabranch.runtime.env import (
     BadVersionError,
     CreateOp,
     NodeExistsError,
@@ -31,8 +31,8 @@ from runtime.env import (
     ZkStore,
     Znode,
 )
-from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration
 
 logger = structlog.get_logger(__name__)
 

@@ -7,18 +7,18 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from broker.awaited_batches import AwaitedBatches
-from broker.deferred import Deferred
-from broker.large_batches import NONE, LargeBatches
-from broker.log.producer_state import HALF_OF_ALL_SEQUENCES, NO_EPOCH, NO_SEQUENCE
-from broker.retry_order import RetryOrder
-from protocol.errors import ErrorCode
-from protocol.primitives import Message
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.broker.awaited_batches import AwaitedBatches
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.large_batches import NONE, LargeBatches
+from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, NO_EPOCH, NO_SEQUENCE
+from anabranch.broker.retry_order import RetryOrder
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.primitives import Message
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from anabranch.broker.node import Node
 
 Answer: TypeAlias = Message | Deferred[Any] | None
 """A response, one that is filled in later, or None: the request is not answered (acks=0)."""

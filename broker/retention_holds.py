@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
-from broker.log.partition_log import PartitionLog
-from broker.log.retention import NOTHING_HELD, HeldBack, Hold, held_back
-from broker.log.segments import facts_of
-from broker.metrics import BrokerMetrics
-from broker.replication.partition import Partition
-from protocol.generated.update_metadata import HeldRecords, UpdateMetadataTopicState
-from protocol.types import TopicPartition
-from runtime.env import Clock
-from runtime.metrics import LabelledGauge
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.retention import NOTHING_HELD, HeldBack, Hold, held_back
+from anabranch.broker.log.segments import facts_of
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.generated.update_metadata import HeldRecords, UpdateMetadataTopicState
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
+from anabranch.runtime.metrics import LabelledGauge
 
 logger = structlog.get_logger(__name__)
 _EVERYTHING = 0

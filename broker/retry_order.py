@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from protocol.records import Record
+from anabranch.protocol.records import Record
 
 GIVE_UP_S = 5.0
 """The next record has not come for so long: the producer will not repeat it any more."""

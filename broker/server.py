@@ -7,16 +7,16 @@ from collections import Counter
 import structlog
 import trio
 
-from broker.config import ListenerAddress
-from broker.connection import Connection
-from broker.dispatch import Dispatcher
-from broker.node import Node
-from protocol.framing import BufferPool
-from runtime.accepting import accept_connections
-from runtime.background import Background
-from runtime.env import Listener, Stream
-from runtime.wake_ups import WakeUps
-from zk_schemas.config_def import ConfigError
+from anabranch.broker.config import ListenerAddress
+from anabranch.broker.connection import Connection
+from anabranch.broker.dispatch import Dispatcher
+from anabranch.broker.node import Node
+from anabranch.protocol.framing import BufferPool
+from anabranch.runtime.accepting import accept_connections
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Listener, Stream
+from anabranch.runtime.wake_ups import WakeUps
+from anabranch.zk_schemas.config_def import ConfigError
 
 logger = structlog.get_logger(__name__)
 

@@ -20,19 +20,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from broker.log.producer_state import AppendOrigin
-from broker.metadata_cache import TopicInfo
-from broker.replication.layout import Admission, LayoutRefusal, LegacyProducers
-from broker.replication.partition import Partition
-from broker.request_context import ClientSession
-from broker.retry_order import RetryOrder, Turn
-from ordered_resize.layout import Layout
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.update_metadata import StockProducersOfTopic
-from protocol.key_placement import positive_hash
-from protocol.records import Record, RecordBatch
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.broker.log.producer_state import AppendOrigin
+from anabranch.broker.metadata_cache import TopicInfo
+from anabranch.broker.replication.layout import Admission, LayoutRefusal, LegacyProducers
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.request_context import ClientSession
+from anabranch.broker.retry_order import RetryOrder, Turn
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
+from anabranch.protocol.key_placement import positive_hash
+from anabranch.protocol.records import Record, RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 REFRESH_AGAIN_S = 1.0
 """A client that asks for metadata seldom is reminded after so long."""

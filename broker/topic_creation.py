@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.create_topics import (
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from anabranch.broker.node import Node
 
 CREATE_TOPICS_VERSION = 7
 MAX_WAIT_S = 1.0

@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from broker.replication.stock_cap import StockCap
-from ordered_resize.facts import Facts, Lineage
-from ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
+from anabranch.broker.replication.stock_cap import StockCap
+from anabranch.ordered_resize.facts import Facts, Lineage
+from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
 
 
 class CoordinatorAnswer(NamedTuple):

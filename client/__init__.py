@@ -1,7 +1,7 @@
 """Producer, Consumer and Admin on AnyIO."""
 
-from client.admin import Admin
-from client.admin_types import (
+from anabranch.client.admin import Admin
+from anabranch.client.admin_types import (
     ClusterDescription,
     ConfigEntry,
     ConfigOp,
@@ -16,14 +16,14 @@ from client.admin_types import (
     TopicDescription,
     UpgradeType,
 )
-from client.consumer import Consumer
-from client.coordinator_link import OffsetAndMetadata
-from client.fetched import ConsumerRecord, Records
-from client.offsets import OffsetAndTimestamp
-from client.ordered_delivery.explain import BlockedPartition, WaitsFor
-from client.producer import Producer
-from client.producer_batch import RecordHandle, RecordMetadata
-from zk_schemas.config_def import ConfigError
+from anabranch.client.consumer import Consumer
+from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.fetched import ConsumerRecord, Records
+from anabranch.client.offsets import OffsetAndTimestamp
+from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+from anabranch.client.producer import Producer
+from anabranch.client.producer_batch import RecordHandle, RecordMetadata
+from anabranch.zk_schemas.config_def import ConfigError
 
 __all__ = [
     "Admin",

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from client.cluster import TopicInfo
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
-from client.partition_queue import PartitionQueue
-from client.producer_batch import BatchResult, ProducerBatch, RecordHandle
-from client.replacement import Placing, Replaced, Replacement
-from client.topic_placement import TopicPlacement
-from protocol.batch_builder import BatchBuilder, estimate_batch_bytes
-from protocol.batch_layout import Header
-from protocol.compression import CompressionType
-from protocol.records import RecordBatch, increment_sequence
-from protocol.types import NO_SEQUENCE, TopicPartition
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
+from anabranch.client.partition_queue import PartitionQueue
+from anabranch.client.producer_batch import BatchResult, ProducerBatch, RecordHandle
+from anabranch.client.replacement import Placing, Replaced, Replacement
+from anabranch.client.topic_placement import TopicPlacement
+from anabranch.protocol.batch_builder import BatchBuilder, estimate_batch_bytes
+from anabranch.protocol.batch_layout import Header
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.records import RecordBatch, increment_sequence
+from anabranch.protocol.types import NO_SEQUENCE, TopicPartition
 
 MAX_OUTSTANDING_BATCHES = 5
 """Batches of one producer and partition whose sequences a broker remembers (Kafka's ProducerStateEntry)."""

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from client import admin_codec as codec
-from client import admin_features as features
-from client import admin_resize as resize
-from client.admin_types import (
+from anabranch.client import admin_codec as codec
+from anabranch.client import admin_features as features
+from anabranch.client import admin_resize as resize
+from anabranch.client.admin_types import (
     ALL_BROKERS,
     ClusterDescription,
     ConfigEntry,
@@ -31,33 +31,33 @@ from client.admin_types import (
     TopicDescription,
     TopicListing,
 )
-from client.cluster import Cluster, Node
-from client.config import AdminConfig
-from client.connection import SOFTWARE_NAME, SOFTWARE_VERSION
-from client.connections import backoff_ms
-from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from client.lifecycle import Client
-from client.lineages import LINEAGE_VERSION, LINEAGES_AT_ONCE, in_requests, lineages_request
-from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
-from ordered_resize.autoscale import Measured
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.create_partitions import (
+from anabranch.client.cluster import Cluster, Node
+from anabranch.client.config import AdminConfig
+from anabranch.client.connection import SOFTWARE_NAME, SOFTWARE_VERSION
+from anabranch.client.connections import backoff_ms
+from anabranch.client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.lifecycle import Client
+from anabranch.client.lineages import LINEAGE_VERSION, LINEAGES_AT_ONCE, in_requests, lineages_request
+from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
+from anabranch.ordered_resize.autoscale import Measured
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from protocol.generated.create_topics import CreateTopicsRequest
-from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.delete_records import DeleteRecordsRequest
-from protocol.generated.describe_cluster import DescribeClusterRequest
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.primitives import Message
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.protocol.generated.create_topics import CreateTopicsRequest
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
+from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.protocol.primitives import Message
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from client.admin_types import (
+from anabranch.client.admin_types import (
     ALL_BROKERS,
     ConfigEntry,
     ConfigOp,
@@ -18,46 +18,50 @@ from client.admin_types import (
     PartitionReassignment,
     ReplicaSize,
 )
-from client.cluster import Node
-from client.errors import ErrorCode, KafkaError, error_for
-from client.group_protocol import PROTOCOL_TYPE, decode_assignment
-from protocol.generated import alter_configs as alter
-from protocol.generated import incremental_alter_configs as incremental
-from protocol.generated.alter_partition_reassignments import (
+from anabranch.client.cluster import Node
+from anabranch.client.errors import ErrorCode, KafkaError, error_for
+from anabranch.client.group_protocol import PROTOCOL_TYPE, decode_assignment
+from anabranch.protocol.generated import alter_configs as alter
+from anabranch.protocol.generated import incremental_alter_configs as incremental
+from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.generated.create_partitions import CreatePartitionsTopic
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig
-from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsResponse, DeleteRecordsTopic
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.describe_configs import (
+from anabranch.protocol.generated.create_partitions import CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig
+from anabranch.protocol.generated.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
-from protocol.generated.describe_log_dirs import (
+from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
+from anabranch.protocol.generated.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsHeldRecords,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from protocol.generated.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from protocol.generated.list_partition_reassignments import (
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
 )
-from protocol.generated.offset_delete import (
+from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 _TOPIC = 2
 _BROKER = 4

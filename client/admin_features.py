@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from client.admin_codec import code_error
-from client.admin_types import FeatureMetadata, FeatureUpdate, LevelRange
-from protocol.errors import KafkaError
-from protocol.generated.api_versions import ApiVersionsResponse
-from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from anabranch.client.admin_codec import code_error
+from anabranch.client.admin_types import FeatureMetadata, FeatureUpdate, LevelRange
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.generated.api_versions import ApiVersionsResponse
+from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
 def read_features(response: ApiVersionsResponse) -> FeatureMetadata:

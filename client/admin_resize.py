@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from client.admin_codec import code_error
-from client.admin_types import GroupPosition, HeldBy, PartitionHold, PartitionLineage
-from ordered_resize.facts import Lineage
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.consumer_group_position import (
+from anabranch.client.admin_codec import code_error
+from anabranch.client.admin_types import GroupPosition, HeldBy, PartitionHold, PartitionLineage
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponse,
 )
-from protocol.generated.describe_holds import DescribeHoldsResponse
-from protocol.generated.partition_leader_epochs_for_partitions import PartitionLeaderEpochsForPartitionsResponse
-from protocol.types import TopicPartition
+from anabranch.protocol.generated.describe_holds import DescribeHoldsResponse
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponse,
+)
+from anabranch.protocol.types import TopicPartition
 
 ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """A broker that lags, or that ZooKeeper does not answer, says one of these; so does one that is right."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from client.cluster import Node, PartitionInfo
-from ordered_resize.facts import Lineage
-from protocol.errors import KafkaError
-from protocol.types import TopicPartition
+from anabranch.client.cluster import Node, PartitionInfo
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.types import TopicPartition
 
 ALL_BROKERS = -1
 """In the place of a broker id: the config default of all brokers."""

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from client.replacement import Replaced
+    from anabranch.client.replacement import Replaced
 
 Metrics = dict[str, dict[str, float]]
 """Value by group and name. Totals count from the client's start; a time without any sample is NaN, as in Kafka."""

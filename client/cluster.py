@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from protocol.errors import ErrorCode
-from protocol.generated.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from protocol.types import ZERO_UUID, TopicPartition
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from anabranch.protocol.types import ZERO_UUID, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

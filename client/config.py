@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from client.lineages import LINEAGES_AT_ONCE
-from protocol.compression import CompressionType
-from zk_schemas.config_def import ConfigError
+from anabranch.client.lineages import LINEAGES_AT_ONCE
+from anabranch.protocol.compression import CompressionType
+from anabranch.zk_schemas.config_def import ConfigError
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes | None], Any]

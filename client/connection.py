@@ -13,13 +13,13 @@ from typing import Any
 
 import anyio
 
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from client.signal import Signal
-from protocol.api_keys import API, ApiKey
-from protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
-from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.primitives import Message
-from runtime.env import Part, Stream
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.signal import Signal
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.primitives import Message
+from anabranch.runtime.env import Part, Stream
 
 SOFTWARE_NAME = "anabranch"
 SOFTWARE_VERSION = "0.1.0"

@@ -13,12 +13,12 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from client.cluster import Node
-from client.connection import Connection
-from client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from protocol.api_keys import ApiKey
-from protocol.primitives import Message
-from runtime.env import Env
+from anabranch.client.cluster import Node
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.primitives import Message
+from anabranch.runtime.env import Env
 
 GENERAL = "general"
 FETCH = "fetch"

@@ -11,25 +11,25 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from client.assignors import resolve_assignors
-from client.client_metrics import CONSUMER_GROUP, Metrics
-from client.config import ConsumerConfig
-from client.coordinator import GroupCoordinator
-from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutError
-from client.fetched import ConsumerRecord, Deserializers, Records
-from client.fetcher import Fetcher
-from client.lifecycle import Client
-from client.listener import PartitionKeyListener, RebalanceListener
-from client.offsets import OffsetAndTimestamp, OffsetQueries
-from client.ordered_delivery.delivery import OrderedDelivery
-from client.ordered_delivery.explain import BlockedPartition
-from client.positions import PositionResolver
-from client.signal import Signal
-from client.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchState, PartitionState, Subscription
-from protocol.types import TopicPartition
-from runtime.env import Env
-from zk_schemas.config_def import ConfigError
+from anabranch.client.assignors import resolve_assignors
+from anabranch.client.client_metrics import CONSUMER_GROUP, Metrics
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.coordinator import GroupCoordinator
+from anabranch.client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutError
+from anabranch.client.fetched import ConsumerRecord, Deserializers, Records
+from anabranch.client.fetcher import Fetcher
+from anabranch.client.lifecycle import Client
+from anabranch.client.listener import PartitionKeyListener, RebalanceListener
+from anabranch.client.offsets import OffsetAndTimestamp, OffsetQueries
+from anabranch.client.ordered_delivery.delivery import OrderedDelivery
+from anabranch.client.ordered_delivery.explain import BlockedPartition
+from anabranch.client.positions import PositionResolver
+from anabranch.client.signal import Signal
+from anabranch.client.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchState, PartitionState, Subscription
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.zk_schemas.config_def import ConfigError
 
 Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskGroup
 
-from client.assignors import Assignor, PartitionSpan, spread
-from client.config import ConsumerConfig
-from client.connections import GENERAL, GROUP
-from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
-from client.group_member import GroupMember, MemberState, Reaction, react
-from client.group_protocol import (
+from anabranch.client.assignors import Assignor, PartitionSpan, spread
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connections import GENERAL, GROUP
+from anabranch.client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
+from anabranch.client.group_member import GroupMember, MemberState, Reaction, react
+from anabranch.client.group_protocol import (
     PROTOCOL_TYPE,
     decode_assignment,
     decode_subscription,
@@ -28,15 +28,15 @@ from client.group_protocol import (
     encode_subscription,
     read_layouts,
 )
-from client.listener import RebalanceListener
-from client.metadata import Metadata
-from client.subscription import Mode, Subscription
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.client.listener import RebalanceListener
+from anabranch.client.metadata import Metadata
+from anabranch.client.subscription import Mode, Subscription
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 _JOIN_MARGIN_MS = 5_000
 """A coordinator answers JoinGroup after up to the rebalance timeout; Kafka waits this much longer."""

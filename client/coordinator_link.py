@@ -7,24 +7,24 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from client.cluster import Node
-from client.connections import GROUP, Connections, backoff_ms
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from client.group_member import Reaction, react
-from client.metadata import Metadata
-from client.signal import Signal
-from protocol.errors import ClientAction
-from protocol.generated.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.generated.offset_commit import (
+from anabranch.client.cluster import Node
+from anabranch.client.connections import GROUP, Connections, backoff_ms
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.group_member import Reaction, react
+from anabranch.client.metadata import Metadata
+from anabranch.client.signal import Signal
+from anabranch.protocol.errors import ClientAction
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
-from protocol.primitives import Message
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from anabranch.protocol.primitives import Message
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 _GROUP_KEY_TYPE = 0
 _FIND_COORDINATOR_VERSION = 3

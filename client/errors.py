@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.errors import (
+from anabranch.protocol.errors import (
     CoordinatorMovedError,
     ErrorCode,
     InvalidMetadataError,
@@ -12,7 +12,7 @@ from protocol.errors import (
     RetriableError,
     error_for,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 __all__ = [
     "BufferExhaustedError",

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from client.errors import ErrorCode
-from protocol.types import TopicPartition
+from anabranch.client.errors import ErrorCode
+from anabranch.protocol.types import TopicPartition
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1

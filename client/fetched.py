@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
-from client.config import Deserializer
-from client.errors import RecordDeserializationError
-from protocol.batch_layout import Header
-from protocol.compression import CompressionType
-from protocol.key_placement import MOVED_HEADER
-from protocol.records import Record, RecordBatch
-from protocol.types import Buffer, TopicPartition
+from anabranch.client.config import Deserializer
+from anabranch.client.errors import RecordDeserializationError
+from anabranch.protocol.batch_layout import Header
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.records import Record, RecordBatch
+from anabranch.protocol.types import Buffer, TopicPartition
 
 _MOVED = MOVED_HEADER.encode()
 

@@ -14,25 +14,32 @@ from typing import NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from client.config import ConsumerConfig
-from client.connection import Connection, Pending
-from client.connections import FETCH, Connections, backoff_ms
-from client.errors import ClientClosedError, ErrorCode, KafkaError, LogTruncationError, OffsetOutOfRangeError, error_for
-from client.fetch_session import FetchPosition, FetchSession, SessionRequest
-from client.fetched import FetchedBatch, names_moved
-from client.metadata import Metadata
-from client.read_committed import visible_batches
-from client.signal import Signal
-from client.subscription import (
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connection import Connection, Pending
+from anabranch.client.connections import FETCH, Connections, backoff_ms
+from anabranch.client.errors import (
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    error_for,
+)
+from anabranch.client.fetch_session import FetchPosition, FetchSession, SessionRequest
+from anabranch.client.fetched import FetchedBatch, names_moved
+from anabranch.client.metadata import Metadata
+from anabranch.client.read_committed import visible_batches
+from anabranch.client.signal import Signal
+from anabranch.client.subscription import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchState,
     PartitionState,
     Subscription,
 )
-from protocol.api_keys import ApiKey
-from protocol.batch_layout import CODEC_MASK
-from protocol.generated.fetch import (
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_layout import CODEC_MASK
+from anabranch.protocol.generated.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -40,9 +47,9 @@ from protocol.generated.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from protocol.records import iter_batches
-from protocol.types import Buffer, TopicPartition
-from runtime.env import Env
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import Buffer, TopicPartition
+from anabranch.runtime.env import Env
 
 RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from client.errors import ErrorCode
+from anabranch.client.errors import ErrorCode
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""

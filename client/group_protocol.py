@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from client.assignors.model import MemberSubscription
-from protocol.generated import consumer_protocol as schema
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from protocol.subscriptions import read_subscription
-from protocol.types import TopicPartition
+from anabranch.client.assignors.model import MemberSubscription
+from anabranch.protocol.generated import consumer_protocol as schema
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from anabranch.protocol.subscriptions import read_subscription
+from anabranch.protocol.types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 _VERSION = struct.Struct(">h")

@@ -13,13 +13,13 @@ from typing import Generic, Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from client.config import ClientConfig
-from client.connections import Connections, ConnectionSettings
-from client.coordinator_link import CoordinatorLink
-from client.errors import ClientClosedError
-from client.metadata import Metadata
-from client.offsets import OffsetQueries
-from runtime.env import Env
+from anabranch.client.config import ClientConfig
+from anabranch.client.connections import Connections, ConnectionSettings
+from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.client.errors import ClientClosedError
+from anabranch.client.metadata import Metadata
+from anabranch.client.offsets import OffsetQueries
+from anabranch.runtime.env import Env
 
 Config = TypeVar("Config", bound=ClientConfig)
 
@@ -29,7 +29,7 @@ class Client(ABC, Generic[Config]):
 
     def __init__(self, config: Config, env: Env | None) -> None:
         if env is None:
-            from runtime.real_anyio import client_env
+            from anabranch.runtime.real_anyio import client_env
 
             env = client_env()
         self._env = env

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
     PartitionLeaderEpochsForPartitionsRequestPartition,
     PartitionLeaderEpochsForPartitionsRequestTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 LINEAGE_VERSION: Final = 1
 """The first version that tells lineages."""

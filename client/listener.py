@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 class RebalanceListener:

@@ -10,21 +10,28 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from client.cluster import Cluster
-from client.config import ConsumerConfig
-from client.connections import FETCH, backoff_ms
-from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, OffsetOutOfRangeError, error_for
-from client.fetch_session import FINAL_EPOCH
-from client.lifecycle import Client
-from client.lineages import LINEAGE_VERSION, in_requests, lineages_request
-from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, one_epoch_each
-from client.read_committed import visible_batches
-from ordered_resize.facts import Lineage
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.records import RecordBatch, iter_batches
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.client.cluster import Cluster
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connections import FETCH, backoff_ms
+from anabranch.client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.errors import (
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OffsetOutOfRangeError,
+    error_for,
+)
+from anabranch.client.fetch_session import FINAL_EPOCH
+from anabranch.client.lifecycle import Client
+from anabranch.client.lineages import LINEAGE_VERSION, in_requests, lineages_request
+from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, one_epoch_each
+from anabranch.client.read_committed import visible_batches
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from anabranch.protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 _TRIED_AGAIN = frozenset(
     {

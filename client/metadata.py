@@ -6,13 +6,20 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from client.cluster import Cluster, Node, TopicInfo
-from client.connections import Connections, backoff_ms
-from client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, RetriableError, error_for
-from client.signal import Signal
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.client.cluster import Cluster, Node, TopicInfo
+from anabranch.client.connections import Connections, backoff_ms
+from anabranch.client.errors import (
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    RetriableError,
+    error_for,
+)
+from anabranch.client.signal import Signal
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 _TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 

@@ -19,29 +19,31 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from client.accumulator import Accumulator
-from client.config import ProducerConfig
-from client.connections import Connections, backoff_ms
-from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from client.lineages import LINEAGE_VERSION, lineages_request
-from client.metadata import Metadata
-from client.offsets import OffsetQueries
-from client.partitioner import cached_place
-from client.producer_batch import RecordHandle
-from client.signal import Signal
-from client.topic_placement import TopicPlacement
-from ordered_resize.facts import Lineage
-from ordered_resize.lineage import leader_epochs_after_creation
-from protocol.generated.describe_configs import (
+from anabranch.client.accumulator import Accumulator
+from anabranch.client.config import ProducerConfig
+from anabranch.client.connections import Connections, backoff_ms
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from anabranch.client.lineages import LINEAGE_VERSION, lineages_request
+from anabranch.client.metadata import Metadata
+from anabranch.client.offsets import OffsetQueries
+from anabranch.client.partitioner import cached_place
+from anabranch.client.producer_batch import RecordHandle
+from anabranch.client.signal import Signal
+from anabranch.client.topic_placement import TopicPlacement
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.lineage import leader_epochs_after_creation
+from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import PartitionLeaderEpochsForPartitionsResponse
-from protocol.key_placement import MOVED_HEADER
-from protocol.types import TopicPartition
-from runtime.env import Env
-from zk_schemas.partition_state import Layout
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponse,
+)
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.zk_schemas.partition_state import Layout
 
 _log = logging.getLogger(__name__)
 

@@ -7,25 +7,25 @@ from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
-from client.cluster import Node
-from client.connections import Connections, backoff_ms
-from client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from client.metadata import Metadata
-from protocol.generated.list_offsets import (
+from anabranch.client.cluster import Node
+from anabranch.client.connections import Connections, backoff_ms
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.metadata import Metadata
+from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.primitives import Message
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.protocol.primitives import Message
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 
-from client.errors import ErrorCode
-from client.partition_queue import PartitionQueue
-from client.producer_batch import ProducerBatch
-from protocol.types import NO_SEQUENCE
+from anabranch.client.errors import ErrorCode
+from anabranch.client.partition_queue import PartitionQueue
+from anabranch.client.producer_batch import ProducerBatch
+from anabranch.protocol.types import NO_SEQUENCE
 
 
 class Outcome(enum.Enum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from client.producer_batch import ProducerBatch
-from client.topic_placement import TopicPlacement
-from protocol.records import increment_sequence
-from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from anabranch.client.producer_batch import ProducerBatch
+from anabranch.client.topic_placement import TopicPlacement
+from anabranch.protocol.records import increment_sequence
+from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 
 class PartitionQueue:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 
-from client.cluster import TopicInfo
-from protocol.key_placement import place, positive_hash
+from anabranch.client.cluster import TopicInfo
+from anabranch.protocol.key_placement import place, positive_hash
 
 _CACHED_KEYS = 65_536
 

@@ -8,18 +8,18 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 import anyio
 from anyio.abc import TaskGroup
 
-from client.cluster import TopicInfo
-from client.config import ConsumerConfig
-from client.connections import backoff_ms
-from client.coordinator_link import CoordinatorLink
-from client.errors import ClientClosedError, KafkaError, NoOffsetForPartitionError
-from client.fetcher import RESET_TIMESTAMPS, truncate
-from client.metadata import Metadata
-from client.offsets import OffsetQueries
-from client.signal import Signal
-from client.subscription import FetchState, PartitionState, Subscription
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connections import backoff_ms
+from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.client.errors import ClientClosedError, KafkaError, NoOffsetForPartitionError
+from anabranch.client.fetcher import RESET_TIMESTAMPS, truncate
+from anabranch.client.metadata import Metadata
+from anabranch.client.offsets import OffsetQueries
+from anabranch.client.signal import Signal
+from anabranch.client.subscription import FetchState, PartitionState, Subscription
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 _log = logging.getLogger(__name__)
 

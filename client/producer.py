@@ -9,11 +9,11 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from client.accumulator import Accumulator, check_record_size
-from client.client_metrics import Metrics
-from client.cluster import TopicInfo
-from client.config import ProducerConfig
-from client.errors import (
+from anabranch.client.accumulator import Accumulator, check_record_size
+from anabranch.client.client_metrics import Metrics
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.config import ProducerConfig
+from anabranch.client.errors import (
     BufferExhaustedError,
     ClientClosedError,
     ErrorCode,
@@ -21,16 +21,16 @@ from client.errors import (
     KafkaTimeoutError,
     PartitionMarkedError,
 )
-from client.lifecycle import Client
-from client.moved_keys import MovedKeys
-from client.partitioner import StickyPartitioner
-from client.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
-from client.replacement import Placing
-from client.sender import Sender
-from client.topic_placement import TopicPlacement
-from protocol.batch_layout import Header
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.client.lifecycle import Client
+from anabranch.client.moved_keys import MovedKeys
+from anabranch.client.partitioner import StickyPartitioner
+from anabranch.client.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
+from anabranch.client.replacement import Placing
+from anabranch.client.sender import Sender
+from anabranch.client.topic_placement import TopicPlacement
+from anabranch.protocol.batch_layout import Header
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
 Partitioner = Callable[[TopicInfo, bytes | None], int]

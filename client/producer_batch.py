@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import anyio
 
-from client.errors import KafkaError, RefusedWithBatchError, error_for
-from protocol.batch_builder import BatchBuilder
-from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
-from zk_schemas.partition_state import Layout
+from anabranch.client.errors import KafkaError, RefusedWithBatchError, error_for
+from anabranch.protocol.batch_builder import BatchBuilder
+from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from anabranch.zk_schemas.partition_state import Layout
 
 
 class RecordMetadata(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from protocol.batch_layout import CONTROL_ABORT
-from protocol.records import RecordBatch, read_control_record
+from anabranch.protocol.batch_layout import CONTROL_ABORT
+from anabranch.protocol.records import RecordBatch, read_control_record
 
 
 def visible_batches(

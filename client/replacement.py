@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from client.cluster import TopicInfo
-from client.errors import ErrorCode, KafkaError, PartitionMarkedError
-from client.producer_batch import ProducerBatch
-from client.topic_placement import layout_of
-from protocol.batch_builder import BatchBuilder
-from protocol.compression import CompressionType
-from protocol.key_placement import MOVED_HEADER, ancestor_below
-from protocol.records import Record, RecordBatch
-from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
+from anabranch.client.producer_batch import ProducerBatch
+from anabranch.client.topic_placement import layout_of
+from anabranch.protocol.batch_builder import BatchBuilder
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import MOVED_HEADER, ancestor_below
+from anabranch.protocol.records import Record, RecordBatch
+from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 Place = Callable[[TopicInfo, bytes | None], int]
 

@@ -8,30 +8,30 @@ from collections.abc import Callable, Mapping
 import anyio
 from anyio.abc import TaskGroup
 
-from client.accumulator import Accumulator
-from client.client_metrics import ProducerMetrics
-from client.cluster import Node
-from client.config import ProducerConfig
-from client.connection import Connection, Pending
-from client.connections import Connections, backoff_ms
-from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from client.metadata import Metadata
-from client.outcome import Outcome, decide, may_have_written
-from client.partition_queue import PartitionQueue
-from client.producer_batch import BatchResult, ProducerBatch
-from client.replacement import Placing
-from client.signal import Signal
-from client.topic_placement import TopicPlacement
-from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.generated.produce import (
+from anabranch.client.accumulator import Accumulator
+from anabranch.client.client_metrics import ProducerMetrics
+from anabranch.client.cluster import Node
+from anabranch.client.config import ProducerConfig
+from anabranch.client.connection import Connection, Pending
+from anabranch.client.connections import Connections, backoff_ms
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from anabranch.client.metadata import Metadata
+from anabranch.client.outcome import Outcome, decide, may_have_written
+from anabranch.client.partition_queue import PartitionQueue
+from anabranch.client.producer_batch import BatchResult, ProducerBatch
+from anabranch.client.replacement import Placing
+from anabranch.client.signal import Signal
+from anabranch.client.topic_placement import TopicPlacement
+from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.protocol.generated.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from runtime.env import Env
+from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from anabranch.runtime.env import Env
 
 _log = logging.getLogger(__name__)
 

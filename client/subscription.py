@@ -7,11 +7,11 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from client.cluster import Cluster
-from client.errors import IllegalStateError, KafkaError
-from client.fetched import Deserializers, FetchedBatch, Records
-from ordered_resize.lineage import EVERY_EPOCH
-from protocol.types import TopicPartition
+from anabranch.client.cluster import Cluster
+from anabranch.client.errors import IllegalStateError, KafkaError
+from anabranch.client.fetched import Deserializers, FetchedBatch, Records
+from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.types import TopicPartition
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from client.cluster import TopicInfo
-from zk_schemas.partition_state import Layout
+from anabranch.client.cluster import TopicInfo
+from anabranch.zk_schemas.partition_state import Layout
 
 if TYPE_CHECKING:
-    from client.partition_queue import PartitionQueue
-    from client.producer_batch import ProducerBatch
-    from client.replacement import Replacement
+    from anabranch.client.partition_queue import PartitionQueue
+    from anabranch.client.producer_batch import ProducerBatch
+    from anabranch.client.replacement import Replacement
 
 NO_LAYOUT = Layout(-1, -1)
 """Of a topic of a plain Kafka broker: its batches travel without one."""

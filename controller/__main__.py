@@ -1,4 +1,4 @@
-"""``python -m controller --config FILE --set key=value``: one controller in the foreground."""
+"""``python -m anabranch.controller --config FILE --set key=value``: one controller in the foreground."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TextIO, cast
 
 import trio
 
-from controller.config import ControllerConfig, gather
-from controller.process import run
-from runtime import garbage_collection
-from runtime.descriptor_limit import raise_descriptor_limit
-from runtime.env import ZkError
-from runtime.log_output import STDERR, LogOutput
-from runtime.real_trio import real_env
-from runtime.zk_kazoo import open_zk
-from zk_schemas.config_def import ConfigError
-from zk_schemas.features import IncompatibleFeaturesError
-from zk_schemas.static_keys import for_controller
+from anabranch.controller.config import ControllerConfig, gather
+from anabranch.controller.process import run
+from anabranch.runtime import garbage_collection
+from anabranch.runtime.descriptor_limit import raise_descriptor_limit
+from anabranch.runtime.env import ZkError
+from anabranch.runtime.log_output import STDERR, LogOutput
+from anabranch.runtime.real_trio import real_env
+from anabranch.runtime.zk_kazoo import open_zk
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.features import IncompatibleFeaturesError
+from anabranch.zk_schemas.static_keys import for_controller
 
 EXIT_BAD_CONFIG = 2
 _log = logging.getLogger(__name__)

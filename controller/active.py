@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from controller import (
+from anabranch.controller import (
     appended_bytes,
     autoscale,
     brokers,
@@ -21,13 +21,13 @@ from controller import (
     stock_producers,
     topics,
 )
-from controller.admin.dispatch import HANDLERS, error_response, not_controller
-from controller.admin.outcome import Outcome
-from controller.admin.slices import joined, sliced
-from controller.config import ControllerConfig
-from controller.context import Context
-from controller.election import Office, wait_until_deposed
-from controller.events import (
+from anabranch.controller.admin.dispatch import HANDLERS, error_response, not_controller
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.admin.slices import joined, sliced
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.context import Context
+from anabranch.controller.election import Office, wait_until_deposed
+from anabranch.controller.events import (
     AdminCall,
     AutoscaleDue,
     BrokerAnswered,
@@ -54,23 +54,23 @@ from controller.events import (
     TopicChanged,
     TopicsChanged,
 )
-from controller.giving_up import give_up
-from controller.image import ClusterImage, LiveBroker
-from controller.metrics import ControllerMetrics
-from controller.partitions import lead_first
-from controller.request_batch import BrokerRequest, RequestBatch
-from controller.resize import draining, ends, expiry, holds, removal, steps, view
-from controller.resize.groups import BrokerLink
-from controller.resize.waits import Wait, changed
-from controller.senders import Senders
-from controller.store import ControllerMovedError, GuardedStore, ImageStaleError
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.list_offsets import ListOffsetsRequest
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.types import TopicPartition
-from runtime.background import Background
-from runtime.env import Env, SessionState, ZkError, ZkRequestTooLargeError
+from anabranch.controller.giving_up import give_up
+from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.controller.metrics import ControllerMetrics
+from anabranch.controller.partitions import lead_first
+from anabranch.controller.request_batch import BrokerRequest, RequestBatch
+from anabranch.controller.resize import draining, ends, expiry, holds, removal, steps, view
+from anabranch.controller.resize.groups import BrokerLink
+from anabranch.controller.resize.waits import Wait, changed
+from anabranch.controller.senders import Senders
+from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Env, SessionState, ZkError, ZkRequestTooLargeError
 
 _log = logging.getLogger(__name__)
 FIRST_LEADER_CHECK_S = 5

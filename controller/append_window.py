@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ordered_resize.autoscale import Measured
+from anabranch.ordered_resize.autoscale import Measured
 
 STEPS = 64
 """Of a window, in each of which at most two samples are kept."""

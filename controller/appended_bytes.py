@@ -5,12 +5,12 @@ A broker's answer to UpdateMetadata has the counter of each topic for which the 
 
 from __future__ import annotations
 
-from controller.append_window import AppendWindow
-from controller.context import Context
-from controller.events import BrokerAnswered
-from controller.image import TopicImage
-from protocol.generated.create_partitions import CreatePartitionsTopicResult
-from protocol.types import TopicPartition
+from anabranch.controller.append_window import AppendWindow
+from anabranch.controller.context import Context
+from anabranch.controller.events import BrokerAnswered
+from anabranch.controller.image import TopicImage
+from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
+from anabranch.protocol.types import TopicPartition
 
 
 def ask(context: Context, topic: TopicImage) -> None:

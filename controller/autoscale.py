@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 
-from controller import appended_bytes
-from controller.admin.create_partitions import create_partitions
-from controller.append_window import AppendWindow
-from controller.context import Context
-from controller.image import ClusterImage, TopicImage
-from controller.resize import view
-from controller.topic_config import autoscaled_topics, topic_values
-from ordered_resize.autoscale import Measured, Policy, decide
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.topic_names import INTERNAL_TOPICS
-from zk_schemas import paths
+from anabranch.controller import appended_bytes
+from anabranch.controller.admin.create_partitions import create_partitions
+from anabranch.controller.append_window import AppendWindow
+from anabranch.controller.context import Context
+from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.resize import view
+from anabranch.controller.topic_config import autoscaled_topics, topic_values
+from anabranch.ordered_resize.autoscale import Measured, Policy, decide
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
+from anabranch.zk_schemas import paths
 
 _log = logging.getLogger(__name__)
 _VERSION = 3

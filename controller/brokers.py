@@ -5,26 +5,26 @@ from __future__ import annotations
 import logging
 from typing import cast
 
-from controller import deletion, elections
-from controller.context import Context
-from controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
-from controller.image import LiveBroker
-from controller.partitions import StateChange, elect, elect_after_broker_change, write_states
-from controller.request_batch import inter_broker_endpoint
-from controller.resize import steps
-from controller.resize.step_log import log_end
-from protocol.errors import ErrorCode
-from protocol.generated.controlled_shutdown import (
+from anabranch.controller import deletion, elections
+from anabranch.controller.context import Context
+from anabranch.controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
+from anabranch.controller.image import LiveBroker
+from anabranch.controller.partitions import StateChange, elect, elect_after_broker_change, write_states
+from anabranch.controller.request_batch import inter_broker_endpoint
+from anabranch.controller.resize import steps
+from anabranch.controller.resize.step_log import log_end
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     RemainingPartition,
 )
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.types import TopicPartition
-from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration
-from zk_schemas.features import misfits
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration
+from anabranch.zk_schemas.features import misfits
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 

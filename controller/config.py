@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from zk_schemas.broker_registration import VersionRange
-from zk_schemas.config_def import ConfigError, parse_properties
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
-from zk_schemas.features import SUPPORTED, supported_by
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.config_def import ConfigError, parse_properties
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
+from anabranch.zk_schemas.features import SUPPORTED, supported_by
 
 __all__ = ["CONTROLLER_CONFIGS", "FIRST_CONTROLLER_ID", "ControllerConfig", "gather"]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 
-from controller.context import Context
-from controller.events import ConfigsChanged
-from controller.giving_up import give_up
-from controller.partitions import elect_offline
-from controller.topic_config import ORDERED_KEY
-from runtime.env import CreateOp, SetOp, ZkError, ZkOp
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.config_def import ConfigError
-from zk_schemas.config_keys import TOPIC_CONFIGS
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.controller.context import Context
+from anabranch.controller.events import ConfigsChanged
+from anabranch.controller.giving_up import give_up
+from anabranch.controller.partitions import elect_offline
+from anabranch.controller.topic_config import ORDERED_KEY
+from anabranch.runtime.env import CreateOp, SetOp, ZkError, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 

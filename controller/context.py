@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from controller.config import ControllerConfig
-from controller.events import EventQueue
-from controller.image import ClusterImage
-from controller.metrics import ControllerMetrics
-from controller.request_batch import RequestBatch
-from controller.senders import Senders
-from controller.store import GuardedStore
-from runtime.env import Clock
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.events import EventQueue
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.metrics import ControllerMetrics
+from anabranch.controller.request_batch import RequestBatch
+from anabranch.controller.senders import Senders
+from anabranch.controller.store import GuardedStore
+from anabranch.runtime.env import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from controller.context import Context
-from controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
-from controller.image import TopicImage
-from controller.request_batch import EPOCH_DURING_DELETE
-from controller.states import PartitionStatus, ReplicaStatus
-from controller.stop_replica import deletions
-from controller.store import MAX_OPERATIONS, chunks, read_each
-from controller.topics import on_topics_changed
-from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
-from runtime.env import DeleteOp, ZkOp
-from zk_schemas import paths
+from anabranch.controller.context import Context
+from anabranch.controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
+from anabranch.controller.image import TopicImage
+from anabranch.controller.request_batch import EPOCH_DURING_DELETE
+from anabranch.controller.states import PartitionStatus, ReplicaStatus
+from anabranch.controller.stop_replica import deletions
+from anabranch.controller.store import MAX_OPERATIONS, chunks, read_each
+from anabranch.controller.topics import on_topics_changed
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import DeleteOp, ZkOp
+from anabranch.zk_schemas import paths
 
 _log = logging.getLogger(__name__)
 REMOVED_AT_ONCE = MAX_OPERATIONS // 2 - 1

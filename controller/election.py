@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import trio
 
-from controller.store import wait_connected
-from runtime.env import (
+from anabranch.controller.store import wait_connected
+from anabranch.runtime.env import (
     BadVersionError,
     CreateOp,
     NodeExistsError,
@@ -19,8 +19,8 @@ from runtime.env import (
     ZkOp,
     ZkStore,
 )
-from zk_schemas import paths
-from zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
 
 
 @dataclass(frozen=True, slots=True)

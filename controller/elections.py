@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from zk_schemas.partition_state import NO_LEADER, PartitionState
+from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
 
 
 def first_state(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import trio
 
-from controller.image import Hold, LiveBroker
-from controller.request_batch import BrokerRequest
-from protocol.types import TopicPartition
+from anabranch.controller.image import Hold, LiveBroker
+from anabranch.controller.request_batch import BrokerRequest
+from anabranch.protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

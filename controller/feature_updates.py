@@ -6,9 +6,9 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from protocol.errors import ErrorCode, KafkaError
-from zk_schemas.broker_registration import VersionRange
-from zk_schemas.features import (
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.features import (
     MAX_LEVEL,
     REQUIRED,
     Features,

@@ -11,19 +11,19 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.brokers import read_registrations
-from controller.context import Context
-from controller.events import BrokersChanged, FeaturesChanged, ResizesDue
-from controller.feature_updates import for_new_cluster, with_risen_minimums
-from controller.image import LiveBroker
-from controller.resize import view
-from controller.resize.conversion import is_old
-from controller.store import ImageStaleError
-from ordered_resize.explain import listed
-from runtime.env import CreateOp, SetOp, ZkOp
-from zk_schemas import paths
-from zk_schemas.broker_registration import VersionRange
-from zk_schemas.features import (
+from anabranch.controller.brokers import read_registrations
+from anabranch.controller.context import Context
+from anabranch.controller.events import BrokersChanged, FeaturesChanged, ResizesDue
+from anabranch.controller.feature_updates import for_new_cluster, with_risen_minimums
+from anabranch.controller.image import LiveBroker
+from anabranch.controller.resize import view
+from anabranch.controller.resize.conversion import is_old
+from anabranch.controller.store import ImageStaleError
+from anabranch.ordered_resize.explain import listed
+from anabranch.runtime.env import CreateOp, SetOp, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
     GROUP_COORDINATOR,
     LINEAGE_LEVEL,
@@ -33,7 +33,7 @@ from zk_schemas.features import (
     IncompatibleFeaturesError,
     misfits,
 )
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from controller.context import Context
-from runtime.env import ZkError, ZkRequestTooLargeError
+from anabranch.controller.context import Context
+from anabranch.runtime.env import ZkError, ZkRequestTooLargeError
 
 _log = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from controller.append_window import AppendWindow
-from controller.states import PartitionStatus, ReplicaStatus
-from ordered_resize.layout import Moves
-from ordered_resize.snapshot import moves_of
-from protocol.types import TopicPartition
-from zk_schemas.broker_registration import BrokerRegistration
-from zk_schemas.features import Features, FeaturesStatus
-from zk_schemas.partition_state import Layout, PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.controller.append_window import AppendWindow
+from anabranch.controller.states import PartitionStatus, ReplicaStatus
+from anabranch.ordered_resize.layout import Moves
+from anabranch.ordered_resize.snapshot import moves_of
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.broker_registration import BrokerRegistration
+from anabranch.zk_schemas.features import Features, FeaturesStatus
+from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ import enum
 import logging
 from collections.abc import Sequence
 
-from controller import elections
-from controller.context import Context
-from controller.events import FirstReplicasDue
-from controller.image import Led
-from controller.partitions import StateChange, unclean_order, write_states
-from controller.store import MAX_OPERATIONS
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
+from anabranch.controller import elections
+from anabranch.controller.context import Context
+from anabranch.controller.events import FirstReplicasDue
+from anabranch.controller.image import Led
+from anabranch.controller.partitions import StateChange, unclean_order, write_states
+from anabranch.controller.store import MAX_OPERATIONS
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 ELECTED_AT_ONCE = MAX_OPERATIONS - 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from controller.context import Context
-from controller.events import LogDirsFailed
-from controller.store import chunks
-from runtime.env import DeleteOp
-from zk_schemas import paths
-from zk_schemas.log_dir_event import LogDirEvent
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.controller.context import Context
+from anabranch.controller.events import LogDirsFailed
+from anabranch.controller.store import chunks
+from anabranch.runtime.env import DeleteOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.log_dir_event import LogDirEvent
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.assignment import assign_replicas
-from controller.context import Context
-from controller.image import TopicImage
-from controller.partition_limit import check_partition_limit
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.controller.assignment import assign_replicas
+from anabranch.controller.context import Context
+from anabranch.controller.image import TopicImage
+from anabranch.controller.partition_limit import check_partition_limit
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 def rack_of_live_brokers(context: Context) -> dict[int, str | None]:

@@ -6,9 +6,9 @@ groups and transactions could not begin. An edit of a topic's znode by hand is n
 
 from __future__ import annotations
 
-from controller.context import Context
-from protocol.errors import ErrorCode, KafkaError
-from protocol.topic_names import INTERNAL_TOPICS
+from anabranch.controller.context import Context
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
 
 
 def check_partition_limit(context: Context, topic: str, added: int) -> None:

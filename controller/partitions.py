@@ -7,18 +7,18 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller import elections
-from controller.context import Context
-from controller.events import FirstLeadersDue
-from controller.giving_up import give_up
-from controller.image import Led, TopicImage
-from controller.states import PartitionStatus
-from controller.store import MAX_OPERATIONS, ImageStaleError, chunks, read_each
-from controller.topic_config import unclean_election_allowed
-from protocol.types import TopicPartition
-from runtime.env import CreateOp, SetOp, ZkError, ZkOp
-from zk_schemas import paths
-from zk_schemas.partition_state import NO_LEADER, PartitionState
+from anabranch.controller import elections
+from anabranch.controller.context import Context
+from anabranch.controller.events import FirstLeadersDue
+from anabranch.controller.giving_up import give_up
+from anabranch.controller.image import Led, TopicImage
+from anabranch.controller.states import PartitionStatus
+from anabranch.controller.store import MAX_OPERATIONS, ImageStaleError, chunks, read_each
+from anabranch.controller.topic_config import unclean_election_allowed
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import CreateOp, SetOp, ZkError, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
 
 _log = logging.getLogger(__name__)
 FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1

@@ -7,24 +7,24 @@ from collections.abc import Callable
 
 import trio
 
-from controller import features
-from controller.active import ActiveController
-from controller.config import ControllerConfig
-from controller.election import ensure_paths, stand, wait_for_vacancy
-from controller.image import TopicImage
-from controller.metrics import ControllerMetrics
-from controller.resize import view
-from controller.server import serve
-from controller.store import ControllerMovedError
-from runtime import garbage_collection
-from runtime.background import Background
-from runtime.env import Env, NoNodeError, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
-from runtime.loop_lag import LoopLag
-from runtime.metrics import Gauge
-from runtime.metrics_listener import MetricsListener
-from zk_schemas.controller import ControllerZnode
-from zk_schemas.features import Features
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.controller import features
+from anabranch.controller.active import ActiveController
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.election import ensure_paths, stand, wait_for_vacancy
+from anabranch.controller.image import TopicImage
+from anabranch.controller.metrics import ControllerMetrics
+from anabranch.controller.resize import view
+from anabranch.controller.server import serve
+from anabranch.controller.store import ControllerMovedError
+from anabranch.runtime import garbage_collection
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from anabranch.runtime.loop_lag import LoopLag
+from anabranch.runtime.metrics import Gauge
+from anabranch.runtime.metrics_listener import MetricsListener
+from anabranch.zk_schemas.controller import ControllerZnode
+from anabranch.zk_schemas.features import Features
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 Ready = Callable[[str, int], None]

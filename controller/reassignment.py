@@ -16,20 +16,20 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller import elections
-from controller.context import Context
-from controller.events import ReassignmentsDue
-from controller.giving_up import give_up
-from controller.image import TopicImage
-from controller.partitions import StateChange, apply
-from controller.replica_assignment import ReplicaAssignment, check_target, into
-from controller.resize import view
-from controller.store import MAX_OPERATIONS
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
-from runtime.env import SetOp, ZkError
-from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
+from anabranch.controller import elections
+from anabranch.controller.context import Context
+from anabranch.controller.events import ReassignmentsDue
+from anabranch.controller.giving_up import give_up
+from anabranch.controller.image import TopicImage
+from anabranch.controller.partitions import StateChange, apply
+from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
+from anabranch.controller.resize import view
+from anabranch.controller.store import MAX_OPERATIONS
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import SetOp, ZkError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import PartitionState
 
 _log = logging.getLogger(__name__)
 PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.errors import ErrorCode, KafkaError
-from zk_schemas.topic import TopicZnode
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.zk_schemas.topic import TopicZnode
 
 
 @dataclass(frozen=True, slots=True)

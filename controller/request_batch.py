@@ -9,19 +9,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from controller import list_offsets
-from controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
-from controller.resize import view
-from ordered_resize.layout import Layout
-from protocol.generated.leader_and_isr import (
+from anabranch.controller import list_offsets
+from anabranch.controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
+from anabranch.controller.resize import view
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
-from protocol.generated.list_offsets import ListOffsetsRequest
-from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
-from protocol.generated.update_metadata import (
+from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
+from anabranch.protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from anabranch.protocol.generated.update_metadata import (
     HeldRecords,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -29,9 +33,9 @@ from protocol.generated.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from protocol.types import TopicPartition
-from zk_schemas.broker_registration import PLAINTEXT, Endpoint
-from zk_schemas.partition_state import DURING_DELETE, NO_LEADER, PartitionState
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.broker_registration import PLAINTEXT, Endpoint
+from anabranch.zk_schemas.partition_state import DURING_DELETE, NO_LEADER, PartitionState
 
 BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ListOffsetsRequest
 

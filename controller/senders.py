@@ -14,13 +14,13 @@ from typing import Any
 
 import trio
 
-from controller.image import LiveBroker
-from controller.request_batch import BrokerRequest
-from protocol.errors import KafkaError
-from runtime.background import Background
-from runtime.channel import Channel
-from runtime.env import Network
-from zk_schemas.broker_registration import Endpoint
+from anabranch.controller.image import LiveBroker
+from anabranch.controller.request_batch import BrokerRequest
+from anabranch.protocol.errors import KafkaError
+from anabranch.runtime.background import Background
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Network
+from anabranch.zk_schemas.broker_registration import Endpoint
 
 _log = logging.getLogger(__name__)
 RETRY_BACKOFF_S = 0.1

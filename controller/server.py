@@ -13,18 +13,18 @@ from typing import Any, cast
 
 import trio
 
-from controller.active import ActiveController
-from controller.admin.dispatch import HANDLERS, api_versions, not_controller
-from controller.config import ControllerConfig
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.framing import HEALTH_CHECK, Request, ServerConnection
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.primitives import DecodeError
-from runtime.accepting import accept_connections
-from runtime.background import Background
-from runtime.env import Listener, Stream
-from runtime.pauses import read_request, write_response
+from anabranch.controller.active import ActiveController
+from anabranch.controller.admin.dispatch import HANDLERS, api_versions, not_controller
+from anabranch.controller.config import ControllerConfig
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import HEALTH_CHECK, Request, ServerConnection
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.primitives import DecodeError
+from anabranch.runtime.accepting import accept_connections
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Listener, Stream
+from anabranch.runtime.pauses import read_request, write_response
 
 _log = logging.getLogger(__name__)
 MAX_UNANSWERED = 64

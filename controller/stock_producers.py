@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
-from controller.context import Context
-from controller.events import BrokerAnswered
-from controller.image import StockReport, TopicImage
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from protocol.key_placement import is_doubled
-from protocol.types import TopicPartition
+from anabranch.controller.context import Context
+from anabranch.controller.events import BrokerAnswered
+from anabranch.controller.image import StockReport, TopicImage
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.key_placement import is_doubled
+from anabranch.protocol.types import TopicPartition
 
 
 def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from controller.events import BrokerAnswered
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.types import TopicPartition
+from anabranch.controller.events import BrokerAnswered
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.types import TopicPartition
 
 
 class Deletion(NamedTuple):

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import trio
 
-from runtime.env import (
+from anabranch.runtime.env import (
     BadVersionError,
     CheckOp,
     CreateOp,
@@ -29,8 +29,8 @@ from runtime.env import (
     ZkStore,
     Znode,
 )
-from runtime.zk_requests import check_fits, operation_bytes
-from zk_schemas import paths
+from anabranch.runtime.zk_requests import check_fits, operation_bytes
+from anabranch.zk_schemas import paths
 
 MAX_OPERATIONS = 256
 MAX_BYTES = 512 * 1024

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from controller.context import Context
-from controller.store import read_each
-from zk_schemas import paths
-from zk_schemas.config import ConfigZnode
-from zk_schemas.config_def import ConfigError
-from zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.controller.context import Context
+from anabranch.controller.store import read_each
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 ORDERED_KEY = "enable.ordered.delivery"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 
-from zk_schemas.znode import format_id
+from anabranch.zk_schemas.znode import format_id
 
 
 def new_topic_id(rng: random.Random) -> uuid.UUID:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.topic_names import MAX_NAME_LENGTH, is_legal
+from anabranch.protocol.topic_names import MAX_NAME_LENGTH, is_legal
 
 
 def name_problem(name: str) -> str | None:

@@ -6,29 +6,29 @@ import dataclasses
 import functools
 import logging
 
-from controller.configs import keep_ordered_delivery
-from controller.context import Context
-from controller.events import StateChanged, TopicChanged, TopicsChanged
-from controller.giving_up import give_up
-from controller.image import PartitionImage, TopicImage
-from controller.partitions import lead_first
-from controller.resize import conversion, goal, view
-from controller.states import PartitionStatus
-from controller.store import ImageStaleError, chunks, read_each
-from controller.topic_config import ORDERED_KEY, topic_values
-from controller.topic_id import new_topic_id
-from ordered_resize.consistency import as_served
-from ordered_resize.explain import listed
-from ordered_resize.judgement import Outcome, Setting, Verdict, judge_edit, judge_found, proven
-from ordered_resize.snapshot import Snapshot
-from protocol.errors import KafkaError
-from protocol.types import TopicPartition
-from runtime.env import DeleteOp, SetOp, ZkError, ZkOp, Znode
-from zk_schemas import paths
-from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import NO_ID, MalformedZnodeError
+from anabranch.controller.configs import keep_ordered_delivery
+from anabranch.controller.context import Context
+from anabranch.controller.events import StateChanged, TopicChanged, TopicsChanged
+from anabranch.controller.giving_up import give_up
+from anabranch.controller.image import PartitionImage, TopicImage
+from anabranch.controller.partitions import lead_first
+from anabranch.controller.resize import conversion, goal, view
+from anabranch.controller.states import PartitionStatus
+from anabranch.controller.store import ImageStaleError, chunks, read_each
+from anabranch.controller.topic_config import ORDERED_KEY, topic_values
+from anabranch.controller.topic_id import new_topic_id
+from anabranch.ordered_resize.consistency import as_served
+from anabranch.ordered_resize.explain import listed
+from anabranch.ordered_resize.judgement import Outcome, Setting, Verdict, judge_edit, judge_found, proven
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import DeleteOp, SetOp, ZkError, ZkOp, Znode
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 

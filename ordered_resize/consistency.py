@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
 
-from ordered_resize.layout import moves
-from ordered_resize.snapshot import Snapshot
-from protocol.key_placement import ancestors
-from zk_schemas.partition_state import Layout, LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.ordered_resize.layout import moves
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.key_placement import ancestors
+from anabranch.zk_schemas.partition_state import Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 PROVEN = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
 """Fields that a tool may drop of a topic that was never resized, and of no other."""

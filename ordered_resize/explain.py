@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ordered_resize.resize import Phase, losers_are_done, phases
-from ordered_resize.snapshot import Snapshot
-from zk_schemas.topic import TopicZnode
+from anabranch.ordered_resize.resize import Phase, losers_are_done, phases
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.topic import TopicZnode
 
 
 class Wait(NamedTuple):

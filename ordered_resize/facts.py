@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition,
 )
-from zk_schemas.partition_state import LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 
 
 class Lineage(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from ordered_resize import lineage
-from ordered_resize.explain import Wait
-from ordered_resize.facts import Facts, Lineage, is_fresh, is_processed, log_start_counts
-from ordered_resize.lineage import Loaded
+from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.explain import Wait
+from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_processed, log_start_counts
+from anabranch.ordered_resize.lineage import Loaded
 
 
 class GateState(enum.Enum):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from ordered_resize import lineage
-from ordered_resize.facts import Facts, is_over
+from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.facts import Facts, is_over
 
 K = TypeVar("K", bound=Hashable)
 

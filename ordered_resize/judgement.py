@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from ordered_resize import resize
-from ordered_resize.consistency import contradictions
-from ordered_resize.explain import listed
-from ordered_resize.marked import Marked, of_compacted
-from ordered_resize.resize import Assign
-from ordered_resize.snapshot import Snapshot
-from protocol.errors import ErrorCode
-from zk_schemas.partition_state import LineageEntry
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS
+from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.consistency import contradictions
+from anabranch.ordered_resize.explain import listed
+from anabranch.ordered_resize.marked import Marked, of_compacted
+from anabranch.ordered_resize.resize import Assign
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.errors import ErrorCode
+from anabranch.zk_schemas.partition_state import LineageEntry
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS
 
 
 class Outcome(enum.Enum):

@@ -7,9 +7,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from protocol.key_placement import ancestor_below, place
-from zk_schemas.partition_state import Layout as StoredLayout
-from zk_schemas.topic import TopicZnode
+from anabranch.protocol.key_placement import ancestor_below, place
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.topic import TopicZnode
 
 
 class Layout(NamedTuple):

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_passed, is_processed
-from zk_schemas.partition_state import LineageEntry
+from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_passed, is_processed
+from anabranch.zk_schemas.partition_state import LineageEntry
 
 EVERY_EPOCH: Final = 2**31
 """Above every leader epoch."""

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ordered_resize.explain import listed
+from anabranch.ordered_resize.explain import listed
 
 DRAIN_KEY: Final = "delete.records.when.drained"
 LOSS_KEY: Final = "delete.latest.values.when.drained"

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from ordered_resize.layout import Layout
-from ordered_resize.lineage import pruned
-from ordered_resize.snapshot import Snapshot
-from zk_schemas.partition_state import DURING_DELETE, Before, LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.ordered_resize.layout import Layout
+from anabranch.ordered_resize.lineage import pruned
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.partition_state import DURING_DELETE, Before, LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 MAX_TOGETHER = 100
 """Partitions whose removal is one write: each takes two operations of it, and each write gives the topic a new id."""

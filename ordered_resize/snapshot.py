@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ordered_resize.layout import Layout, Moves, moves
-from zk_schemas.partition_state import Layout as StoredLayout
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import NO_ID
+from anabranch.ordered_resize.layout import Layout, Moves, moves
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import NO_ID
 
 
 def moves_of(topic: TopicZnode) -> Moves:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from zk_schemas.partition_state import LineageEntry
+from anabranch.zk_schemas.partition_state import LineageEntry
 
 
 def first_kept_epoch(entries: Iterable[LineageEntry], as_of: int, last_leader_epochs: Mapping[int, int]) -> int:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, cast
 
-from protocol.primitives import Message
-from protocol.schema import LATEST
-from protocol.schema import Message as Table
+from anabranch.protocol.primitives import Message
+from anabranch.protocol.schema import LATEST
+from anabranch.protocol.schema import Message as Table
 
 
 class ApiKey(enum.IntEnum):
@@ -78,7 +78,7 @@ class Api:
 
     @functools.cached_property
     def _table(self) -> Table:
-        return cast(Table, importlib.import_module(f"protocol.messages.{self.key.name.lower()}").REQUEST)
+        return cast(Table, importlib.import_module(f"anabranch.protocol.messages.{self.key.name.lower()}").REQUEST)
 
     @functools.cached_property
     def min_version(self) -> int:
@@ -111,7 +111,7 @@ class Api:
         return self._class("Response")
 
     def _class(self, kind: str) -> type[Message]:
-        module = importlib.import_module(f"protocol.generated.{self.key.name.lower()}")
+        module = importlib.import_module(f"anabranch.protocol.generated.{self.key.name.lower()}")
         return cast(type[Message], getattr(module, self.name + kind))
 
 

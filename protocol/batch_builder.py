@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from fastcrc import crc32
 
-from protocol.batch_layout import (
+from anabranch.protocol.batch_layout import (
     CONTROL_BIT,
     CONTROL_KEY,
     CONTROL_VALUE,
@@ -34,8 +34,8 @@ from protocol.batch_layout import (
     TRANSACTIONAL_BIT,
     Header,
 )
-from protocol.compression import CompressionType, compress, copied
-from protocol.records import Record, RecordBatch
+from anabranch.protocol.compression import CompressionType, compress, copied
+from anabranch.protocol.records import Record, RecordBatch
 
 
 def zigzag_varint(value: int) -> bytes:

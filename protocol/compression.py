@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import cramjam
 
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

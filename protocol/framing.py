@@ -12,10 +12,10 @@ from collections.abc import Generator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from protocol.api_keys import API_BY_NUMBER, ApiKey
-from protocol.errors import ErrorCode
-from protocol.primitives import DecodeError, Message, bad_length, skip_tags
-from protocol.types import Part
+from anabranch.protocol.api_keys import API_BY_NUMBER, ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.primitives import DecodeError, Message, bad_length, skip_tags
+from anabranch.protocol.types import Part
 
 BUFFER_BYTES: Final = 64 * 1024
 GROWTH: Final = 16

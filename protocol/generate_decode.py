@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.generate_source import Source, python_type, steps_of
-from protocol.schema import FIXED_FORMATS, FIXED_SIZES, Field, min_bytes, plain_fields, tagged_fields
+from anabranch.protocol.generate_source import Source, python_type, steps_of
+from anabranch.protocol.schema import FIXED_FORMATS, FIXED_SIZES, Field, min_bytes, plain_fields, tagged_fields
 
 _TAG_FORMATS = {name: code for name, code in FIXED_FORMATS.items() if name != "uuid"}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.generate_decode import dotted
-from protocol.generate_source import Source, python_type, steps_of
-from protocol.schema import FIXED_FORMATS, Field, plain_fields, required_elsewhere, tagged_fields
+from anabranch.protocol.generate_decode import dotted
+from anabranch.protocol.generate_source import Source, python_type, steps_of
+from anabranch.protocol.schema import FIXED_FORMATS, Field, plain_fields, required_elsewhere, tagged_fields
 
 
 class EncoderWriter:

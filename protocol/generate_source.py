@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from protocol.schema import Field
+from anabranch.protocol.schema import Field
 
 _PYTHON_TYPES = {
     "bool": "bool",

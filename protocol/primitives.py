@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from protocol.types import Buffer, Part
+from anabranch.protocol.types import Buffer, Part
 
 MAX_UVARINT_BYTES: Final = 5
 EMPTY: Final[list[Any]] = []
@@ -199,7 +199,7 @@ class Message(Struct):
     @classmethod
     def decode_in_steps(cls, data: memoryview, version: int) -> Generator[None, None, tuple[Self, int]]:
         """``decode_prefix`` for a message of many items: yields after each."""
-        from protocol import steps
+        from anabranch.protocol import steps
 
         try:
             decoded: tuple[Self, int] = yield from steps.decoder(cls, version)(data)  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ class Message(Struct):
 
     def encode_in_steps(self, version: int, out: bytearray, parts: list[Part]) -> Generator[None, None, None]:
         """``encode_into`` for a message of many items: yields after each. The message must not change meanwhile."""
-        from protocol import steps
+        from anabranch.protocol import steps
 
         try:
             yield from steps.encoder(type(self), version)(self, out, parts)  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def _reason(cls: type[Message], data: memoryview, version: int, error: Exception
     if isinstance(error, DecodeError):
         return str(error)
     if len(data) <= _MAX_EXPLAINED_BYTES:
-        from protocol import reference
+        from anabranch.protocol import reference
 
         found = reference.explain(cls.TABLE, data, version)
         if found is not None:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from protocol.batch_layout import SMALLEST_RECORD_BYTES
-from protocol.key_placement import modulus
+from anabranch.protocol.batch_layout import SMALLEST_RECORD_BYTES
+from anabranch.protocol.key_placement import modulus
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"

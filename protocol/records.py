@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from fastcrc import crc32
 
-from protocol.batch_layout import (
+from anabranch.protocol.batch_layout import (
     CODEC_MASK,
     CONTROL_ABORT,
     CONTROL_BIT,
@@ -42,8 +42,8 @@ from protocol.batch_layout import (
     Buffer,
     Header,
 )
-from protocol.compression import CompressionType, CorruptRecordError, decompress
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.compression import CompressionType, CorruptRecordError, decompress
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from typing import Any
 
 import construct
 
-from protocol.primitives import MAX_UVARINT_BYTES
-from protocol.schema import Field, Message, min_bytes, plain_fields, tagged_fields
+from anabranch.protocol.primitives import MAX_UVARINT_BYTES
+from anabranch.protocol.schema import Field, Message, min_bytes, plain_fields, tagged_fields
 
 
 class BoundError(construct.ConstructError):
@@ -254,7 +254,7 @@ def _struct(fields: Sequence[Field], version: int, flexible: bool) -> construct.
 def table_named(reference: str) -> Message:
     """The table for a message class's ``TABLE``: ``module:NAME`` under ``protocol.messages``."""
     module, _, constant = reference.partition(":")
-    found = getattr(importlib.import_module(f"protocol.messages.{module}"), constant)
+    found = getattr(importlib.import_module(f"anabranch.protocol.messages.{module}"), constant)
     assert isinstance(found, Message)
     return found
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.types import ZERO_UUID
+from anabranch.protocol.types import ZERO_UUID
 
 LATEST: Final = 32767
 FIXED_FORMATS: Final = {

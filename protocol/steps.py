@@ -10,12 +10,12 @@ import importlib
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
-from protocol.generate import tables
-from protocol.generate_decode import DecoderWriter, write_tag_decoder
-from protocol.generate_encode import EncoderWriter, write_tag_encoder
-from protocol.generate_source import Source
-from protocol.primitives import DecodeError, EncodeError, Message
-from protocol.types import Part
+from anabranch.protocol.generate import tables
+from anabranch.protocol.generate_decode import DecoderWriter, write_tag_decoder
+from anabranch.protocol.generate_encode import EncoderWriter, write_tag_encoder
+from anabranch.protocol.generate_source import Source
+from anabranch.protocol.primitives import DecodeError, EncodeError, Message
+from anabranch.protocol.types import Part
 
 StepDecoder: TypeAlias = Callable[[memoryview], Generator[None, None, tuple[Any, int]]]
 StepEncoder: TypeAlias = Callable[[Any, bytearray, list[Part]], Generator[None, None, None]]
@@ -46,7 +46,7 @@ def _made(writer: type[DecoderWriter | EncoderWriter], cls: type[Message], versi
     writer(source, version, table.is_flexible(version), in_steps=True).function("in_steps", table.fields, table.name)
     lines = ["from __future__ import annotations"]
     lines += [f"{name} = {packer}" for name, packer in source.struct_formats.items()]
-    names = dict(vars(importlib.import_module(f"protocol.generated.{module}")))
+    names = dict(vars(importlib.import_module(f"anabranch.protocol.generated.{module}")))
     text = "\n".join([*lines, *source.tag_lines, *source.lines])
     exec(compile(text, f"<{cls.__name__} v{version} in steps>", "exec"), names)
     return names["in_steps"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from protocol.primitives import DecodeError, read_version
-from protocol.types import TopicPartition
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from anabranch.protocol.primitives import DecodeError, read_version
+from anabranch.protocol.types import TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 _NEWEST = max(ConsumerProtocolSubscription.DECODERS)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 import trio
 
-from runtime.background import Background
-from runtime.env import Listener, Stream
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Listener, Stream
 
 logger = structlog.get_logger(__name__)
 

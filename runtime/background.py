@@ -14,9 +14,9 @@ from typing import Protocol
 import structlog
 import trio
 
-from protocol.errors import KafkaError
-from runtime.env import ZkError
-from runtime.metrics import Counter
+from anabranch.protocol.errors import KafkaError
+from anabranch.runtime.env import ZkError
+from anabranch.runtime.metrics import Counter
 
 logger = structlog.get_logger(__name__)
 

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Protocol
 import anyio
 import anyio.abc
 
-from protocol.api_keys import API, ApiKey
-from protocol.errors import ErrorCode, KafkaError, error_for
-from protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader
-from protocol.generated.api_versions import ApiVersionsRequest
-from runtime.env import Network, Stream
-from runtime.pauses import read_response, write_request
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
+from anabranch.protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.runtime.env import Network, Stream
+from anabranch.runtime.pauses import read_response, write_request
 
 REQUEST_TIMEOUT_S = 30.0
 """Kafka's default of ``request.timeout.ms``."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from protocol.types import Buffer as Buffer
-from protocol.types import Part as Part
+from anabranch.protocol.types import Buffer as Buffer
+from anabranch.protocol.types import Part as Part
 
 
 class Clock(Protocol):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runtime.metrics import Histogram
+from anabranch.runtime.metrics import Histogram
 
 THRESHOLDS = (2_500, 4, 2)
 """The oldest generation is collected, and then frozen, when 60,000 objects or fewer have come."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from runtime.metrics import Histogram
+from anabranch.runtime.metrics import Histogram
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from runtime.accepting import accept_connections
-from runtime.background import Background
-from runtime.env import Listener, Network, Stream
+from anabranch.runtime.accepting import accept_connections
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Listener, Network, Stream
 
 logger = structlog.get_logger(__name__)
 

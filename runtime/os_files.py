@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from runtime.cold_ranges import is_cold, read_through
-from runtime.env import Buffer, File, FileRange
-from runtime.reclaimer import SMALL_FILE_BYTES, Reclaimer
+from anabranch.runtime.cold_ranges import is_cold, read_through
+from anabranch.runtime.env import Buffer, File, FileRange
+from anabranch.runtime.reclaimer import SMALL_FILE_BYTES, Reclaimer
 
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o644

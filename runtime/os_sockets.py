@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
-from runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
+from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
+from anabranch.runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
 
 SMALL_RANGE_BYTES = 4096
 """A file range up to this size is read and goes out with the buffers around it in one call."""

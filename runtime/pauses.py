@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 import anyio.lowlevel
 
-from protocol.framing import (
+from anabranch.protocol.framing import (
     LARGE_FRAME_BYTES,
     MANY_ITEMS,
     Request,
@@ -21,8 +21,8 @@ from protocol.framing import (
     encode_response,
     encode_response_in_steps,
 )
-from protocol.primitives import Message, has_more_items
-from protocol.types import Part
+from anabranch.protocol.primitives import Message, has_more_items
+from anabranch.protocol.types import Part
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from runtime.env import Env
-from runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
+from anabranch.runtime.env import Env
+from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
 
 
 class RealClock:

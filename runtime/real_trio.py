@@ -8,9 +8,9 @@ import time
 
 import trio
 
-from runtime.env import Env, ZkStore
-from runtime.os_files import OsStorage
-from runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
+from anabranch.runtime.env import Env, ZkStore
+from anabranch.runtime.os_files import OsStorage
+from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
 
 
 class RealClock:

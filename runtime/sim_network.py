@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from runtime.env import DEFAULT_BACKLOG, Part
-from runtime.os_sockets import buffer_of
+from anabranch.runtime.env import DEFAULT_BACKLOG, Part
+from anabranch.runtime.os_sockets import buffer_of
 
 WINDOW_BYTES = 256 * 1024
 """A sender waits while this much is under way and not read."""

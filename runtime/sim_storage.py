@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from runtime.env import Buffer, Clock
-from runtime.sim_clock import SimClock
+from anabranch.runtime.env import Buffer, Clock
+from anabranch.runtime.sim_clock import SimClock
 
 SECTOR_BYTES = 512
 OPENING = frozenset({"open", "listdir", "read_bytes", "write_atomic", "lock", "sync_directory"})

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import trio
 
-from runtime.env import (
+from anabranch.runtime.env import (
     CreateOp,
     DeleteOp,
     SessionState,
@@ -26,8 +26,8 @@ from runtime.env import (
     ZkSessionExpiredError,
     Znode,
 )
-from runtime.sim_zk_tree import Change, Event, Tree
-from runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
+from anabranch.runtime.sim_zk_tree import Change, Event, Tree
+from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
 
 T = TypeVar("T")
 DelayS = Callable[[], float]

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from runtime.env import (
+from anabranch.runtime.env import (
     BadVersionError,
     CheckOp,
     CreateOp,

@@ -20,7 +20,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from runtime.env import (
+from anabranch.runtime.env import (
     BadVersionError,
     CheckOp,
     CreateOp,
@@ -37,8 +37,8 @@ from runtime.env import (
     ZkSessionExpiredError,
     Znode,
 )
-from runtime.watchdog import Watchdog, end_process
-from runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
+from anabranch.runtime.watchdog import Watchdog, end_process
+from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
 
 _log = logging.getLogger(__name__)
 _RECONNECT_DELAY_S = 0.05

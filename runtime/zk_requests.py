@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.env import CheckOp, CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.env import CheckOp, CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
 """ZooKeeper's default of ``jute.maxbuffer``."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from audit.manifest import Layout, Manifest, PartitionEntry
-from audit.report import AuditReport, Check, Epoch, HotKey, Violation
+from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.report import AuditReport, Check, Epoch, HotKey, Violation
 
 T0 = 1_700_000_000_000
 RECORDS = 100

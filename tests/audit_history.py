@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from audit.manifest import (
+from anabranch.audit.manifest import (
     MANIFEST_NAME,
     EpochStart,
     FileEntry,
@@ -21,16 +21,16 @@ from audit.manifest import (
     SegmentEntry,
     decode_layouts,
 )
-from audit.summary import crc32c_of
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.layout_history import LayoutEntry
-from broker.log.log_config import LogConfig
-from broker.log.log_creation import create_log
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_state import ProducerState
-from protocol.batch_builder import build_batch
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
+from anabranch.audit.summary import crc32c_of
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.layout_history import LayoutEntry
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_creation import create_log
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
 from tests.log_world import START_MS, LogWorld
 
 TOPIC = "events"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from audit.columns import SegmentSource
-from audit.manifest import Layout, layouts_until
-from audit.order_field import Extract, OrderFieldError
-from audit.segment_reader import Row, read_batch
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, HEADER_BYTES, LENGTH_PREFIX_BYTES
-from protocol.compression import CompressionType, CorruptRecordError
-from protocol.key_placement import MOVED_HEADER, place, positive_hash
-from protocol.records import Record, increment_sequence, read_control_record
+from anabranch.audit.columns import SegmentSource
+from anabranch.audit.manifest import Layout, layouts_until
+from anabranch.audit.order_field import Extract, OrderFieldError
+from anabranch.audit.segment_reader import Row, read_batch
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, HEADER_BYTES, LENGTH_PREFIX_BYTES
+from anabranch.protocol.compression import CompressionType, CorruptRecordError
+from anabranch.protocol.key_placement import MOVED_HEADER, place, positive_hash
+from anabranch.protocol.records import Record, increment_sequence, read_control_record
 
 Values = dict[str, Any]
 

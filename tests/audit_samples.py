@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.manifest import MANIFEST_NAME, Layout, Manifest, PartitionEntry, SegmentEntry
-from protocol.batch_builder import build_batch
-from protocol.compression import CompressionType
-from protocol.key_placement import place, positive_hash
+from anabranch.audit.manifest import MANIFEST_NAME, Layout, Manifest, PartitionEntry, SegmentEntry
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import place, positive_hash
 
 T0 = 1_700_000_000_000
 

@@ -7,11 +7,11 @@ import struct
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_COMMIT, CRC_AT, MAGIC_AT
-from protocol.compression import CompressionType
-from protocol.key_placement import place, positive_hash
-from protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_COMMIT, CRC_AT, MAGIC_AT
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import RecordBatch, iter_batches
 from tests.audit_history import TOPIC, History
 from tests.audit_samples import T0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.batch_builder import build_batch
+from anabranch.protocol.batch_builder import build_batch
 
 
 def batch_of(count: int, *, value_bytes: int = 10, **fields: int) -> bytes:

@@ -14,32 +14,32 @@ from typing import Any
 
 import trio
 
-from broker.config import BrokerConfig, ListenerAddress
-from broker.process import run
-from controller.feature_updates import for_new_cluster
-from protocol.generated.leader_and_isr import (
+from anabranch.broker.config import BrokerConfig, ListenerAddress
+from anabranch.broker.process import run
+from anabranch.controller.feature_updates import for_new_cluster
+from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
-from protocol.generated.stop_replica import (
+from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
 )
-from protocol.generated.update_metadata import (
+from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from runtime.channel import Channel
-from runtime.env import Env, NodeExistsError
-from runtime.real_trio import real_env
-from runtime.sim_zk import FakeZk
-from zk_schemas import paths
-from zk_schemas.features import SUPPORTED
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Env, NodeExistsError
+from anabranch.runtime.real_trio import real_env
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import SUPPORTED
 
 BROKER_ID = 1
 CONTROLLER_EPOCH = 5

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime import os_files
-from runtime.os_files import OsStorage
+from anabranch.runtime import os_files
+from anabranch.runtime.os_files import OsStorage
 
 PAGE_BYTES = 4096
 

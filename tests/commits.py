@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from client.consumer import Consumer
-from client.coordinator_link import OffsetAndMetadata
-from protocol.types import TopicPartition
+from anabranch.client.consumer import Consumer
+from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import Committed, Outcome
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ordered_resize import tombstones
-from ordered_resize.lineage import leader_epochs_after_creation
+from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize.lineage import leader_epochs_after_creation
+from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.lineage_world import Batch, BrokenError, Metadata, Number, Record, World
-from zk_schemas.partition_state import LineageEntry
 
 _MOVED = -1
 """As the number of a record: the tombstone of a key that moved."""

@@ -9,74 +9,74 @@ from typing import Any
 
 import trio
 
-from controller.config import ControllerConfig
-from controller.process import run
-from protocol.errors import ErrorCode
-from protocol.framing import ServerConnection, encode_response
-from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
-from protocol.generated.consumer_group_position import (
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.process import run
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import ServerConnection, encode_response
+from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
-from protocol.generated.delete_records import (
+from anabranch.protocol.generated.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from protocol.generated.describe_groups import (
+from anabranch.protocol.generated.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from protocol.generated.leader_and_isr import (
+from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
-from protocol.generated.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from protocol.generated.list_offsets import (
+from anabranch.protocol.generated.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from protocol.generated.offset_fetch import (
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
-from protocol.generated.update_metadata import (
+from anabranch.protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from anabranch.protocol.generated.update_metadata import (
     AppendedBytesOfTopic,
     StockProducersOfTopic,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from runtime.channel import Channel
-from runtime.env import Env, NoNodeError, Stream
-from runtime.sim_clock import SimClock
-from runtime.sim_network import SimFabric
-from runtime.sim_zk import FakeSession, FakeZk
-from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
-from zk_schemas.controller import ControllerZnode
-from zk_schemas.features import SUPPORTED
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Env, NoNodeError, Stream
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from anabranch.zk_schemas.controller import ControllerZnode
+from anabranch.zk_schemas.features import SUPPORTED
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 BROKER_PORT = 9092
 

@@ -12,15 +12,20 @@ from typing import Any
 
 import anyio
 
+from anabranch.audit.manifest import MANIFEST_NAME, Manifest
+from anabranch.broker.log.checkpoint_files import (
+    PartitionMetadata,
+    encode_epochs,
+    encode_offsets,
+    encode_partition_metadata,
+)
+from anabranch.client.admin_types import LogDirDescription, ReplicaSize, TopicDescription
+from anabranch.client.cluster import PartitionInfo
+from anabranch.client.offsets import OffsetAndTimestamp
 from anabranch.export_run import ExportReport
 from anabranch.exporting import export_topic
-from audit.manifest import MANIFEST_NAME, Manifest
-from broker.log.checkpoint_files import PartitionMetadata, encode_epochs, encode_offsets, encode_partition_metadata
-from client.admin_types import LogDirDescription, ReplicaSize, TopicDescription
-from client.cluster import PartitionInfo
-from client.offsets import OffsetAndTimestamp
-from protocol.records import iter_batches, set_base_offset
-from protocol.types import TopicPartition
+from anabranch.protocol.records import iter_batches, set_base_offset
+from anabranch.protocol.types import TopicPartition
 from tests.batches import batch_of
 
 TP = TopicPartition("t", 0)

@@ -9,9 +9,9 @@ from typing import Any
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
+from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from client.errors import ErrorCode, KafkaError
 from tests.interop.clients import LIBRARIES
 
 DEADLINE_S = 60.0

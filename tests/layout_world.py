@@ -16,20 +16,29 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.layout_history import LayoutEntry
-from broker.node import Node
-from protocol.batch_builder import build_batch
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from protocol.generated.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
-from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
-from runtime.sim_zk import FakeZk
+from anabranch.broker.log.layout_history import LayoutEntry
+from anabranch.broker.node import Node
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.protocol.generated.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from anabranch.protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
 from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.config_keys import TOPIC_CONFIGS
 
 TOPIC_ID = uuid.UUID(int=7)
 FIRST, GROWN, SHRUNK, GROWN_AGAIN = (4, 0), (6, 1), (4, 2), (8, 3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from client.cluster import PartitionInfo, TopicInfo
-from protocol.types import ZERO_UUID, TopicPartition
+from anabranch.client.cluster import PartitionInfo, TopicInfo
+from anabranch.protocol.types import ZERO_UUID, TopicPartition
 
 
 def topic(

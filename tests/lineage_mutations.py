@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ordered_resize import facts, gate, lineage, resize
-from ordered_resize.layout import Layout
-from ordered_resize.resize import Phase, Step
-from ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize import facts, gate, lineage, resize
+from anabranch.ordered_resize.layout import Layout
+from anabranch.ordered_resize.resize import Phase, Step
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests import lineage_world
-from zk_schemas.partition_state import LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
 
 Patch = pytest.MonkeyPatch
 

@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ordered_resize import consistency, judgement, resize
-from ordered_resize.facts import Lineage
-from ordered_resize.gate import Ask, Gate, GateState, Question
-from ordered_resize.layout import Layout
-from ordered_resize.lineage import Loaded
-from ordered_resize.resize import Step
-from ordered_resize.snapshot import Snapshot
-from protocol.key_placement import place
-from zk_schemas.partition_state import Layout as StoredLayout
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.ordered_resize import consistency, judgement, resize
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.gate import Ask, Gate, GateState, Question
+from anabranch.ordered_resize.layout import Layout
+from anabranch.ordered_resize.lineage import Loaded
+from anabranch.ordered_resize.resize import Step
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.key_placement import place
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 BROKER = 1
 NEVER_BACK = True

@@ -14,18 +14,18 @@ from functools import partial
 from typing import TypeAlias
 from unittest.mock import patch
 
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
-from broker.log.partition_log import AppendOrigin, PartitionLog
-from broker.log.producer_rebuild import catch_up
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_ABORT
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import iter_batches, set_base_offset
-from protocol.types import TopicPartition
-from runtime.env import Env
-from runtime.sim_storage import ALL_OPERATIONS, OPENING, WRITING, FailingCalls, SimDisk
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
+from anabranch.broker.log.producer_rebuild import catch_up
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_ABORT
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import iter_batches, set_base_offset
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.runtime.sim_storage import ALL_OPERATIONS, OPENING, WRITING, FailingCalls, SimDisk
 from tests.log_world import START_MS, TOPIC_ID, ManualClock, batch, values
 
 KINDS = {errno.EIO: ALL_OPERATIONS, errno.EMFILE: OPENING, errno.ENOSPC: WRITING}
@@ -424,7 +424,7 @@ async def truncation(machine: Machine) -> None:
 async def large_truncations(machine: Machine) -> None:
     """Likewise, with threads that cut the file off; a process that dies before one has, and one that stops."""
     await machine.begin(FOLLOWER)
-    with patch("broker.log.segment.CUT_AT_ONCE_BYTES", 0):
+    with patch("anabranch.broker.log.segment.CUT_AT_ONCE_BYTES", 0):
         machine.append(FOLLOWER, 11)
         await machine.flush(FOLLOWER)
         machine.truncate(FOLLOWER, 9)

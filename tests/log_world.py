@@ -10,18 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.log_config import LogConfig
-from broker.log.log_creation import create_log
-from broker.log.log_loader import Checkpoints, open_log
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_state import ProducerState
-from broker.log.time_search import TimeSearch
-from protocol.batch_builder import build_batch
-from protocol.records import RecordBatch, iter_batches
-from protocol.types import TopicPartition
-from runtime.env import Buffer, Env, File
-from runtime.real_trio import RealNetwork, RealStorage
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_creation import create_log
+from anabranch.broker.log.log_loader import Checkpoints, open_log
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.time_search import TimeSearch
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Buffer, Env, File
+from anabranch.runtime.real_trio import RealNetwork, RealStorage
 
 START_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)

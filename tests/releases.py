@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster
-from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, GROUP_COORDINATOR, SUPPORTED
+from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, GROUP_COORDINATOR, SUPPORTED
 
 HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
 LEVELS_BEFORE = {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}

@@ -11,28 +11,28 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from broker.fetch_session import FetchTarget
-from broker.handlers.fetch_read import FetchRead, ReadLimits
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.log_config import LogConfig
-from broker.log.log_creation import create_log
-from broker.log.log_loader import Checkpoints, open_log
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_snapshot import encode_snapshot
-from broker.log.producer_state import ProducerState
-from broker.replication.fetch_plan import FetchPlan
-from broker.replication.fetcher import FetcherConfig
-from broker.replication.follower import FollowedPartition, Outcome
-from broker.replication.partition import NO_EPOCH, Partition
-from broker.replication.purgatory import Purgatory
-from broker.replication.throttle import UNLIMITED, ReplicationQuota
-from protocol.batch_builder import build_batch
-from protocol.generated.fetch import FetchResponse, PartitionData
-from protocol.records import iter_batches
-from protocol.types import TopicPartition
-from runtime.env import Env
-from runtime.real_trio import RealNetwork
-from runtime.sim_storage import SimDisk
+from anabranch.broker.fetch_session import FetchTarget
+from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_creation import create_log
+from anabranch.broker.log.log_loader import Checkpoints, open_log
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.producer_snapshot import encode_snapshot
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.replication.fetch_plan import FetchPlan
+from anabranch.broker.replication.fetcher import FetcherConfig
+from anabranch.broker.replication.follower import FollowedPartition, Outcome
+from anabranch.broker.replication.partition import NO_EPOCH, Partition
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.broker.replication.throttle import UNLIMITED, ReplicationQuota
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.generated.fetch import FetchResponse, PartitionData
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.sim_storage import SimDisk
 from tests.log_world import START_MS, ManualClock
 
 KEY = TopicPartition("t", 0)

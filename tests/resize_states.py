@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import trio
 
-from protocol.generated.create_partitions import (
+from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from tests.controller_world import World
 from tests.resize_world import TOPIC, alter
-from zk_schemas import paths
-from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 
 Entries = tuple[LineageEntry, ...]
 

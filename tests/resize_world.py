@@ -9,23 +9,23 @@ from typing import Any
 
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import NoNodeError, ZkOp
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import NoNodeError, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.controller_world import Log, World
 from tests.lineages import nearest_ancestor
-from zk_schemas import paths
-from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
 
 TOPIC = "t"
 BROKERS = (1, 2, 3)

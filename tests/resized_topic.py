@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection
 
-from ordered_resize import resize
-from ordered_resize.judgement import Setting, judge_request
-from ordered_resize.resize import Step
-from ordered_resize.snapshot import Snapshot
-from zk_schemas.partition_state import Before, Layout, PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.judgement import Setting, judge_request
+from anabranch.ordered_resize.resize import Step
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.partition_state import Before, Layout, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 TOPIC_ID, NEXT_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 

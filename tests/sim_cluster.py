@@ -14,17 +14,17 @@ from typing import Any
 
 import trio
 
-from broker.config import BrokerConfig
-from broker.process import run as run_broker
-from controller.config import ControllerConfig
-from controller.process import run as run_controller
-from runtime.env import Env, SessionState
-from runtime.sim_clock import SimClock
-from runtime.sim_network import SimFabric
-from runtime.sim_scheduler import SimTasks
-from runtime.sim_storage import SimDisk, SimStorage
-from runtime.sim_zk import FakeSession, FakeZk
-from zk_schemas import paths
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.process import run as run_broker
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.process import run as run_controller
+from anabranch.runtime.env import Env, SessionState
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_scheduler import SimTasks
+from anabranch.runtime.sim_storage import SimDisk, SimStorage
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from anabranch.zk_schemas import paths
 
 BROKER_PORT = 9092
 CONTROLLER_PORT = 9090

@@ -6,8 +6,8 @@ against the recursion of the design on all that is true, and against the records
 
 from __future__ import annotations
 
+from anabranch.ordered_resize.facts import Lineage
 from anabranch.spark.plan import Latest, View, limited, questions, reach
-from ordered_resize.facts import Lineage
 from tests.lineage_world import BrokenError, Number, World
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from controller.image import PartitionImage, TopicImage
-from controller.states import PartitionStatus
+from anabranch.controller.image import PartitionImage, TopicImage
+from anabranch.controller.states import PartitionStatus
 from tests.resized_topic import Topic
 
 

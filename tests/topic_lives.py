@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import Created, Event, LayoutSet, Removed
-from zk_schemas.partition_state import Layout, PartitionState
-from zk_schemas.topic import TopicZnode
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from zk_schemas import paths
-from zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 PLAINTEXT = "PLAINTEXT"
 

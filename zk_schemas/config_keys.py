@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zk_schemas.config_def import (
+from anabranch.zk_schemas.config_def import (
     INT_MAX,
     LONG_MAX,
     REQUIRED,
@@ -24,7 +24,7 @@ from zk_schemas.config_def import (
     UpdateMode,
     Validator,
 )
-from zk_schemas.features import FeatureRanges
+from anabranch.zk_schemas.features import FeatureRanges
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _SHORT, _LONG, _DOUBLE, _LIST = ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST

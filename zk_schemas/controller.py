@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from zk_schemas import paths
-from zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zk_schemas import paths
+from anabranch.zk_schemas import paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zk_schemas import paths
-from zk_schemas.broker_registration import VersionRange
-from zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 ORDERED_RESIZE = "ordered_resize"
 """Level 1: brokers check partition layouts (KIP-253), and order is kept by barriers; this release resizes nothing then.

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from zk_schemas import paths
-from zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnodeError, ZnodeReader, encode_fields
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnodeError, ZnodeReader, encode_fields
 
 NO_LEADER = -1
 DURING_DELETE = -2

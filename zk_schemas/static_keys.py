@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zk_schemas.config_def import ConfigDef, UpdateMode
-from zk_schemas.config_keys import BROKER_CONFIGS
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS
-from zk_schemas.kafka_keys import is_kafka_key, why_without_effect
+from anabranch.zk_schemas.config_def import ConfigDef, UpdateMode
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.kafka_keys import is_kafka_key, why_without_effect
 
 
 def for_broker(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

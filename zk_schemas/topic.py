@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from zk_schemas import paths
-from zk_schemas.znode import MAX_PARTITIONS, NO_ID, MalformedZnodeError, ZnodeReader, encode_fields, format_id
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.znode import MAX_PARTITIONS, NO_ID, MalformedZnodeError, ZnodeReader, encode_fields, format_id
 
 LAYOUT_FIELDS = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
 

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from anabranch.audit.report import AuditReport, Status
+from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import Int, JsonFile
-from audit.report import AuditReport, Status
-from audit.segment_reader import MAX_DECOMPRESSED_BYTES
 
 
 def audit(
@@ -64,12 +64,12 @@ def audit(
     if consumer_log is not None and not consumer_log.exists():
         raise UsageError(f"--consumer-log {consumer_log}: there is no such file")
     try:
-        from audit.discovery import discover
-        from audit.history import PageLimits
-        from audit.manifest import ManifestError
-        from audit.order_field import OrderFieldError
-        from audit.page import render_page
-        from audit.run import run_audit
+        from anabranch.audit.discovery import discover
+        from anabranch.audit.history import PageLimits
+        from anabranch.audit.manifest import ManifestError
+        from anabranch.audit.order_field import OrderFieldError
+        from anabranch.audit.page import render_page
+        from anabranch.audit.run import run_audit
 
         with _progress() as progress:
             report = run_audit(

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from cyclopts import Parameter, Token
 
 from anabranch import Admin, ConfigEntry, TopicDescription
-from ordered_resize.autoscale import Policy, decide
-from zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
+from anabranch.ordered_resize.autoscale import Policy, decide
+from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
 
 AUTO: Literal["auto"] = "auto"
 

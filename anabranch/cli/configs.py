@@ -10,7 +10,7 @@ from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from client.admin_types import ALL_BROKERS, ConfigSource
+from anabranch.client.admin_types import ALL_BROKERS, ConfigSource
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 

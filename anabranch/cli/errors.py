@@ -6,9 +6,9 @@ import os
 import sys
 import traceback
 
-from protocol.errors import KafkaError
-from runtime.embedded_zookeeper import ZookeeperUnavailableError
-from zk_schemas.config_def import ConfigError
+from anabranch.protocol.errors import KafkaError
+from anabranch.runtime.embedded_zookeeper import ZookeeperUnavailableError
+from anabranch.zk_schemas.config_def import ConfigError
 
 
 class CommandError(Exception):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from anabranch.cli.errors import CommandError
-from client.admin_types import FeatureMetadata, FeatureUpdate, UpgradeType
-from protocol.errors import KafkaError
+from anabranch.client.admin_types import FeatureMetadata, FeatureUpdate, UpgradeType
+from anabranch.protocol.errors import KafkaError
 
 
 class Change(NamedTuple):

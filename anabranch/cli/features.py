@@ -14,8 +14,8 @@ from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json
-from client.admin_types import FeatureMetadata, UpgradeType
-from zk_schemas.features import SUPPORTED
+from anabranch.client.admin_types import FeatureMetadata, UpgradeType
+from anabranch.zk_schemas.features import SUPPORTED
 
 app = App(name="features", help="Describe, upgrade, downgrade, disable feature levels.")
 RELEASE = {name: levels.max_version for name, levels in SUPPORTED.items()}

@@ -26,9 +26,9 @@ from anabranch.cli.topic_view import (
     lineages,
 )
 from anabranch.cli.waits import BlockedBy, GroupOnTopic
-from client.admin_types import MemberDescription
-from client.offsets import one_epoch_each
-from ordered_resize.explain import Wait
+from anabranch.client.admin_types import MemberDescription
+from anabranch.client.offsets import one_epoch_each
+from anabranch.ordered_resize.explain import Wait
 
 EXPIRING_WITHIN_MS = 600_000
 """How long before retention removes what is waited for that is told: as ``retention.warning.ms`` of controllers."""

@@ -22,9 +22,9 @@ from anabranch.cli.topic_view import (
     offsets,
     remaining,
 )
-from ordered_resize.lineage import has_keys, last_merges
-from ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
-from zk_schemas.config_keys import TOPIC_CONFIGS
+from anabranch.ordered_resize.lineage import has_keys, last_merges
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
+from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
 
 CHECK_EVERY_S = 0.1
 REFUSALS = frozenset(

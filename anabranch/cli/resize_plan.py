@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from fractions import Fraction
 from typing import NamedTuple
 
-from protocol.key_placement import ancestor_below, children, modulus
+from anabranch.protocol.key_placement import ancestor_below, children, modulus
 
 
 class Move(NamedTuple):

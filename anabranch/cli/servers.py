@@ -9,7 +9,15 @@ from cyclopts import Parameter
 
 from anabranch.cli.options import Settings
 from anabranch.cli.signals import end_on_sigterm, wait_for_stop_signal
-from zk_schemas.config_def import REQUIRED, Between, ConfigDef, ConfigKey, ConfigType, NotEmpty, parse_properties
+from anabranch.zk_schemas.config_def import (
+    REQUIRED,
+    Between,
+    ConfigDef,
+    ConfigKey,
+    ConfigType,
+    NotEmpty,
+    parse_properties,
+)
 
 Strict = Annotated[bool, Parameter(negative=())]
 
@@ -33,7 +41,7 @@ def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     set_
         key=value, wins over the file and the environment.
     """
-    from runtime.embedded_zookeeper import EmbeddedZookeeper
+    from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
 
     given = parse_properties(config.read_text(), str(config)) if config is not None else {}
     given |= parse_properties("\n".join(set_ or []), "--set")
@@ -58,7 +66,7 @@ def broker(*, config: Path | None = None, set_: Settings = None, strict: Strict 
         Do not start with keys that have no effect; without it each is a warning.
     """
     end_on_sigterm()
-    from broker.__main__ import main
+    from anabranch.broker.__main__ import main
 
     return main(_arguments(config, set_, strict))
 
@@ -76,7 +84,7 @@ def controller(*, config: Path | None = None, set_: Settings = None, strict: Str
         Do not start with keys that have no effect; without it each is a warning.
     """
     end_on_sigterm()
-    from controller.__main__ import main
+    from anabranch.controller.__main__ import main
 
     return main(_arguments(config, set_, strict))
 

@@ -11,11 +11,11 @@ from anabranch.cli.autoscale import autoscale_lines, autoscale_row, is_on
 from anabranch.cli.held import held_line, held_rows, waits
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import split_tree
-from client.admin_types import ConfigSource, PartitionLineage
-from client.cluster import PartitionInfo
-from ordered_resize.facts import Lineage
-from ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation
-from zk_schemas.znode import format_id
+from anabranch.client.admin_types import ConfigSource, PartitionLineage
+from anabranch.client.cluster import PartitionInfo
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation
+from anabranch.zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
 """How long brokers are asked for what is shown: of a partition that was just removed nobody can tell."""

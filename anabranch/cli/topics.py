@@ -32,9 +32,9 @@ from anabranch.cli.resize import (
     wait_until_resized,
 )
 from anabranch.cli.topic_view import describe_topics, print_topic
-from ordered_resize.marked import DRAIN_KEY, LOSS_KEY
-from zk_schemas.config_keys import AUTOSCALE_KEY
-from zk_schemas.znode import format_id
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
+from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY
+from anabranch.zk_schemas.znode import format_id
 
 app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from client.admin_types import PartitionLineage
-from ordered_resize.explain import Wait
-from ordered_resize.gate import Ask, Gate
+from anabranch.client.admin_types import PartitionLineage
+from anabranch.ordered_resize.explain import Wait
+from anabranch.ordered_resize.gate import Ask, Gate
 
 
 class BlockedBy(NamedTuple):

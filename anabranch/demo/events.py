@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import NamedTuple
 
-from protocol.key_placement import positive_hash
+from anabranch.protocol.key_placement import positive_hash
 
 DATA_FILE = "file-changes.tsv.gz"
 

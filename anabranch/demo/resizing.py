@@ -13,7 +13,7 @@ import trio
 from anabranch import Admin, ErrorCode, KafkaError
 from anabranch.cli.resize import wait_until_resized
 from anabranch.local.cluster import LocalCluster
-from ordered_resize.marked import DRAIN_KEY
+from anabranch.ordered_resize.marked import DRAIN_KEY
 
 RESIZE_DEADLINE_MS = 60_000
 DRAIN_DEADLINE_S = 30.0

@@ -26,10 +26,10 @@ from anabranch.local.plan import (
 )
 from anabranch.local.ports import held_port
 from anabranch.local.supervisor import Child, Supervisor
-from protocol.generated.describe_cluster import DescribeClusterRequest
-from runtime.channel import Channel
-from runtime.embedded_zookeeper import EmbeddedZookeeper
-from runtime.real_trio import RealNetwork
+from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
+from anabranch.runtime.real_trio import RealNetwork
 
 READY_DEADLINE_S = 90.0
 CHECK_EVERY_S = 0.05

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zk_schemas.config_def import ConfigError
-from zk_schemas.config_keys import BROKER_CONFIGS
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS
-from zk_schemas.static_keys import for_broker
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.static_keys import for_broker
 
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 1000

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from anabranch.protocol.batch_layout import LOG_APPEND_TIME
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.record_arrays import PADDING, decode, gather, having_header, header_lists, timestamps
+from anabranch.protocol.records import RecordBatch
 from anabranch.spark.offsets import Range
-from protocol.batch_layout import LOG_APPEND_TIME
-from protocol.compression import CorruptRecordError
-from protocol.key_placement import MOVED_HEADER
-from protocol.record_arrays import PADDING, decode, gather, having_header, header_lists, timestamps
-from protocol.records import RecordBatch
 
 ROWS_PER_ARROW_BATCH = 10_000
 DECODED_BYTES = 4 * 1024 * 1024

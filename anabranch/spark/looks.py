@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import anyio
 
+from anabranch.client.cluster import Cluster, TopicInfo
+from anabranch.client.errors import ErrorCode, KafkaError
+from anabranch.client.log_reader import LogReader
+from anabranch.protocol.types import TopicPartition
 from anabranch.spark.offsets import CheckpointError, Offsets, Position, TopicPositions
 from anabranch.spark.options import EARLIEST, LATEST, Begin, OptionError, ReadOptions
 from anabranch.spark.plan import Latest, View, questions
-from client.cluster import Cluster, TopicInfo
-from client.errors import ErrorCode, KafkaError
-from client.log_reader import LogReader
-from protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 

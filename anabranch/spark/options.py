@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from client.config import ConsumerConfig, ProducerConfig
-from zk_schemas.config_def import ConfigError
+from anabranch.client.config import ConsumerConfig, ProducerConfig
+from anabranch.zk_schemas.config_def import ConfigError
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from ordered_resize import lineage
-from ordered_resize.explain import Wait
-from ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_processed
+from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.explain import Wait
+from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_processed
 
 K = TypeVar("K")
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from anabranch.client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
+from anabranch.client.log_reader import Fetched, LogReader
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import DataLossError
 from anabranch.spark.offsets import Range
-from client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
-from client.log_reader import Fetched, LogReader
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
 
 T = TypeVar("T")
 _EARLIEST = -2

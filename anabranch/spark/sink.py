@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
+from anabranch.client import Producer
 from anabranch.spark.options import OptionError, WriteOptions
-from client import Producer
 
 _BYTES: Final = (StringType(), BinaryType())
 _HEADERS: Final = StructType().add("key", StringType()).add("value", BinaryType())

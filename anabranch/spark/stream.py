@@ -9,14 +9,14 @@ from typing import Any
 
 import anyio
 
+from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.errors import KafkaError
+from anabranch.client.log_reader import LogReader
+from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import Look, Looks, topic_positions
 from anabranch.spark.offsets import Offsets, Position, Range, ranges, split
 from anabranch.spark.options import OptionError, ReadOptions
 from anabranch.spark.plan import limited, reach, waits
-from client.coordinator_link import OffsetAndMetadata
-from client.errors import KafkaError
-from client.log_reader import LogReader
-from protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from testcontainers.core.network import Network
 from anabranch.local.ports import held_port
 from anabranch.testing.cluster import settings_for_tests
 from anabranch.testing.processes import serves, wait_for
-from zk_schemas.config_keys import BROKER_CONFIGS
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 
 IMAGE_VARIABLE = "ANABRANCH_IMAGE"
 ZOOKEEPER_IMAGE_VARIABLE = "ZOOKEEPER_IMAGE"

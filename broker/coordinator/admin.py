@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from broker.coordinator.durable import CoordinatorRecord, OffsetRecord
-from broker.coordinator.expiry import GroupRemoved, remove_group
-from broker.coordinator.group import Group
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.outcome import Now, Outcome, Then, Token
-from broker.coordinator.responses import offset_append_error
-from broker.coordinator.shard import Shard, Turn
-from protocol.errors import ErrorCode
-from protocol.generated.delete_groups import DeletableGroupResult
-from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
-from protocol.generated.list_groups import ListedGroup
-from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
+from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetRecord
+from anabranch.broker.coordinator.expiry import GroupRemoved, remove_group
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
+from anabranch.broker.coordinator.responses import offset_append_error
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_groups import DeletableGroupResult
+from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
+from anabranch.protocol.generated.list_groups import ListedGroup
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 
 
 def describe_group(shard: Shard, group_id: str) -> DescribedGroup:

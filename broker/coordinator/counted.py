@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 REMEMBERED_MS = 600_000
 """How long a creation is remembered for coordinators that take over."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.coordinator.durable import NO_INCARNATION
-from broker.coordinator.offsets_log import Topics
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.durable import NO_INCARNATION
+from anabranch.broker.coordinator.offsets_log import Topics
+from anabranch.protocol.types import TopicPartition
 
 
 class Deletion(NamedTuple):

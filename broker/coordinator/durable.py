@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 NO_LEADER_EPOCH = -1
 NO_INCARNATION = -1

@@ -8,15 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.coordinator.deletions import Deletion
-from broker.coordinator.durable import NO_TIMESTAMP, CoordinatorRecord, GroupRecord, OffsetAndMetadata, OffsetRecord
-from broker.coordinator.group import Group
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.outcome import Now, Outcome, Then
-from broker.coordinator.shard import Shard, Turn
-from protocol.errors import ErrorCode
-from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.deletions import Deletion
+from anabranch.broker.coordinator.durable import (
+    NO_TIMESTAMP,
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+)
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
+from anabranch.protocol.types import TopicPartition
 
 MAX_TOMBSTONES_PER_BATCH = 1_000
 

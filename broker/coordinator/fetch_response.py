@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.errors import ErrorCode
-from protocol.generated.offset_fetch import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,

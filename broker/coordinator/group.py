@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from broker.coordinator.durable import NO_TIMESTAMP, OffsetAndMetadata, StableGeneration
-from broker.coordinator.group_state import GroupState, check_transition
-from broker.coordinator.outcome import Token
-from broker.coordinator.positions import GroupPositions
-from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.durable import NO_TIMESTAMP, OffsetAndMetadata, StableGeneration
+from anabranch.broker.coordinator.group_state import GroupState, check_transition
+from anabranch.broker.coordinator.outcome import Token
+from anabranch.broker.coordinator.positions import GroupPositions
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from anabranch.protocol.types import TopicPartition
 
 Protocols: TypeAlias = list[tuple[str, bytes]]
 """Assignment protocols a member supports with its metadata for each, most preferred first."""

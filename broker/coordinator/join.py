@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.coordinator.durable import GroupRecord
-from broker.coordinator.group import Group, Member, ParkedJoin, Protocols
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.offsets_log import RequestContext
-from broker.coordinator.outcome import Now, Outcome, Then, Token
-from broker.coordinator.positions import refuse_poll
-from broker.coordinator.rebalance import (
+from anabranch.broker.coordinator.durable import GroupRecord
+from anabranch.broker.coordinator.group import Group, Member, ParkedJoin, Protocols
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.offsets_log import RequestContext
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
+from anabranch.broker.coordinator.positions import refuse_poll
+from anabranch.broker.coordinator.rebalance import (
     generation_response,
     maybe_complete_join,
     maybe_prepare_rebalance,
@@ -23,10 +23,10 @@ from broker.coordinator.rebalance import (
     refuse_sync,
     stored_generation,
 )
-from broker.coordinator.responses import group_append_error, join_error
-from broker.coordinator.shard import Shard, Turn
-from protocol.errors import ErrorCode
-from protocol.generated.join_group import JoinGroupRequest
+from anabranch.broker.coordinator.responses import group_append_error, join_error
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.join_group import JoinGroupRequest
 
 UNKNOWN_MEMBER_ID = ""
 MEMBER_ID_REQUIRED_VERSION = 4

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.loader import adopt_groups, read_state, watch_deadlines
-from broker.coordinator.offsets_log import OffsetsLog
-from broker.coordinator.shard import Shard
-from broker.coordinator.timer import DeadlineTimer
-from broker.log.slices import TimeSlice
-from protocol.errors import ErrorCode
-from runtime.background import Background
-from runtime.env import Clock
-from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest_level
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.loader import adopt_groups, read_state, watch_deadlines
+from anabranch.broker.coordinator.offsets_log import OffsetsLog
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.coordinator.timer import DeadlineTimer
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.errors import ErrorCode
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Clock
+from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest_level
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 30.0

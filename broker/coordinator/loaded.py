@@ -6,17 +6,17 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from broker.coordinator.membership import on_deadlines, release_groups
-from broker.coordinator.offsets_log import OffsetsLog
-from broker.coordinator.outcome import Now, Outcome, Then, Write, is_committed
-from broker.coordinator.records import encode
-from broker.coordinator.shard import Shard, Turn
-from broker.coordinator.timer import DeadlineTimer
-from broker.deferred import Deferred
-from protocol.errors import ErrorCode, KafkaError
-from protocol.primitives import EncodeError
-from runtime.env import Clock
-from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest_level
+from anabranch.broker.coordinator.membership import on_deadlines, release_groups
+from anabranch.broker.coordinator.offsets_log import OffsetsLog
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Write, is_committed
+from anabranch.broker.coordinator.records import encode
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.timer import DeadlineTimer
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.primitives import EncodeError
+from anabranch.runtime.env import Clock
+from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest_level
 
 
 def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from broker.coordinator.durable import DurableState
-from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.membership import adopt_group
-from broker.coordinator.offsets_log import KeyValue, OffsetsLog
-from broker.coordinator.records import UnknownRecord, decode
-from broker.log.slices import TimeSlice
-from protocol.primitives import DecodeError
+from anabranch.broker.coordinator.durable import DurableState
+from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.membership import adopt_group
+from anabranch.broker.coordinator.offsets_log import KeyValue, OffsetsLog
+from anabranch.broker.coordinator.records import UnknownRecord, decode
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.primitives import DecodeError
 
 _log = structlog.get_logger(__name__)
 

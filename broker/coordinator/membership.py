@@ -6,23 +6,28 @@ id alone (an administrator's removal).
 
 from __future__ import annotations
 
-from broker.coordinator.group import Group
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from broker.coordinator.outcome import Token
-from broker.coordinator.positions import end_generation, on_poll_deadlines, will_poll
-from broker.coordinator.rebalance import (
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from anabranch.broker.coordinator.outcome import Token
+from anabranch.broker.coordinator.positions import end_generation, on_poll_deadlines, will_poll
+from anabranch.broker.coordinator.rebalance import (
     on_rebalance_deadline,
     on_sync_deadline,
     prepare_rebalance,
     remove_member,
     remove_pending_member,
 )
-from broker.coordinator.responses import join_error, sync_error
-from broker.coordinator.shard import Turn
-from protocol.errors import ErrorCode
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from anabranch.broker.coordinator.responses import join_error, sync_error
+from anabranch.broker.coordinator.shard import Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.generated.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 
 BATCH_LEAVE_VERSION = 3
 

@@ -18,43 +18,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.coordinator.durable import (
+from anabranch.broker.coordinator.durable import (
     NO_INCARNATION,
     NO_LEADER_EPOCH,
     CoordinatorRecord,
     OffsetAndMetadata,
     OffsetRecord,
 )
-from broker.coordinator.group import Group
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from broker.coordinator.offsets_log import IncarnationOf, Topics
-from broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
-from broker.coordinator.positions import Processed, Report, on_committed, take_processed
-from broker.coordinator.responses import offset_append_error
-from broker.coordinator.shard import Shard, Turn
-from protocol.errors import ErrorCode
-from protocol.generated.offset_commit import (
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from anabranch.broker.coordinator.offsets_log import IncarnationOf, Topics
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
+from anabranch.broker.coordinator.positions import Processed, Report, on_committed, take_processed
+from anabranch.broker.coordinator.responses import offset_append_error
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from protocol.generated.offset_delete import (
+from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from protocol.generated.offset_fetch import (
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
-from protocol.types import TopicPartition
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
+from anabranch.protocol.types import TopicPartition
 
 Exists: TypeAlias = Callable[[str, int], bool]
 """Whether a partition (topic, index) exists."""

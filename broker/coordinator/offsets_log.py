@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
-from broker.deferred import Deferred
-from protocol.errors import KafkaError
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.errors import KafkaError
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """A record of the offsets topic: key and value; a None value is a tombstone."""

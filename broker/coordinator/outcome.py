@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from broker.coordinator.durable import CoordinatorRecord
-from protocol.errors import ErrorCode
+from anabranch.broker.coordinator.durable import CoordinatorRecord
+from anabranch.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.coordinator.shard import Shard
+    from anabranch.broker.coordinator.shard import Shard
 
 Token: TypeAlias = object
 """Stands for a request that waits for its answer; only the shell knows what is behind it."""

@@ -9,13 +9,13 @@ the controller, which removes what a group is done with, must not be the first t
 
 from __future__ import annotations
 
-from broker.coordinator.durable import NO_INCARNATION
-from broker.coordinator.group import Group
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from broker.coordinator.offsets_log import IncarnationOf
-from broker.coordinator.outcome import Token
-from broker.coordinator.positions import (
+from anabranch.broker.coordinator.durable import NO_INCARNATION
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from anabranch.broker.coordinator.offsets_log import IncarnationOf
+from anabranch.broker.coordinator.outcome import Token
+from anabranch.broker.coordinator.positions import (
     UNKNOWN_POSITION,
     Poller,
     answer,
@@ -24,14 +24,14 @@ from broker.coordinator.positions import (
     owner_of,
     response_of,
 )
-from broker.coordinator.shard import Turn
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_group_position import (
+from anabranch.broker.coordinator.shard import Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 NO_GENERATION = -1
 

@@ -19,21 +19,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.coordinator.durable import StableGeneration
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.outcome import Token
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_group_position import (
+from anabranch.broker.coordinator.durable import StableGeneration
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.outcome import Token
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
-from protocol.subscriptions import assigned_partitions
-from protocol.types import TopicPartition
+from anabranch.protocol.subscriptions import assigned_partitions
+from anabranch.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.coordinator.group import Group, Member
-    from broker.coordinator.shard import Shard, Turn
+    from anabranch.broker.coordinator.group import Group, Member
+    from anabranch.broker.coordinator.shard import Shard, Turn
 
 UNKNOWN_POSITION = -1
 

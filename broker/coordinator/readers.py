@@ -16,18 +16,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Mapping
 
-from broker.coordinator.counted import Creation
-from broker.coordinator.durable import NO_LEADER_EPOCH, CoordinatorRecord, OffsetAndMetadata, OffsetRecord
-from broker.coordinator.group import Group
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.offsets import CommitEnded, committed_now
-from broker.coordinator.offsets_log import Topics
-from broker.coordinator.position_poll import ask_owners
-from broker.coordinator.positions import UNKNOWN_POSITION, owner_of
-from broker.coordinator.shard import Shard, Turn
-from protocol.generated.offset_fetch import OffsetFetchRequestTopics
-from protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.counted import Creation
+from anabranch.broker.coordinator.durable import NO_LEADER_EPOCH, CoordinatorRecord, OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
+from anabranch.broker.coordinator.offsets_log import Topics
+from anabranch.broker.coordinator.position_poll import ask_owners
+from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, owner_of
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
+from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
+from anabranch.protocol.types import TopicPartition
 
 MARGIN = 1.1
 """Clocks of brokers run at slightly different speeds."""

@@ -6,14 +6,14 @@ replies and writes to ``turn.out``; none of them touches durable state.
 
 from __future__ import annotations
 
-from broker.coordinator.durable import GroupRecord, StableGeneration, StoredMember
-from broker.coordinator.group import Group, Member, ParkedJoin
-from broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
-from broker.coordinator.positions import end_generation, refuse_poll
-from broker.coordinator.responses import join_error, sync_error
-from broker.coordinator.shard import Turn
-from protocol.errors import ErrorCode
-from protocol.generated.join_group import JoinGroupResponse, JoinGroupResponseMember
+from anabranch.broker.coordinator.durable import GroupRecord, StableGeneration, StoredMember
+from anabranch.broker.coordinator.group import Group, Member, ParkedJoin
+from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
+from anabranch.broker.coordinator.positions import end_generation, refuse_poll
+from anabranch.broker.coordinator.responses import join_error, sync_error
+from anabranch.broker.coordinator.shard import Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.join_group import JoinGroupResponse, JoinGroupResponseMember
 
 
 def maybe_prepare_rebalance(turn: Turn, group: Group) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.coordinator.durable import (
+from anabranch.broker.coordinator.durable import (
     CoordinatorRecord,
     GroupRecord,
     OffsetAndMetadata,
@@ -20,16 +20,22 @@ from broker.coordinator.durable import (
     StableGeneration,
     StoredMember,
 )
-from broker.coordinator.offsets_log import KeyValue
-from protocol.generated.consumer_offsets import (
+from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.protocol.generated.consumer_offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.primitives import DecodeError, decode_tolerantly, decode_versioned, encode_versioned, read_version
-from protocol.types import Buffer, TopicPartition
+from anabranch.protocol.primitives import (
+    DecodeError,
+    decode_tolerantly,
+    decode_versioned,
+    encode_versioned,
+    read_version,
+)
+from anabranch.protocol.types import Buffer, TopicPartition
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.errors import ErrorCode
-from protocol.generated.join_group import JoinGroupResponse
-from protocol.generated.sync_group import SyncGroupResponse
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.join_group import JoinGroupResponse
+from anabranch.protocol.generated.sync_group import SyncGroupResponse
 
 JOIN_NULLABLE_PROTOCOL_VERSION = 7
 """From here on a missing protocol name is null; before, it is the empty string."""

@@ -15,37 +15,50 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, position_poll, readers, sync
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.counted import Creation, RecentCreations
-from broker.coordinator.deletions import Deletion, RecentDeletions, as_of
-from broker.coordinator.leadership import Leadership
-from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.offsets_log import OffsetsLog, RequestContext, Topics
-from broker.coordinator.placement import partition_for
-from broker.coordinator.responses import join_error, sync_error
-from broker.coordinator.sweeps import Sweeps
-from broker.coordinator.timer import DeadlineTimer
-from broker.deferred import Deferred
-from protocol.acl_operations import GROUP_OPERATIONS
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
-from protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from protocol.generated.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
-from protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from protocol.generated.list_groups import ListGroupsRequest, ListGroupsResponse
-from protocol.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from protocol.generated.offset_fetch import (
+from anabranch.broker.coordinator import (
+    admin,
+    expiry,
+    fetch_response,
+    join,
+    membership,
+    offsets,
+    position_poll,
+    readers,
+    sync,
+)
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.counted import Creation, RecentCreations
+from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as_of
+from anabranch.broker.coordinator.leadership import Leadership
+from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.offsets_log import OffsetsLog, RequestContext, Topics
+from anabranch.broker.coordinator.placement import partition_for
+from anabranch.broker.coordinator.responses import join_error, sync_error
+from anabranch.broker.coordinator.sweeps import Sweeps
+from anabranch.broker.coordinator.timer import DeadlineTimer
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.acl_operations import GROUP_OPERATIONS
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionResponse,
+)
+from anabranch.protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from anabranch.protocol.generated.list_groups import ListGroupsRequest, ListGroupsResponse
+from anabranch.protocol.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from anabranch.protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
-from protocol.generated.topic_readers import (
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from anabranch.protocol.generated.topic_readers import (
     TopicReadersRequest,
     TopicReadersRequestTopic,
     TopicReadersResponse,
@@ -53,11 +66,11 @@ from protocol.generated.topic_readers import (
     TopicReadersResponseGroup,
     TopicReadersResponseTopic,
 )
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
-from runtime.background import Background
-from runtime.env import Clock
-from zk_schemas.features import GROUP_COORDINATOR, highest_level
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Clock
+from anabranch.zk_schemas.features import GROUP_COORDINATOR, highest_level
 
 R = TypeVar("R")
 S = TypeVar("S")

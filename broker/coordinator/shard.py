@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.counted import Counted
-from broker.coordinator.durable import DurableState
-from broker.coordinator.group import Group
-from broker.coordinator.outcome import Now, Outcome
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.counted import Counted
+from anabranch.broker.coordinator.durable import DurableState
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.outcome import Now, Outcome
 
 
 @dataclass(slots=True, eq=False)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from broker.coordinator.group import Group
-from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.shard import Turn
-from broker.log.slices import TimeSlice
-from runtime.background import Background
-from runtime.env import Clock
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.shard import Turn
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Clock
 
 
 class Sweeps:

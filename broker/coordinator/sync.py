@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.coordinator.durable import GroupRecord
-from broker.coordinator.group import Group, Member
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.join import check_member
-from broker.coordinator.outcome import Now, Outcome, Then, Token
-from broker.coordinator.rebalance import (
+from anabranch.broker.coordinator.durable import GroupRecord
+from anabranch.broker.coordinator.group import Group, Member
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.join import check_member
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
+from anabranch.broker.coordinator.rebalance import (
     maybe_complete_join,
     maybe_prepare_rebalance,
     refuse_sync,
     stored_generation,
     synced,
 )
-from broker.coordinator.responses import group_append_error, sync_error
-from broker.coordinator.shard import Shard, Turn
-from protocol.errors import ErrorCode
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from anabranch.broker.coordinator.responses import group_append_error, sync_error
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 
 MANDATORY_PROTOCOL_VERSION = 5
 

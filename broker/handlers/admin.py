@@ -11,43 +11,43 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from broker.request_context import Answer, RequestContext
-from protocol.api_keys import API, ApiKey
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.alter_configs import (
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from protocol.generated.alter_partition_reassignments import (
+from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
-from protocol.generated.create_partitions import (
+from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from protocol.generated.elect_leaders import (
+from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from anabranch.protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from anabranch.protocol.generated.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.generated.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.generated.list_partition_reassignments import (
+from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from protocol.generated.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from anabranch.protocol.generated.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 _MAX_METADATA_WAIT_S = 5.0
 

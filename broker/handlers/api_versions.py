@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from broker.request_context import Answer, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.framing import HEALTH_CHECK
-from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import HEALTH_CHECK
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

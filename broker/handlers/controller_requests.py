@@ -10,28 +10,28 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 
-from broker import appended_bytes
-from broker.log.producer_rebuild import catch_up
-from broker.log.slices import TimeSlice, at_once, in_slices
-from broker.metadata_cache import PARTITIONS_AT_ONCE
-from broker.replication.replica_manager import Stopped, Term
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.leader_and_isr import (
+from anabranch.broker import appended_bytes
+from anabranch.broker.log.producer_rebuild import catch_up
+from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
+from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE
+from anabranch.broker.replication.replica_manager import Stopped, Term
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
-from protocol.generated.stop_replica import (
+from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
 
 _FULL = 2
 """The type of a LeaderAndIsr that names every replica the broker is to have."""

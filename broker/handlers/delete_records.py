@@ -8,18 +8,18 @@ the low watermark, and comes when the log of every live replica begins there or 
 
 from __future__ import annotations
 
-from broker.replication.delayed_delete import DelayedDelete, Waiting
-from broker.request_context import Answer, RequestContext
-from ordered_resize.marked import Marked
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.delete_records import (
+from anabranch.broker.replication.delayed_delete import DelayedDelete, Waiting
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.ordered_resize.marked import Marked
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> Answer:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from broker.request_context import Answer, RequestContext
-from protocol.acl_operations import CLUSTER_OPERATIONS
-from protocol.generated.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.acl_operations import CLUSTER_OPERATIONS
+from anabranch.protocol.generated.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 
 
 def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:

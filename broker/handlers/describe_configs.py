@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.describe_configs import (
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -19,10 +19,10 @@ from protocol.generated.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from runtime.env import NoNodeError
-from zk_schemas.config import ConfigZnode
-from zk_schemas.config_def import REQUIRED, ConfigKey
-from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from anabranch.runtime.env import NoNodeError
+from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4

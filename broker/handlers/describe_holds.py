@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import trio
 
-from broker.request_context import Answer, RequestContext
-from protocol.errors import KafkaError
-from protocol.generated.describe_holds import (
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.generated.describe_holds import (
     DescribeHoldsRequest,
     DescribeHoldsResponse,
     DescribeHoldsResponsePartition,
     DescribeHoldsResponseTopic,
     DescribeHoldsResponseWait,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: DescribeHoldsRequest) -> Answer:

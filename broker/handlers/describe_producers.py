@@ -5,17 +5,17 @@ A follower asks ``without_records`` and gets a snapshot of the producers all of 
 
 from __future__ import annotations
 
-from broker.log.producer_snapshot import encode_snapshot
-from broker.request_context import Answer, RequestContext
-from protocol.errors import KafkaError
-from protocol.generated.describe_producers import (
+from anabranch.broker.log.producer_snapshot import encode_snapshot
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.generated.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: DescribeProducersRequest) -> Answer:

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 
 import trio
 
-from broker.deferred import Deferred
-from broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID, FetchSession, FetchTarget
-from broker.handlers.fetch_read import FetchRead, ReadLimits
-from broker.log.cold_reads import ColdError
-from broker.replication.delayed_fetch import DelayedFetch
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode
-from protocol.generated.fetch import FetchRequest, FetchResponse
-from protocol.types import TopicPartition
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID, FetchSession, FetchTarget
+from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
+from anabranch.broker.log.cold_reads import ColdError
+from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse
+from anabranch.protocol.types import TopicPartition
 
 _FIRST_SESSION_VERSION = 7
 _READ_COMMITTED = 1

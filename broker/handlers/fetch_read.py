@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
-from broker.log.cold_reads import TRIES, ColdError
-from broker.log.partition_log import LogRead
-from broker.replication.partition import Partition
-from broker.replication.replica_manager import ReplicaManager
-from broker.replication.throttle import ReplicationQuota
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.fetch import (
+from anabranch.broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
+from anabranch.broker.log.cold_reads import TRIES, ColdError
+from anabranch.broker.log.partition_log import LogRead
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.broker.replication.throttle import ReplicationQuota
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchResponse,
     PartitionData,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 _CONSUMER = -1
 _DEBUGGING_CONSUMER = -2

@@ -6,11 +6,11 @@ partition has a leader: COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordina
 
 from __future__ import annotations
 
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode
-from protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
 
 _GROUP = 0
 _FIRST_BATCHED_VERSION = 4

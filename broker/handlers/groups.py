@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from broker.request_context import Answer, RequestContext
-from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
-from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.heartbeat import HeartbeatRequest
-from protocol.generated.join_group import JoinGroupRequest
-from protocol.generated.leave_group import LeaveGroupRequest
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.offset_commit import OffsetCommitRequest
-from protocol.generated.offset_delete import OffsetDeleteRequest
-from protocol.generated.offset_fetch import OffsetFetchRequest
-from protocol.generated.sync_group import SyncGroupRequest
-from protocol.generated.topic_readers import TopicReadersRequest
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
+from anabranch.protocol.generated.offset_delete import OffsetDeleteRequest
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest
+from anabranch.protocol.generated.sync_group import SyncGroupRequest
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 
 
 def join_group(ctx: RequestContext, request: JoinGroupRequest) -> Answer:

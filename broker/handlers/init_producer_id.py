@@ -6,9 +6,9 @@ fenced (KIP-360). Skipped: transactional ids.
 
 from __future__ import annotations
 
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode
-from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 def handle(ctx: RequestContext, request: InitProducerIdRequest) -> Answer:

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from broker.log.time_search import STEPS_AT_ONCE, TimeSearch
-from broker.replication.partition import Partition
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.list_offsets import (
+from anabranch.broker.log.time_search import STEPS_AT_ONCE, TimeSearch
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 LATEST = -1
 EARLIEST = -2

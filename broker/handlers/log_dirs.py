@@ -13,16 +13,16 @@ from collections.abc import Generator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from broker.log.slices import TimeSlice, in_slices
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.alter_replica_log_dirs import (
+from anabranch.broker.log.slices import TimeSlice, in_slices
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from protocol.generated.describe_log_dirs import (
+from anabranch.protocol.generated.describe_log_dirs import (
     DescribeLogDirsHeldRecords,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -30,10 +30,10 @@ from protocol.generated.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.log.log_moves import FutureReplica
+    from anabranch.broker.log.log_moves import FutureReplica
 
 
 PARTITIONS_AT_ONCE = 256

@@ -16,12 +16,12 @@ import math
 from collections.abc import Generator, Mapping
 from itertools import islice
 
-from broker.log.slices import TimeSlice, at_once, in_slices
-from broker.metadata_cache import PARTITIONS_AT_ONCE, PartitionInfo, TopicInfo
-from broker.request_context import Answer, RequestContext
-from protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from protocol.errors import ErrorCode
-from protocol.generated.metadata import (
+from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
+from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE, PartitionInfo, TopicInfo
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -29,8 +29,8 @@ from protocol.generated.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.topic_names import INTERNAL_TOPICS, is_legal
-from protocol.types import ZERO_UUID
+from anabranch.protocol.topic_names import INTERNAL_TOPICS, is_legal
+from anabranch.protocol.types import ZERO_UUID
 
 _NO_LEADER = -1
 _FIRST_NULL_VERSION = 1

@@ -6,17 +6,17 @@ are told OFFSET_NOT_AVAILABLE as long as a replica in sync may have more, from w
 
 from __future__ import annotations
 
-from broker.replication.partition import Partition
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> Answer:

@@ -7,15 +7,15 @@ also for topics that were resized.
 
 from __future__ import annotations
 
-from broker.lineages import NOTHING_READ, Question, Read, refusal
-from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.broker.lineages import NOTHING_READ, Question, Read, refusal
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsRequest) -> Answer:

@@ -14,16 +14,28 @@ is a transactional batch without one: nobody would end its transaction, and the 
 
 from __future__ import annotations
 
-from broker.awaited_batches import SentBatch
-from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, AwaitedTurn, DelayedProduce
-from broker.replication.layout import Admission, LayoutRefusal, named_layout, produce_admission, refusal_of_absent
-from broker.replication.partition import Partition
-from broker.request_context import Answer, CloseConnectionError, RequestContext
-from broker.stock_producers import EarlyBatchError
-from protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
-from protocol.compression import CompressionType
-from protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
-from protocol.generated.produce import (
+from anabranch.broker.awaited_batches import SentBatch
+from anabranch.broker.replication.delayed_produce import (
+    Awaited,
+    AwaitedAppend,
+    AwaitedRefusal,
+    AwaitedTurn,
+    DelayedProduce,
+)
+from anabranch.broker.replication.layout import (
+    Admission,
+    LayoutRefusal,
+    named_layout,
+    produce_admission,
+    refusal_of_absent,
+)
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
+from anabranch.broker.stock_producers import EarlyBatchError
+from anabranch.protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
+from anabranch.protocol.generated.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -31,10 +43,10 @@ from protocol.generated.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from protocol.records import RecordBatch
-from protocol.topic_names import INTERNAL_TOPICS
-from protocol.types import TopicPartition
-from zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 ACKS_ALL = -1
 _ADMIN_CLIENT_ID = "__admin_client"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.log.log_config import MAX_LONG, LogConfig
-from broker.log.producer_state import AppendOrigin
-from broker.log.slices import at_once
-from protocol.batch_builder import recode_in_steps
-from protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME, Buffer
-from protocol.compression import CompressionType, CorruptRecordError
-from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
-from protocol.records import RecordBatch, set_log_append_time, validate_produce_batch
+from anabranch.broker.log.log_config import MAX_LONG, LogConfig
+from anabranch.broker.log.producer_state import AppendOrigin
+from anabranch.broker.log.slices import at_once
+from anabranch.protocol.batch_builder import recode_in_steps
+from anabranch.protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME, Buffer
+from anabranch.protocol.compression import CompressionType, CorruptRecordError
+from anabranch.protocol.errors import ErrorCode, RecordError, RefusedRecordsError
+from anabranch.protocol.records import RecordBatch, set_log_append_time, validate_produce_batch
 
 _CODECS = {
     "uncompressed": CompressionType.NONE,

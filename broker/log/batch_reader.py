@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from broker.log.cold_reads import warm
-from protocol.batch_layout import HEADER_BYTES, LENGTH_PREFIX_BYTES
-from protocol.compression import CorruptRecordError
-from protocol.records import RecordBatch
-from runtime.env import File
+from anabranch.broker.log.cold_reads import warm
+from anabranch.protocol.batch_layout import HEADER_BYTES, LENGTH_PREFIX_BYTES
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.records import RecordBatch
+from anabranch.runtime.env import File
 
 CHUNK_BYTES = 1024 * 1024
 _LENGTH_AT = 8

@@ -12,10 +12,16 @@ from collections.abc import Iterable, Iterator
 
 import structlog
 
-from broker.log.checkpoint_files import MalformedFileError, decode_partition_metadata
-from broker.log.paths import PARTITION_METADATA, join, offset_of, parse_directory_name, parse_future_directory_name
-from protocol.types import TopicPartition
-from runtime.env import Storage
+from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_partition_metadata
+from anabranch.broker.log.paths import (
+    PARTITION_METADATA,
+    join,
+    offset_of,
+    parse_directory_name,
+    parse_future_directory_name,
+)
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Storage
 
 logger = structlog.get_logger(__name__)
 

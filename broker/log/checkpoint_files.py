@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.types import TopicPartition
-from runtime.env import Storage
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Storage
 
 
 class MalformedFileError(ValueError):

@@ -13,21 +13,21 @@ from itertools import pairwise
 import structlog
 import trio
 
-from broker.log.batch_reader import BatchReader
-from broker.log.cold_reads import load_indexes
-from broker.log.compaction import CleanedTransactions, KeyOffsets, RetainRules
-from broker.log.log_config import MAX_LONG
-from broker.log.log_directory import LogDirectory
-from broker.log.manager_config import LogManagerConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import CLEANED_SUFFIX, CLEANER_CHECKPOINT, SEGMENT_SUFFIXES
-from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
-from broker.log.slices import TimeSlice, in_slices
-from ordered_resize.lineage import EVERY_EPOCH
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
-from runtime.background import Background
-from runtime.env import Env, Storage
+from anabranch.broker.log.batch_reader import BatchReader
+from anabranch.broker.log.cold_reads import load_indexes
+from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets, RetainRules
+from anabranch.broker.log.log_config import MAX_LONG
+from anabranch.broker.log.log_directory import LogDirectory
+from anabranch.broker.log.manager_config import LogManagerConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import CLEANED_SUFFIX, CLEANER_CHECKPOINT, SEGMENT_SUFFIXES
+from anabranch.broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from anabranch.broker.log.slices import TimeSlice, in_slices
+from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Env, Storage
 
 logger = structlog.get_logger(__name__)
 

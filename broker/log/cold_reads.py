@@ -12,11 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from runtime.env import File, Storage
+from anabranch.runtime.env import File, Storage
 
 if TYPE_CHECKING:
-    from broker.log.index_file import IndexFile
-    from broker.log.partition_log import PartitionLog
+    from anabranch.broker.log.index_file import IndexFile
+    from anabranch.broker.log.partition_log import PartitionLog
 
 TRIES = 8
 """A look-up reads an index, and headers in a few places. What is dropped from memory again and again is waited for."""

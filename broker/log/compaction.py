@@ -15,14 +15,14 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from broker.log.producer_state import ProducerEntry
-from broker.log.slices import Steps
-from broker.log.txn_index import AbortedTxn
-from ordered_resize.lineage import EVERY_EPOCH
-from protocol.batch_builder import RECORDS_AT_ONCE, retain_in_steps, retain_records
-from protocol.batch_layout import CONTROL_ABORT
-from protocol.key_placement import MOVED_HEADER
-from protocol.records import Record, RecordBatch, read_control_record
+from anabranch.broker.log.producer_state import ProducerEntry
+from anabranch.broker.log.slices import Steps
+from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, retain_in_steps, retain_records
+from anabranch.protocol.batch_layout import CONTROL_ABORT
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.records import Record, RecordBatch, read_control_record
 
 _PLAIN_KEY_BYTES = 24
 _ENTRY_BYTES = 200

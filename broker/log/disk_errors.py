@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from runtime.env import File
+from anabranch.runtime.env import File
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PASSES = _NO_SPACE | {

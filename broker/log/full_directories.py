@@ -12,9 +12,9 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from broker.log.log_directory import LogDirectory
-from broker.log.paths import ROOM_PROBE, join
-from runtime.env import Clock, Storage
+from anabranch.broker.log.log_directory import LogDirectory
+from anabranch.broker.log.paths import ROOM_PROBE, join
+from anabranch.runtime.env import Clock, Storage
 
 logger = structlog.get_logger(__name__)
 

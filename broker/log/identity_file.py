@@ -6,16 +6,16 @@ import uuid
 
 import structlog
 
-from broker.log import disk_errors
-from broker.log.checkpoint_files import (
+from anabranch.broker.log import disk_errors
+from anabranch.broker.log.checkpoint_files import (
     MalformedFileError,
     PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from broker.log.paths import PARTITION_METADATA, join
-from protocol.types import ZERO_UUID
-from runtime.env import Storage
+from anabranch.broker.log.paths import PARTITION_METADATA, join
+from anabranch.protocol.types import ZERO_UUID
+from anabranch.runtime.env import Storage
 
 logger = structlog.get_logger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from broker.log import disk_errors
-from runtime.env import Storage
+from anabranch.broker.log import disk_errors
+from anabranch.runtime.env import Storage
 
 WRITE_AT_BYTES = 4096
 """New entries are written once this many bytes have gathered, and on roll, flush and close: a crash loses nothing that

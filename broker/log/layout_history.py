@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import structlog
 
-from broker.log.checkpoint_files import MalformedFileError, decode_numbers, encode_numbers, write_replace
-from runtime.env import Storage
+from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_numbers, encode_numbers, write_replace
+from anabranch.runtime.env import Storage
 
 logger = structlog.get_logger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from broker.log.checkpoint_files import decode_epochs, encode_epochs, write_replace
-from runtime.env import Storage
+from anabranch.broker.log.checkpoint_files import decode_epochs, encode_epochs, write_replace
+from anabranch.runtime.env import Storage
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1

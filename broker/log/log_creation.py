@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from broker.log.blank_directories import blank_directory
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.identity_file import IdentityFile
-from broker.log.layout_history import LayoutHistory
-from broker.log.leader_epoch_cache import LeaderEpochCache
-from broker.log.log_config import LogConfig
-from broker.log.log_state import LogState
-from broker.log.open_segments import OpenSegments
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, join
-from broker.log.producer_state import ProducerState
-from broker.log.segment import LogSegment
-from broker.log.snapshot_files import SnapshotFiles
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.broker.log.blank_directories import blank_directory
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.identity_file import IdentityFile
+from anabranch.broker.log.layout_history import LayoutHistory
+from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_state import LogState
+from anabranch.broker.log.open_segments import OpenSegments
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, join
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.snapshot_files import SnapshotFiles
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 
 def create_log(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from broker.log.checkpoint_files import (
+from anabranch.broker.log.checkpoint_files import (
     MalformedFileError,
     MetaProperties,
     decode_meta_properties,
@@ -16,9 +16,9 @@ from broker.log.checkpoint_files import (
     encode_offsets,
     write_replace,
 )
-from broker.log.log_loader import Checkpoints
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import (
+from anabranch.broker.log.log_loader import Checkpoints
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import (
     CLEAN_SHUTDOWN_MARKER,
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
@@ -28,8 +28,8 @@ from broker.log.paths import (
     RECOVERY_POINT_CHECKPOINT,
     join,
 )
-from protocol.types import TopicPartition
-from runtime.env import Storage
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Storage
 
 logger = structlog.get_logger(__name__)
 

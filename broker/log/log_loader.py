@@ -14,16 +14,16 @@ from itertools import chain, pairwise
 
 import structlog
 
-from broker.log.batch_reader import BatchReader
-from broker.log.checkpoint_files import MalformedFileError
-from broker.log.identity_file import IdentityFile
-from broker.log.layout_history import LayoutHistory
-from broker.log.leader_epoch_cache import LeaderEpochCache
-from broker.log.log_config import LogConfig
-from broker.log.log_state import LogState
-from broker.log.open_segments import OpenSegments
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import (
+from anabranch.broker.log.batch_reader import BatchReader
+from anabranch.broker.log.checkpoint_files import MalformedFileError
+from anabranch.broker.log.identity_file import IdentityFile
+from anabranch.broker.log.layout_history import LayoutHistory
+from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_state import LogState
+from anabranch.broker.log.open_segments import OpenSegments
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_COUNT_CHECKPOINT,
@@ -31,14 +31,14 @@ from broker.log.paths import (
     join,
     offset_of,
 )
-from broker.log.producer_state import ProducerExpiration, ProducerState
-from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
-from broker.log.segment_swap import finish_swaps
-from broker.log.slices import TimeSlice
-from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
-from protocol.compression import CorruptRecordError
-from protocol.types import TopicPartition
-from runtime.env import Env, Storage
+from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
+from anabranch.broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from anabranch.broker.log.segment_swap import finish_swaps
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env, Storage
 
 logger = structlog.get_logger(__name__)
 

@@ -12,20 +12,20 @@ from typing import TypeVar
 import structlog
 import trio
 
-from broker.log.blank_directories import incarnation_of, remove_blank_copies
-from broker.log.checkpoint_files import MetaProperties, PartitionMetadata
-from broker.log.cleaner import LogCleaner
-from broker.log.disk_errors import is_out_of_space, passes
-from broker.log.full_directories import FullDirectories
-from broker.log.log_config import LogConfig
-from broker.log.log_creation import create_log
-from broker.log.log_directory import LogDirectory, LogDirError, LogDirLostError
-from broker.log.log_loader import Checkpoints, open_log
-from broker.log.log_moves import FutureReplica, LogMoves
-from broker.log.manager_config import LogManagerConfig
-from broker.log.open_segments import OpenSegments
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import (
+from anabranch.broker.log.blank_directories import incarnation_of, remove_blank_copies
+from anabranch.broker.log.checkpoint_files import MetaProperties, PartitionMetadata
+from anabranch.broker.log.cleaner import LogCleaner
+from anabranch.broker.log.disk_errors import is_out_of_space, passes
+from anabranch.broker.log.full_directories import FullDirectories
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_creation import create_log
+from anabranch.broker.log.log_directory import LogDirectory, LogDirError, LogDirLostError
+from anabranch.broker.log.log_loader import Checkpoints, open_log
+from anabranch.broker.log.log_moves import FutureReplica, LogMoves
+from anabranch.broker.log.manager_config import LogManagerConfig
+from anabranch.broker.log.open_segments import OpenSegments
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import (
     delete_directory_name,
     directory_name,
     is_delete_directory,
@@ -34,14 +34,14 @@ from broker.log.paths import (
     parse_directory_name,
     parse_future_directory_name,
 )
-from broker.log.producer_rebuild import catch_up
-from broker.log.producer_state import ProducerExpiration, ProducerState
-from broker.log.retention import NOTHING_HELD
-from broker.log.slices import TimeSlice
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
-from runtime.background import Background
-from runtime.env import Env, Storage
+from anabranch.broker.log.producer_rebuild import catch_up
+from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
+from anabranch.broker.log.retention import NOTHING_HELD
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Env, Storage
 
 __all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
 

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import trio
 
-from broker.log.cold_reads import load_records
-from broker.log.log_creation import create_log
-from broker.log.log_directory import LogDirectory
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import future_directory_name, join
-from broker.log.pieces import pieces_of
-from broker.log.producer_rebuild import catch_up
-from broker.log.producer_snapshot import encode_snapshot
-from broker.log.producer_state import ProducerExpiration, ProducerState
-from broker.log.slices import TimeSlice
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
-from runtime.background import Background
-from runtime.env import Env
+from anabranch.broker.log.cold_reads import load_records
+from anabranch.broker.log.log_creation import create_log
+from anabranch.broker.log.log_directory import LogDirectory
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import future_directory_name, join
+from anabranch.broker.log.pieces import pieces_of
+from anabranch.broker.log.producer_rebuild import catch_up
+from anabranch.broker.log.producer_snapshot import encode_snapshot
+from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Env
 
 if TYPE_CHECKING:
-    from broker.log.log_manager import LogManager
+    from anabranch.broker.log.log_manager import LogManager
 
 logger = structlog.get_logger(__name__)
 

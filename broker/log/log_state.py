@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.log.identity_file import IdentityFile
-from broker.log.layout_history import LayoutHistory
-from broker.log.leader_epoch_cache import LeaderEpochCache
-from broker.log.producer_state import ProducerState
-from broker.log.segment import LogSegment
-from broker.log.snapshot_files import SnapshotFiles
-from broker.log.txn_index import AbortedTxn
-from runtime.env import FileRange
+from anabranch.broker.log.identity_file import IdentityFile
+from anabranch.broker.log.layout_history import LayoutHistory
+from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.snapshot_files import SnapshotFiles
+from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.runtime.env import FileRange
 
 
 @dataclass(frozen=True, slots=True)

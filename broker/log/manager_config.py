@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.log.log_config import MAX_LONG, LogConfig
-from broker.log.open_segments import DEFAULT_LIMIT
-from broker.log.producer_state import DEFAULT_EXPIRATION_MS
+from anabranch.broker.log.log_config import MAX_LONG, LogConfig
+from anabranch.broker.log.open_segments import DEFAULT_LIMIT
+from anabranch.broker.log.producer_state import DEFAULT_EXPIRATION_MS
 
 _KEYS = {
     "log.cleaner.backoff.ms": "cleaner_backoff_ms",

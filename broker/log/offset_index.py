@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from broker.log.index_file import IndexFile
-from runtime.env import Storage
+from anabranch.broker.log.index_file import IndexFile
+from anabranch.runtime.env import Storage
 
 _ENTRY = struct.Struct(">ii")
 

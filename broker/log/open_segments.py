@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.log.segment import LogSegment
+from anabranch.broker.log.segment import LogSegment
 
 DEFAULT_LIMIT = 128
 

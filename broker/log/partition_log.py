@@ -11,26 +11,26 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
-from broker.log import disk_errors
-from broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
-from broker.log.leader_epoch_cache import LeaderEpochCache
-from broker.log.log_config import LogConfig
-from broker.log.log_state import AppendResult, LogRead, LogState
-from broker.log.open_segments import OpenSegments
-from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
-from broker.log.producer_rebuild import ProducerRebuild, catch_up
-from broker.log.producer_state import AppendOrigin
-from broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
-from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
-from broker.log.segment_swap import commit_cleaned, finish_swap
-from broker.log.segments import Segments, facts_of
-from broker.log.snapshot_files import Snapshot
-from protocol.batch_layout import Buffer
-from protocol.compression import CorruptRecordError
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import RecordBatch, iter_batches, set_base_offset
-from protocol.types import TopicPartition
-from runtime.env import Clock, Env, Storage
+from anabranch.broker.log import disk_errors
+from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
+from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_state import AppendResult, LogRead, LogState
+from anabranch.broker.log.open_segments import OpenSegments
+from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
+from anabranch.broker.log.producer_rebuild import ProducerRebuild, catch_up
+from anabranch.broker.log.producer_state import AppendOrigin
+from anabranch.broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
+from anabranch.broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from anabranch.broker.log.segment_swap import commit_cleaned, finish_swap
+from anabranch.broker.log.segments import Segments, facts_of
+from anabranch.broker.log.snapshot_files import Snapshot
+from anabranch.protocol.batch_layout import Buffer
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock, Env, Storage
 
 __all__ = ["AppendOrigin", "AppendResult", "LogRead", "PartitionLog"]
 

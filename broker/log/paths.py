@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, Buffer
+from anabranch.protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, Buffer
 
 PIECE_BATCHES = 128
 PIECE_BYTES = 1 << 20

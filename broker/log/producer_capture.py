@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from broker.log.producer_snapshot import SnapshotEntry, encode_entries, parts_of
+from anabranch.broker.log.producer_snapshot import SnapshotEntry, encode_entries, parts_of
 
 PRODUCERS_AT_ONCE = 1_000
 """A step takes in so many; a partition that has no more is written in one piece."""

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from broker.log.cold_reads import ColdError
-from broker.log.disk_errors import passes
-from broker.log.snapshot_files import Snapshot, replay_producers, restore_producers
-from protocol.compression import CorruptRecordError
-from protocol.errors import ErrorCode, KafkaError
-from runtime.env import Clock
+from anabranch.broker.log.cold_reads import ColdError
+from anabranch.broker.log.disk_errors import passes
+from anabranch.broker.log.snapshot_files import Snapshot, replay_producers, restore_producers
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.runtime.env import Clock
 
 if TYPE_CHECKING:
-    from broker.log.partition_log import PartitionLog
+    from anabranch.broker.log.partition_log import PartitionLog
 
 STEPS_AT_ONCE = 256
 """Batch headers and snapshot entries between two moments at which other tasks run; a truncation that needs no more

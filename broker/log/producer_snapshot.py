@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fastcrc import crc32
 
-from broker.log.checkpoint_files import MalformedFileError
+from anabranch.broker.log.checkpoint_files import MalformedFileError
 
 _VERSION = 1
 _HEADER = struct.Struct(">hI")

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from broker.log.producer_capture import ProducerCapture
-from broker.log.producer_snapshot import SnapshotEntry
-from broker.log.txn_index import AbortedTxn
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import RecordBatch, increment_sequence, read_control_record
+from anabranch.broker.log.producer_capture import ProducerCapture
+from anabranch.broker.log.producer_snapshot import SnapshotEntry
+from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch, increment_sequence, read_control_record
 
 BATCHES_KEPT = 5
 NO_SEQUENCE = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.log.log_config import MAX_LONG, LogConfig
+from anabranch.broker.log.log_config import MAX_LONG, LogConfig
 
 FILES_REMOVED_AT_ONCE = 64
 SEGMENTS_DELETED_AT_ONCE = 32

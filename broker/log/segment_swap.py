@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.log.paths import CLEANED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, offset_of, segment_file
-from broker.log.segment import scan_headers
-from runtime.env import Storage
+from anabranch.broker.log.paths import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    offset_of,
+    segment_file,
+)
+from anabranch.broker.log.segment import scan_headers
+from anabranch.runtime.env import Storage
 
 _TXN_INDEX = ".txnindex"
 

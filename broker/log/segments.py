@@ -6,14 +6,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from broker.log.cold_reads import ColdError, load_indexes
-from broker.log.log_config import LogConfig
-from broker.log.open_segments import OpenSegments
-from broker.log.paths import LOG_SUFFIX
-from broker.log.retention import FILES_REMOVED_AT_ONCE, SegmentFacts
-from broker.log.segment import LogSegment
-from broker.log.txn_index import AbortedTxn
-from runtime.env import FileRange, Storage
+from anabranch.broker.log.cold_reads import ColdError, load_indexes
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.open_segments import OpenSegments
+from anabranch.broker.log.paths import LOG_SUFFIX
+from anabranch.broker.log.retention import FILES_REMOVED_AT_ONCE, SegmentFacts
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.runtime.env import FileRange, Storage
 
 
 class Segments:

@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar, cast
 
 import trio
 
-from runtime.env import Clock
+from anabranch.runtime.env import Clock
 
 T = TypeVar("T")
 

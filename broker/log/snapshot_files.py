@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
 
-from broker.log.checkpoint_files import MalformedFileError, write_parts, write_replace
-from broker.log.cold_reads import ColdError
-from broker.log.paths import SNAPSHOT_SUFFIX, offset_of, segment_file
-from broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
-from broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
-from broker.log.producer_state import ProducerState
-from broker.log.segment import LogSegment
-from broker.log.slices import TimeSlice
-from broker.log.txn_index import AbortedTxn
-from runtime.env import Clock, Storage
+from anabranch.broker.log.checkpoint_files import MalformedFileError, write_parts, write_replace
+from anabranch.broker.log.cold_reads import ColdError
+from anabranch.broker.log.paths import SNAPSHOT_SUFFIX, offset_of, segment_file
+from anabranch.broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
+from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.runtime.env import Clock, Storage
 
 Snapshot = tuple[int, Iterator[SnapshotEntry]]
 """The offset of a snapshot, and its producers."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from broker.log.index_file import IndexFile
-from runtime.env import Storage
+from anabranch.broker.log.index_file import IndexFile
+from anabranch.runtime.env import Storage
 
 _ENTRY = struct.Struct(">qi")
 NO_TIMESTAMP = -1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, TypeAlias
 
-from broker.log.cold_reads import ColdError
-from broker.log.slices import TimeSlice
-from runtime.env import Clock
+from anabranch.broker.log.cold_reads import ColdError
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.runtime.env import Clock
 
 if TYPE_CHECKING:
-    from broker.log.partition_log import PartitionLog
+    from anabranch.broker.log.partition_log import PartitionLog
 
 Found: TypeAlias = tuple[int, int, int]
 """(timestamp, offset, leader epoch) of a record."""

@@ -6,8 +6,8 @@ import contextlib
 import struct
 from typing import NamedTuple
 
-from broker.log.index_file import IndexFile
-from runtime.env import Storage
+from anabranch.broker.log.index_file import IndexFile
+from anabranch.runtime.env import Storage
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0

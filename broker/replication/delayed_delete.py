@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.deferred import Deferred
-from broker.replication.partition import Partition
-from broker.replication.purgatory import DelayedOperation, Purgatory
-from protocol.errors import ErrorCode
-from protocol.generated.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse
-from protocol.types import TopicPartition
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse
+from anabranch.protocol.types import TopicPartition
 
 Waiting = list[tuple[Partition, int, DeleteRecordsPartitionResult]]
 """Partition, the log start every replica must reach, the answer for it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.deferred import Deferred
-from broker.fetch_session import FetchTarget
-from broker.replication.purgatory import DelayedOperation, Purgatory
-from protocol.generated.fetch import FetchResponse
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.fetch_session import FetchTarget
+from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.protocol.generated.fetch import FetchResponse
 
 
 class Read(Protocol):

@@ -9,15 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from broker.awaited_batches import SentBatch
-from broker.deferred import Deferred
-from broker.memory_budget import MemoryBudget
-from broker.replication.partition import Partition
-from broker.replication.purgatory import DelayedOperation, Purgatory
-from broker.retry_order import RetryOrder
-from protocol.errors import ErrorCode
-from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
-from protocol.types import TopicPartition
+from anabranch.broker.awaited_batches import SentBatch
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.broker.retry_order import RetryOrder
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
+from anabranch.protocol.types import TopicPartition
 
 
 class Awaited(ABC):

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, MAX_EPOCH
-from broker.replication.follower import FollowedPartition
-from protocol.errors import ErrorCode
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from protocol.types import TopicPartition
+from anabranch.broker.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, MAX_EPOCH
+from anabranch.broker.replication.follower import FollowedPartition
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from anabranch.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.replication.fetcher import FetcherConfig
+    from anabranch.broker.replication.fetcher import FetcherConfig
 
 
 class FetchPlan:

@@ -14,16 +14,16 @@ from typing import Any, Protocol
 import structlog
 import trio
 
-from broker.replication.fetch_plan import FetchPlan
-from broker.replication.follower import FollowedPartition, Outcome, in_pieces, storage_failure
-from broker.replication.partition import Partition
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
-from protocol.generated.fetch import FetchResponse, PartitionData
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.env import Clock, Network
+from anabranch.broker.replication.fetch_plan import FetchPlan
+from anabranch.broker.replication.follower import FollowedPartition, Outcome, in_pieces, storage_failure
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from anabranch.protocol.generated.fetch import FetchResponse, PartitionData
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Clock, Network
 
 logger = structlog.get_logger(__name__)
 

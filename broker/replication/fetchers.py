@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import trio
 
-from broker.replication.fetcher import FetcherConfig, ReplicaFetcher
-from broker.replication.partition import Partition
-from broker.replication.throttle import ReplicationQuota
-from protocol.topic_names import INTERNAL_TOPICS
-from protocol.types import TopicPartition
-from runtime.background import Background
-from runtime.env import Clock, Network
+from anabranch.broker.replication.fetcher import FetcherConfig, ReplicaFetcher
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.replication.throttle import ReplicationQuota
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Clock, Network
 
 NO_LEADER = -1
 

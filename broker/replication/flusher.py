@@ -8,8 +8,8 @@ from __future__ import annotations
 import structlog
 import trio
 
-from broker.replication.partition import Partition
-from protocol.errors import KafkaError
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.errors import KafkaError
 
 RETRY_S = 1.0
 

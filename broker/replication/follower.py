@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import structlog
 
-from broker.log.pieces import pieces_of
-from broker.replication.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.generated.fetch import EpochEndOffset, PartitionData
+from anabranch.broker.log.pieces import pieces_of
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import EpochEndOffset, PartitionData
 
 logger = structlog.get_logger(__name__)
 

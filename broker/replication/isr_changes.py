@@ -12,11 +12,11 @@ from typing import Any
 import structlog
 import trio
 
-from broker.replication.isr import PendingIsr
-from broker.replication.partition import REFUSED_REPLICA_WAITS_S, Partition
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
-from protocol.types import TopicPartition
+from anabranch.broker.replication.isr import PendingIsr
+from anabranch.broker.replication.partition import REFUSED_REPLICA_WAITS_S, Partition
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from broker.log.slices import Steps, at_once
-from ordered_resize.layout import Layout
-from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
-from protocol.generated.produce import TopicProduceData
-from protocol.key_placement import place, positive_hash
-from protocol.records import RecordBatch
-from zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.broker.log.slices import Steps, at_once
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.errors import ErrorCode, RecordError, RefusedRecordsError
+from anabranch.protocol.generated.produce import TopicProduceData
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import RecordBatch
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 _CACHED_KEYS = 32_768
 _CACHED_KEY_BYTES = 128

@@ -6,17 +6,17 @@ import enum
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from broker.log.append_validation import ReadBatch
-from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
-from broker.log.retention import Hold
-from broker.replication import isr
-from broker.replication.isr import PendingIsr, ReplicaProgress
-from broker.replication.layout import UNKNOWN, Admission, DeliveryRules, LegacyConsumers
-from broker.replication.stock_cap import NOTHING, StockCap
-from protocol.batch_layout import Buffer
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.broker.log.append_validation import ReadBatch
+from anabranch.broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
+from anabranch.broker.log.retention import Hold
+from anabranch.broker.replication import isr
+from anabranch.broker.replication.isr import PendingIsr, ReplicaProgress
+from anabranch.broker.replication.layout import UNKNOWN, Admission, DeliveryRules, LegacyConsumers
+from anabranch.broker.replication.stock_cap import NOTHING, StockCap
+from anabranch.protocol.batch_layout import Buffer
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 NO_EPOCH = -1
 REFUSED_REPLICA_WAITS_S = 1.0

@@ -13,8 +13,8 @@ from itertools import count
 
 import trio
 
-from runtime.background import Background
-from runtime.env import Clock
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Clock
 
 _COMPACT_ABOVE = 1024
 

@@ -9,20 +9,20 @@ from typing import NamedTuple, Protocol
 import structlog
 import trio
 
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.layout_history import LayoutEntry
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogManager
-from broker.log.partition_log import PartitionLog
-from broker.metadata_cache import MetadataCache
-from broker.replication.layout import DeliveryRules
-from broker.replication.partition import NO_EPOCH, Partition, PartitionServices
-from ordered_resize.layout import Layout
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from protocol.generated.stop_replica import StopReplicaPartitionState
-from protocol.types import ZERO_UUID, TopicPartition
-from runtime.background import Background
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.layout_history import LayoutEntry
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.metadata_cache import MetadataCache
+from anabranch.broker.replication.layout import DeliveryRules
+from anabranch.broker.replication.partition import NO_EPOCH, Partition, PartitionServices
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.protocol.generated.stop_replica import StopReplicaPartitionState
+from anabranch.protocol.types import ZERO_UUID, TopicPartition
+from anabranch.runtime.background import Background
 
 REVIEWED_AT_ONCE = 256
 """Partitions whose ISR is looked at before others are served."""

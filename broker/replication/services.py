@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.metadata_cache import MetadataCache
-from broker.replication.flusher import Flusher
-from broker.replication.isr_changes import IsrChanges
-from broker.replication.partition import Partition
-from runtime.env import Clock
+from anabranch.broker.metadata_cache import MetadataCache
+from anabranch.broker.replication.flusher import Flusher
+from anabranch.broker.replication.isr_changes import IsrChanges
+from anabranch.broker.replication.partition import Partition
+from anabranch.runtime.env import Clock
 
 
 class SharedServices:

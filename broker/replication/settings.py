@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from broker.log.log_config import LogConfig
-from broker.log.slices import TimeSlice
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 
 class Log(Protocol):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from protocol.types import TopicPartition
-from runtime.env import Clock
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 UNLIMITED = 2**63 - 1
 MAX_PAUSE_S = 1.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client.assignors.cooperative_sticky import CooperativeStickyAssignor
-from client.assignors.marked import PartitionSpan, spread
-from client.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
-from client.assignors.range import RangeAssignor
-from client.assignors.roundrobin import RoundRobinAssignor
-from zk_schemas.config_def import ConfigError
+from anabranch.client.assignors.cooperative_sticky import CooperativeStickyAssignor
+from anabranch.client.assignors.marked import PartitionSpan, spread
+from anabranch.client.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
+from anabranch.client.assignors.range import RangeAssignor
+from anabranch.client.assignors.roundrobin import RoundRobinAssignor
+from anabranch.zk_schemas.config_def import ConfigError
 
 __all__ = [
     "Assignor",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 
-from client.assignors.model import Assignment, Assignor, Members, MemberSubscription, PartitionCounts
-from protocol.types import TopicPartition
+from anabranch.client.assignors.model import Assignment, Assignor, Members, MemberSubscription, PartitionCounts
+from anabranch.protocol.types import TopicPartition
 
 _GENERATION = struct.Struct(">i")
 

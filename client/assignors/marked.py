@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from client.assignors.model import Assignment, Assignor, Members
-from protocol.types import TopicPartition
+from anabranch.client.assignors.model import Assignment, Assignor, Members
+from anabranch.protocol.types import TopicPartition
 
 
 class PartitionSpan(NamedTuple):

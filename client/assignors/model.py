@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from client.assignors.model import Assignment, Assignor, Members, PartitionCounts, in_member_order
-from protocol.types import TopicPartition
+from anabranch.client.assignors.model import Assignment, Assignor, Members, PartitionCounts, in_member_order
+from anabranch.protocol.types import TopicPartition
 
 
 class RoundRobinAssignor(Assignor):

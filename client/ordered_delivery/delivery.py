@@ -12,33 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 from anyio.abc import TaskGroup
 
-from client.cluster import TopicInfo
-from client.config import ConsumerConfig
-from client.connections import Connections
-from client.coordinator import GroupCoordinator
-from client.coordinator_link import CoordinatorLink
-from client.errors import ClientClosedError, KafkaError, UnassignedParentError
-from client.fetched import Records
-from client.listener import PartitionKeyListener
-from client.metadata import Metadata
-from client.ordered_delivery.explain import BlockedPartition
-from client.ordered_delivery.gates import Questions, TopicGates
-from client.ordered_delivery.group_view import GroupView
-from client.ordered_delivery.hand_overs import HandOvers
-from client.ordered_delivery.positions_task import (
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connections import Connections
+from anabranch.client.coordinator import GroupCoordinator
+from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.client.errors import ClientClosedError, KafkaError, UnassignedParentError
+from anabranch.client.fetched import Records
+from anabranch.client.listener import PartitionKeyListener
+from anabranch.client.metadata import Metadata
+from anabranch.client.ordered_delivery.explain import BlockedPartition
+from anabranch.client.ordered_delivery.gates import Questions, TopicGates
+from anabranch.client.ordered_delivery.group_view import GroupView
+from anabranch.client.ordered_delivery.hand_overs import HandOvers
+from anabranch.client.ordered_delivery.positions_task import (
     Position,
     PositionAnswer,
     PositionExchange,
     build_request,
     read_answer,
 )
-from client.ordered_delivery.queries import GateQueries
-from client.ordered_delivery.reports import Progress, Reports
-from client.signal import Signal
-from client.subscription import PartitionState, Subscription
-from ordered_resize.gate import GateState
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.client.ordered_delivery.queries import GateQueries
+from anabranch.client.ordered_delivery.reports import Progress, Reports
+from anabranch.client.signal import Signal
+from anabranch.client.subscription import PartitionState, Subscription
+from anabranch.ordered_resize.gate import GateState
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 _PASSED = 2**63 - 1
 """A position past every threshold."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ordered_resize.explain import Wait
-from protocol.types import TopicPartition
+from anabranch.ordered_resize.explain import Wait
+from anabranch.protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from client.cluster import TopicInfo
-from client.ordered_delivery.explain import BlockedPartition, WaitsFor
-from ordered_resize.facts import Lineage
-from ordered_resize.gate import Ask, Gate, GateState
-from ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH, Loaded
-from protocol.types import TopicPartition
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.gate import Ask, Gate, GateState
+from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH, Loaded
+from anabranch.protocol.types import TopicPartition
 
 NEVER_RESIZED = 0
 """The layout version of such topics."""

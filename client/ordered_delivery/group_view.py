@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 import anyio
 
-from client.coordinator_link import CoordinatorLink
-from client.errors import ClientClosedError, KafkaError
-from client.group_protocol import decode_assignment
-from client.signal import Signal
-from protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from protocol.types import TopicPartition
+from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.client.errors import ClientClosedError, KafkaError
+from anabranch.client.group_protocol import decode_assignment
+from anabranch.client.signal import Signal
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from anabranch.protocol.types import TopicPartition
 
 
 class GroupView:

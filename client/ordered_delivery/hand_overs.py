@@ -20,9 +20,9 @@ import logging
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from client.client_metrics import Durations
-from client.ordered_delivery.explain import BlockedPartition
-from protocol.types import TopicPartition
+from anabranch.client.client_metrics import Durations
+from anabranch.client.ordered_delivery.explain import BlockedPartition
+from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple, Protocol
 
-from client.config import ConsumerConfig
-from client.connections import GROUP, POSITIONS
-from client.coordinator_link import CoordinatorLink
-from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from client.signal import Signal
-from protocol.generated.consumer_group_position import (
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connections import GROUP, POSITIONS
+from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from anabranch.client.signal import Signal
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponse,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 class Membership(Protocol):

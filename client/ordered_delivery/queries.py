@@ -8,24 +8,24 @@ from typing import Any
 
 import anyio
 
-from client.cluster import Node
-from client.config import ConsumerConfig
-from client.connections import Connections, backoff_ms
-from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from client.lineages import LINEAGE_VERSION, in_requests, lineages_request
-from client.metadata import Metadata
-from client.offsets import one_epoch_each
-from client.ordered_delivery.gates import Questions, TopicGates
-from client.signal import Signal
-from ordered_resize.facts import Lineage
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.client.cluster import Node
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connections import Connections, backoff_ms
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from anabranch.client.lineages import LINEAGE_VERSION, in_requests, lineages_request
+from anabranch.client.metadata import Metadata
+from anabranch.client.offsets import one_epoch_each
+from anabranch.client.ordered_delivery.gates import Questions, TopicGates
+from anabranch.client.signal import Signal
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.types import TopicPartition
-from runtime.env import Env
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 class Progress(NamedTuple):

@@ -13,33 +13,35 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.admin.create_topics import check_autoscale, checked_config, config_too_large
-from controller.admin.outcome import Outcome
-from controller.configs import with_ordered_delivery
-from controller.context import Context
-from controller.store import chunks
-from controller.topic_config import ORDERED_KEY
-from controller.topic_names import name_problem
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.alter_configs import (
+from anabranch.controller.admin.create_topics import check_autoscale, checked_config, config_too_large
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.configs import with_ordered_delivery
+from anabranch.controller.context import Context
+from anabranch.controller.store import chunks
+from anabranch.controller.topic_config import ORDERED_KEY
+from anabranch.controller.topic_names import name_problem
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
-from runtime.env import CreateOp, DeleteOp, SetOp, ZkOp, ZkRequestTooLargeError
-from zk_schemas import paths
-from zk_schemas.broker_registration import Endpoint
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
-from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS
-from zk_schemas.znode import MalformedZnodeError
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalResourceResponse,
+)
+from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import Endpoint
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.znode import MalformedZnodeError
 
 ADVERTISED_LISTENERS = "advertised.listeners"
 WILDCARDS = ("0.0.0.0", "::")

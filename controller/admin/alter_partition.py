@@ -14,23 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controller import elections
-from controller.admin.outcome import Outcome
-from controller.context import Context
-from controller.events import ReassignmentsDue
-from controller.image import PartitionImage
-from controller.partitions import StateChange, write_states
-from controller.reassignment import is_due
-from protocol.errors import ErrorCode
-from protocol.generated.alter_partition import (
+from anabranch.controller import elections
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.context import Context
+from anabranch.controller.events import ReassignmentsDue
+from anabranch.controller.image import PartitionImage
+from anabranch.controller.partitions import StateChange, write_states
+from anabranch.controller.reassignment import is_due
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
     PartitionData,
 )
-from protocol.types import TopicPartition
-from zk_schemas.partition_state import PartitionState
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import PartitionState
 
 
 async def alter_partition(context: Context, request: AlterPartitionRequest, version: int) -> Outcome:

@@ -17,24 +17,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from controller import appended_bytes, stock_producers
-from controller.admin.create_topics import check_assignment, is_ready
-from controller.admin.outcome import AdviceWait, Outcome, Wait
-from controller.context import Context
-from controller.image import TopicImage
-from controller.partition_limit import check_partition_limit
-from controller.resize import goal, view
-from ordered_resize import judgement
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.create_partitions import (
+from anabranch.controller import appended_bytes, stock_producers
+from anabranch.controller.admin.create_topics import check_assignment, is_ready
+from anabranch.controller.admin.outcome import AdviceWait, Outcome, Wait
+from anabranch.controller.context import Context
+from anabranch.controller.image import TopicImage
+from anabranch.controller.partition_limit import check_partition_limit
+from anabranch.controller.resize import goal, view
+from anabranch.ordered_resize import judgement
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from runtime.env import SetOp, ZkRequestTooLargeError
-from zk_schemas import paths
-from zk_schemas.topic import TopicZnode
+from anabranch.runtime.env import SetOp, ZkRequestTooLargeError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.topic import TopicZnode
 
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
 _TAKEN_BACK_MESSAGE = "The resize was taken back by another request."

@@ -10,31 +10,31 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from controller.admin.outcome import Outcome, Wait
-from controller.assignment import assign_replicas
-from controller.context import Context
-from controller.new_replicas import rack_of_live_brokers
-from controller.partition_limit import check_partition_limit
-from controller.store import MAX_BYTES, ImageStaleError
-from controller.topic_id import new_topic_id
-from controller.topic_names import colliding, name_problem
-from ordered_resize.autoscale import Policy, bounds_problem
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.create_topics import (
+from anabranch.controller.admin.outcome import Outcome, Wait
+from anabranch.controller.assignment import assign_replicas
+from anabranch.controller.context import Context
+from anabranch.controller.new_replicas import rack_of_live_brokers
+from anabranch.controller.partition_limit import check_partition_limit
+from anabranch.controller.store import MAX_BYTES, ImageStaleError
+from anabranch.controller.topic_id import new_topic_id
+from anabranch.controller.topic_names import colliding, name_problem
+from anabranch.ordered_resize.autoscale import Policy, bounds_problem
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.topic_names import INTERNAL_TOPICS
-from runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.config_def import ConfigError
-from zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_topic_values
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import MAX_PARTITIONS
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
+from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_topic_values
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import MAX_PARTITIONS
 
 _SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
 _NOT_GIVEN = -1

@@ -9,21 +9,21 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from controller.admin.outcome import Outcome, Wait
-from controller.context import Context
-from controller.topic_names import name_problem
-from controller.topics import on_topics_changed
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.delete_topics import (
+from anabranch.controller.admin.outcome import Outcome, Wait
+from anabranch.controller.context import Context
+from anabranch.controller.topic_names import name_problem
+from anabranch.controller.topics import on_topics_changed
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.types import ZERO_UUID
-from runtime.env import CreateOp
-from zk_schemas import paths
-from zk_schemas.delete_topic import DeleteTopic
+from anabranch.protocol.types import ZERO_UUID
+from anabranch.runtime.env import CreateOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.delete_topic import DeleteTopic
 
 _BY_ID_FROM = 6
 

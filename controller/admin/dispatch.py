@@ -5,32 +5,37 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from controller.admin.alter_configs import alter_configs, incremental_alter_configs
-from controller.admin.alter_partition import alter_partition
-from controller.admin.create_partitions import create_partitions
-from controller.admin.create_topics import create_topics
-from controller.admin.delete_topics import delete_topics
-from controller.admin.elect_leaders import elect_leaders
-from controller.admin.outcome import Outcome
-from controller.admin.partition_reassignments import alter_partition_reassignments, list_partition_reassignments
-from controller.admin.update_features import update_features
-from controller.brokers import controlled_shutdown
-from controller.context import Context
-from protocol.api_keys import API, ApiKey
-from protocol.errors import ErrorCode
-from protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
-from protocol.generated.alter_partition import AlterPartitionResponse
-from protocol.generated.alter_partition_reassignments import AlterPartitionReassignmentsResponse
-from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
-from protocol.generated.controlled_shutdown import ControlledShutdownResponse
-from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
-from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsResponse
-from protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsResponse
-from protocol.generated.elect_leaders import ElectLeadersResponse
-from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
-from protocol.generated.incremental_alter_configs import IncrementalAlterConfigsResponse
-from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsResponse
-from protocol.generated.update_features import UpdateFeaturesResponse
+from anabranch.controller.admin.alter_configs import alter_configs, incremental_alter_configs
+from anabranch.controller.admin.alter_partition import alter_partition
+from anabranch.controller.admin.create_partitions import create_partitions
+from anabranch.controller.admin.create_topics import create_topics
+from anabranch.controller.admin.delete_topics import delete_topics
+from anabranch.controller.admin.elect_leaders import elect_leaders
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.admin.partition_reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
+from anabranch.controller.admin.update_features import update_features
+from anabranch.controller.brokers import controlled_shutdown
+from anabranch.controller.context import Context
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
+from anabranch.protocol.generated.alter_partition import AlterPartitionResponse
+from anabranch.protocol.generated.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownResponse
+from anabranch.protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsResponse
+from anabranch.protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from anabranch.protocol.generated.elect_leaders import ElectLeadersResponse
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalResourceResponse,
+)
+from anabranch.protocol.generated.incremental_alter_configs import IncrementalAlterConfigsResponse
+from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsResponse
+from anabranch.protocol.generated.update_features import UpdateFeaturesResponse
 
 Handler = Callable[[Context, Any, int], Awaitable[Outcome]]
 

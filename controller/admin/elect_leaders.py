@@ -7,18 +7,18 @@ broker knows the new leaders.
 
 from __future__ import annotations
 
-from controller.admin.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, Wait
-from controller.context import Context
-from controller.leaders import ElectionType, chosen
-from controller.partitions import StateChange, write_states
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.elect_leaders import (
+from anabranch.controller.admin.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, Wait
+from anabranch.controller.context import Context
+from anabranch.controller.leaders import ElectionType, chosen
+from anabranch.controller.partitions import StateChange, write_states
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 class _Known(Wait):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.context import Context
-from protocol.errors import ErrorCode
+from anabranch.controller.context import Context
+from anabranch.protocol.errors import ErrorCode
 
 NOT_WRITTEN_MESSAGE = "ZooKeeper did not take the change: see the controller's log."
 TIMED_OUT_MESSAGE = "The request timed out; the change is recorded and goes on."

@@ -6,24 +6,24 @@ is answered once that is written, not when the data has moved. Every partition h
 
 from __future__ import annotations
 
-from controller.admin.outcome import Outcome
-from controller.context import Context
-from controller.reassignment import in_progress, reassign
-from controller.replica_assignment import ReplicaAssignment
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.alter_partition_reassignments import (
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.context import Context
+from anabranch.controller.reassignment import in_progress, reassign
+from anabranch.controller.replica_assignment import ReplicaAssignment
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from protocol.generated.list_partition_reassignments import (
+from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 async def alter_partition_reassignments(

@@ -12,14 +12,14 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from controller.admin.outcome import Outcome
-from controller.image import ClusterImage
-from controller.leaders import ELECTED_AT_ONCE
-from controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.generated.elect_leaders import ElectLeadersRequest, ReplicaElectionResult, TopicPartitions
-from protocol.types import TopicPartition
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.leaders import ELECTED_AT_ONCE
+from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, ReplicaElectionResult, TopicPartitions
+from anabranch.protocol.types import TopicPartition
 
 ITEMS_AT_ONCE = 16
 """Topics or configs of a slice; each takes a few requests to ZooKeeper."""

@@ -6,12 +6,12 @@ downgrade is version 1's safe downgrade: neither loses anything. A request of th
 
 from __future__ import annotations
 
-from controller import features
-from controller.admin.outcome import Outcome
-from controller.context import Context
-from controller.feature_updates import Cluster, Update, UpgradeType, judge
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.update_features import (
+from anabranch.controller import features
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.context import Context
+from anabranch.controller.feature_updates import Cluster, Update, UpgradeType, judge
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import enum
 import logging
 
-from controller import stock_producers
-from controller.context import Context
-from controller.image import Announcement, StockReport, TopicImage
-from controller.resize import view
+from anabranch.controller import stock_producers
+from anabranch.controller.context import Context
+from anabranch.controller.image import Announcement, StockReport, TopicImage
+from anabranch.controller.resize import view
 
 _log = logging.getLogger(__name__)
 QUIET_S = 0.15

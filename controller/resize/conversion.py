@@ -14,13 +14,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ordered_resize.consistency import contradictions
-from ordered_resize.judgement import proven
-from ordered_resize.snapshot import Snapshot
-from protocol.key_placement import ancestor_below
-from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
-from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.ordered_resize.consistency import contradictions
+from anabranch.ordered_resize.judgement import proven
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.key_placement import ancestor_below
+from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.context import Context
-from controller.image import ClusterImage, OffsetQuestion, TopicImage
-from controller.resize import owners, view
-from controller.resize.groups import (
+from anabranch.controller.context import Context
+from anabranch.controller.image import ClusterImage, OffsetQuestion, TopicImage
+from anabranch.controller.resize import owners, view
+from anabranch.controller.resize.groups import (
     BrokerLink,
     Group,
     UnknownGroupsError,
@@ -25,14 +25,14 @@ from controller.resize.groups import (
     read_groups,
     unprocessed,
 )
-from controller.resize.waits import Wait
-from controller.topic_config import topic_values
-from ordered_resize.explain import listed
-from ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
-from ordered_resize.resize import is_stored
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.types import TopicPartition
+from anabranch.controller.resize.waits import Wait
+from anabranch.controller.topic_config import topic_values
+from anabranch.ordered_resize.explain import listed
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
+from anabranch.ordered_resize.resize import is_stored
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 _REPLICAS_ANSWER_WITHIN_MS = 5_000

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Iterator
 from typing import cast
 
-from controller.context import Context
-from controller.events import BrokerAnswered, ResizesDue
-from controller.image import Ending, OffsetQuestion, TopicImage
-from controller.resize import view
-from protocol.errors import ErrorCode
-from protocol.generated.list_offsets import ListOffsetsRequest
-from protocol.types import TopicPartition
+from anabranch.controller.context import Context
+from anabranch.controller.events import BrokerAnswered, ResizesDue
+from anabranch.controller.image import Ending, OffsetQuestion, TopicImage
+from anabranch.controller.resize import view
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
+from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 

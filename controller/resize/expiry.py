@@ -11,21 +11,21 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from controller import list_offsets
-from controller.context import Context
-from controller.image import ClusterImage, Hold, TopicImage
-from controller.resize import view
-from controller.resize.groups import BrokerLink, Group, Groups, read_groups, readers
-from controller.resize.holds import MAX_KEY, WAITS_KEY, held_from
-from controller.topic_config import topic_values
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.controller import list_offsets
+from anabranch.controller.context import Context
+from anabranch.controller.image import ClusterImage, Hold, TopicImage
+from anabranch.controller.resize import view
+from anabranch.controller.resize.groups import BrokerLink, Group, Groups, read_groups, readers
+from anabranch.controller.resize.holds import MAX_KEY, WAITS_KEY, held_from
+from anabranch.controller.topic_config import topic_values
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.types import TopicPartition
-from zk_schemas.znode import MAX_EPOCH
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.znode import MAX_EPOCH
 
 _log = logging.getLogger(__name__)
 _ALL = MAX_EPOCH

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import logging
 
-from controller.context import Context
-from controller.events import ResizesDue
-from controller.image import PartitionImage, TopicImage
-from controller.new_replicas import assign_new
-from controller.resize import view
-from controller.resize.step_log import log_step
-from controller.states import PartitionStatus
-from controller.store import MAX_BYTES
-from controller.topic_config import ORDERED_KEY, topic_values
-from ordered_resize import resize
-from ordered_resize.judgement import Limits, Outcome, Setting, Verdict, judge_wanted
-from ordered_resize.marked import Marked, is_compacted
-from ordered_resize.snapshot import Snapshot
-from protocol.errors import KafkaError
-from protocol.topic_names import INTERNAL_TOPICS
-from protocol.types import TopicPartition
-from runtime.env import SetOp
-from zk_schemas import paths
-from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
-from zk_schemas.topic import TopicZnode
+from anabranch.controller.context import Context
+from anabranch.controller.events import ResizesDue
+from anabranch.controller.image import PartitionImage, TopicImage
+from anabranch.controller.new_replicas import assign_new
+from anabranch.controller.resize import view
+from anabranch.controller.resize.step_log import log_step
+from anabranch.controller.states import PartitionStatus
+from anabranch.controller.store import MAX_BYTES
+from anabranch.controller.topic_config import ORDERED_KEY, topic_values
+from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.judgement import Limits, Outcome, Setting, Verdict, judge_wanted
+from anabranch.ordered_resize.marked import Marked, is_compacted
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.topic_names import INTERNAL_TOPICS
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import SetOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
+from anabranch.zk_schemas.topic import TopicZnode
 
 _log = logging.getLogger(__name__)
 

@@ -7,25 +7,25 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.config import ControllerConfig
-from controller.image import ClusterImage, LiveBroker
-from controller.request_batch import inter_broker_endpoint
-from controller.resize.waits import Wait
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.consumer_group_position import (
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.controller.request_batch import inter_broker_endpoint
+from anabranch.controller.resize.waits import Wait
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponsePartition,
 )
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.env import Network
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Network
 
 _STABLE, _EMPTY, _DEAD = "Stable", "Empty", "Dead"
 _OFFSET_FETCH_OF_GROUPS = 8

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.context import Context
-from controller.image import Hold
-from controller.resize.groups import Group, Groups
-from protocol.generated.update_metadata import HeldRecords
-from protocol.types import TopicPartition
+from anabranch.controller.context import Context
+from anabranch.controller.image import Hold
+from anabranch.controller.resize.groups import Group, Groups
+from anabranch.protocol.generated.update_metadata import HeldRecords
+from anabranch.protocol.types import TopicPartition
 
 WAITS_KEY = "ordered.delivery.retention.waits"
 MAX_KEY = "ordered.delivery.retention.waits.max.ms"

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from controller.context import Context
-from controller.image import ClusterImage, Ending, TopicImage
-from controller.resize import view
-from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, ask_position, read_groups
-from controller.resize.waits import Wait
-from protocol.errors import KafkaError
-from protocol.types import TopicPartition
+from anabranch.controller.context import Context
+from anabranch.controller.image import ClusterImage, Ending, TopicImage
+from anabranch.controller.resize import view
+from anabranch.controller.resize.groups import BrokerLink, Group, UnknownGroupsError, ask_position, read_groups
+from anabranch.controller.resize.waits import Wait
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.types import TopicPartition
 
 
 class _Emptied(NamedTuple):

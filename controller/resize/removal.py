@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 
-from controller.context import Context
-from controller.events import BrokerAnswered, ResizesDue
-from controller.image import TopicImage
-from controller.resize import view
-from controller.stop_replica import deletions
-from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
+from anabranch.controller.context import Context
+from anabranch.controller.events import BrokerAnswered, ResizesDue
+from anabranch.controller.image import TopicImage
+from anabranch.controller.resize import view
+from anabranch.controller.stop_replica import deletions
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 

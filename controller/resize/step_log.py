@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from controller.context import Context
-from controller.image import TopicImage
-from controller.resize import view
+from anabranch.controller.context import Context
+from anabranch.controller.image import TopicImage
+from anabranch.controller.resize import view
 
 _log = logging.getLogger(__name__)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.context import Context
-from controller.events import ResizesDue
-from controller.giving_up import give_up
-from controller.image import TopicImage
-from controller.partitions import StateChange, apply, write_together
-from controller.resize import announcing, ends, goal, removal, view
-from controller.resize.step_log import log_step
-from controller.store import MAX_OPERATIONS
-from controller.topic_id import new_topic_id
-from ordered_resize.resize import Step, next_steps
-from protocol.types import TopicPartition
-from runtime.env import DeleteOp, SetOp, ZkError, ZkOp
-from zk_schemas import paths
+from anabranch.controller.context import Context
+from anabranch.controller.events import ResizesDue
+from anabranch.controller.giving_up import give_up
+from anabranch.controller.image import TopicImage
+from anabranch.controller.partitions import StateChange, apply, write_together
+from anabranch.controller.resize import announcing, ends, goal, removal, view
+from anabranch.controller.resize.step_log import log_step
+from anabranch.controller.store import MAX_OPERATIONS
+from anabranch.controller.topic_id import new_topic_id
+from anabranch.ordered_resize.resize import Step, next_steps
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import DeleteOp, SetOp, ZkError, ZkOp
+from anabranch.zk_schemas import paths
 
 CHANGED_AT_ONCE = MAX_OPERATIONS
 """Partitions whose states a resize changes before other events are looked at."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Container, Mapping, Sequence
 
-from controller.image import ClusterImage, PartitionImage, TopicImage
-from ordered_resize import resize
-from ordered_resize.explain import request_effect, resize_waits
-from ordered_resize.layout import Layout
-from ordered_resize.resize import Phase
-from ordered_resize.snapshot import Snapshot
-from protocol.key_placement import is_doubled
-from protocol.types import TopicPartition
-from zk_schemas.partition_state import Layout as StoredLayout
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import NO_ID
+from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
+from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.explain import request_effect, resize_waits
+from anabranch.ordered_resize.layout import Layout
+from anabranch.ordered_resize.resize import Phase
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.key_placement import is_doubled
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import NO_ID
 
 
 def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID = NO_ID) -> Snapshot:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from controller.resize.step_log import shown
-from protocol.types import TopicPartition
+from anabranch.controller.resize.step_log import shown
+from anabranch.protocol.types import TopicPartition
 
 
 class Wait(NamedTuple):

@@ -1,1 +1,1 @@
-"""Message classes and flat codecs, written by ``python -m protocol.generate``."""
+"""Message classes and flat codecs, written by ``python -m anabranch.protocol.generate``."""

@@ -3,7 +3,7 @@
 Version 2 is flexible. IncrementalAlterConfigs changes single keys.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "AlterConfigsRequest",

@@ -5,7 +5,7 @@ Kafka calls the structs of the request and of the response by the same names; he
 ``AlterPartitionResponse``.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "AlterPartitionRequest",

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments (45): move partitions to other brokers, or cancel it (null replicas)."""
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "AlterPartitionReassignmentsRequest",

@@ -6,7 +6,7 @@ Version 1 brings the throttle time; 3 is flexible, names the client's software (
 response header is always version 0, and an unsupported version is answered in version 0.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "ApiVersionsRequest",

@@ -17,7 +17,7 @@ Tag 10273 of an answer counts how often a commit of the group lowered its offset
 another count has missed that the group went back, and has perhaps read everything again since.
 """
 
-from protocol.schema import Field, field, message
+from anabranch.protocol.schema import Field, field, message
 
 
 def _topics(name: str, *more: Field) -> Field:

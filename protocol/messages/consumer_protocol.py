@@ -4,7 +4,7 @@ A newer version than 3 is read as 3, whatever follows it is ignored. ``StickyAss
 the sticky assignor and has no version in front.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 CONSUMER_PROTOCOL_SUBSCRIPTION = message(
     "ConsumerProtocolSubscription",

@@ -3,7 +3,7 @@
 Only version 3 is implemented (flexible). The response lists partitions that the broker still leads.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "ControlledShutdownRequest",

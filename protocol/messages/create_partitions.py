@@ -4,7 +4,7 @@ Version 2 is flexible; 3 may answer THROTTLING_QUOTA_EXCEEDED. Tag 10269 of a to
 asks for what was appended to it, as the controller measured it, in place of a judgement: tags 10269 to 10271.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "CreatePartitionsRequest",

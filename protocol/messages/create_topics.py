@@ -4,7 +4,7 @@ Version 4 allows -1 for the broker's default partition count and replication fac
 configs (a config source is one of DescribeConfigs's); 6 may answer THROTTLING_QUOTA_EXCEEDED; 7 returns topic ids.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "CreateTopicsRequest",

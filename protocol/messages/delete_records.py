@@ -4,7 +4,7 @@ Version 2 is flexible. Tag 10268 (ours) names the leader epoch in which alone th
 what drains a closed partition (KIP-253) must not delete from the same one once it is counted again.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DeleteRecordsRequest",

@@ -3,7 +3,7 @@
 Version 4 is flexible; 5 returns a message; 6 names topics by name or by id, in ``topics``.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DeleteTopicsRequest",

@@ -1,6 +1,6 @@
 """DescribeCluster (60): cluster id, controller and brokers."""
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DescribeClusterRequest",

@@ -4,7 +4,7 @@ Version 1 returns where a value comes from (1 topic, 2 dynamic broker, 3 dynamic
 default) and synonyms; 3 types and documentation; 4 is flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DescribeConfigsRequest",

@@ -3,7 +3,7 @@
 Version 3 can return authorised operations; 4 instance ids; 5 is flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DescribeGroupsRequest",

@@ -6,7 +6,7 @@ has processed ``from_partition`` up to the end of ``leader_epoch``, which is ``e
 group is at ``position``, -1: none. A leader does not wait any more for a group that ``is_let_go``.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DescribeHoldsRequest",

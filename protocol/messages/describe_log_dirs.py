@@ -4,7 +4,7 @@ A null topic list asks for all. Version 2 is flexible. Tag 10272 (ours) is what 
 from retention by time, since when, until when at most, and for which group ("": not known); None when it holds nothing.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DescribeLogDirsRequest",

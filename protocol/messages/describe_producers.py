@@ -4,7 +4,7 @@ With tag 10274 a follower that has to begin at its leader's log start asks for t
 nothing that it will fetch says that they were there. They are answered in the same tag, as a ``.snapshot`` file.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "DescribeProducersRequest",

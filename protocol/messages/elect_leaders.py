@@ -3,7 +3,7 @@
 A null topic list asks for all partitions. Version 1 brings the type and a top-level error; 2 is flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "ElectLeadersRequest",

@@ -7,7 +7,7 @@ Version 13 (topic ids) is not implemented. The tagged structs are None when they
 KIP-903: tag 10258 is a follower's broker epoch, which Kafka's version 15 sends in a struct of its own.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "FetchRequest",

@@ -3,7 +3,7 @@
 Version 1 brings key types and an error message; 3 is flexible; 4 asks for several keys at once.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "FindCoordinatorRequest",

@@ -4,7 +4,7 @@ Version 3 brings static members; 4 is flexible. Tag 10265 is Anabranch's: the me
 generation, once its user has given up what went to others.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "HeartbeatRequest",

@@ -3,7 +3,7 @@
 Operations: 0 set, 1 delete, 2 append, 3 subtract. Version 1 is flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "IncrementalAlterConfigsRequest",

@@ -4,7 +4,7 @@ Version 2 is flexible; 3 lets a producer ask for the next epoch of the id it has
 PRODUCER_FENCED.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "InitProducerIdRequest",

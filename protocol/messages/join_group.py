@@ -4,7 +4,7 @@ Version 1 brings the rebalance timeout; 4 answers a new member with MEMBER_ID_RE
 6 is flexible; 7 returns the protocol type.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "JoinGroupRequest",

@@ -7,7 +7,7 @@ differ while a resize runs. Whether keys keep their order is -1 before the first
 The base offset (ours, tag 10261) is where a new log begins: above 0 for a partition that was removed and created again.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "LeaderAndIsrRequest",

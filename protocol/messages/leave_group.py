@@ -3,7 +3,7 @@
 Versions 0-2 name one member; 3 a list, with static members by their instance id; 4 is flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "LeaveGroupRequest",

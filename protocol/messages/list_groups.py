@@ -4,7 +4,7 @@ Version 3 is flexible; 4 filters by state and returns it. Tag 10266 is Anabranch
 these topics, none named for all. Who does not know it answers with all.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "ListGroupsRequest",

@@ -4,7 +4,7 @@ Timestamp -1 is the end of the partition, -2 its start, -3 (from version 7) the 
 Version 2 brings the isolation level, 4 the leader epoch, 6 is flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "ListOffsetsRequest",

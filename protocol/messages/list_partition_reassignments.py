@@ -1,6 +1,6 @@
 """ListPartitionReassignments (46): the moves that are under way. A null topic list asks for all."""
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "ListPartitionReassignmentsRequest",

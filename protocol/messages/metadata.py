@@ -8,7 +8,7 @@ incarnation. Tag 10267 tells a topic from another of the same name that was dele
 a resize changes it.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "MetadataRequest",

@@ -6,7 +6,7 @@ one it knows. Tag 10260 of a request says that everything below the offset is pr
 position that a ConsumerGroupPosition would report. Of a response it says that this was taken.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "OffsetCommitRequest",

@@ -1,6 +1,6 @@
 """OffsetDelete (47): forget committed offsets of topics nobody in the group subscribes to. Never flexible."""
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "OffsetDeleteRequest",

@@ -5,7 +5,7 @@ flexible, 7 lets the client wait for stable offsets, 8 asks for several groups a
 ``groups``. KIP-253: tag 10256 is the incarnation the offset was committed with.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "OffsetFetchRequest",

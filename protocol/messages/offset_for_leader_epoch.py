@@ -3,7 +3,7 @@
 Version 3 brings the replica id (-1 for a consumer); 4 is flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "OffsetForLeaderEpochRequest",

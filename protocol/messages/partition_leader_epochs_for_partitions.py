@@ -14,7 +14,7 @@ Version 0 is for consumers that know one ancestor and one survivor of a partitio
 never resized, and else with LEADER_NOT_AVAILABLE (5), which blocks.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "PartitionLeaderEpochsForPartitionsRequest",

@@ -7,7 +7,7 @@ advertised (librdkafka 2.0 stops compressing otherwise, KAFKA-18659) and to be r
 tags 10253 and 10257 say which partition layout the producer placed the records by.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "ProduceRequest",

@@ -3,7 +3,7 @@
 After version 0 the exchange runs in bare frames, after version 1 in SaslAuthenticate requests. Never flexible.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "SaslHandshakeRequest",

@@ -6,7 +6,7 @@ incarnation that is meant. Tag 10262 of the answer (ours) says where a deleted r
 not know: a partition that is created again goes on there.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "StopReplicaRequest",

@@ -3,7 +3,7 @@
 Version 3 brings static members; 4 is flexible; 5 carries protocol type and name for a check.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "SyncGroupRequest",

@@ -10,7 +10,7 @@ not processed, -1: not known, or none. With ``is_reported`` a live member report
 count as one.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "TopicReadersRequest",

@@ -8,7 +8,7 @@ No version comes after these: a release that does not know it could not read the
 the highest version (KIP-915).
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 TRANSACTION_LOG_KEY = message(
     "TransactionLogKey",

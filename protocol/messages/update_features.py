@@ -4,7 +4,7 @@ Version 1 (Kafka 3.3) tells safe downgrades from unsafe ones and can validate al
 the epoch of the finalized features from then on; -1: nothing was written.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "UpdateFeaturesRequest",

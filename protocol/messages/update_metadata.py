@@ -10,7 +10,7 @@ leader from which offset on retention by time removes nothing, for how long, and
 not known); None when nothing is said of it.
 """
 
-from protocol.schema import field, message
+from anabranch.protocol.schema import field, message
 
 REQUEST = message(
     "UpdateMetadataRequest",

@@ -13,9 +13,9 @@ import anyio
 import pytest
 import trio
 
-from runtime import cold_ranges, os_sockets, real_anyio, real_trio
-from runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
-from runtime.env import Network, Stream
+from anabranch.runtime import cold_ranges, os_sockets, real_anyio, real_trio
+from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
+from anabranch.runtime.env import Network, Stream
 
 HOST = "127.0.0.1"
 DEADLINE_S = 10.0

@@ -13,11 +13,11 @@ import anyio
 import pytest
 import trio
 
-from runtime import real_anyio, real_trio
-from runtime.env import File, Network, Stream
-from runtime.sim_network import SimFabric
-from runtime.sim_scheduler import run_deterministic
-from runtime.sim_storage import SimDisk
+from anabranch.runtime import real_anyio, real_trio
+from anabranch.runtime.env import File, Network, Stream
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_scheduler import run_deterministic
+from anabranch.runtime.sim_storage import SimDisk
 
 HOST = "127.0.0.1"
 DEADLINE_S = 10.0

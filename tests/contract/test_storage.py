@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.env import Storage
-from runtime.real_trio import RealStorage
-from runtime.sim_storage import SimDisk
+from anabranch.runtime.env import Storage
+from anabranch.runtime.real_trio import RealStorage
+from anabranch.runtime.sim_storage import SimDisk
 
 START_MS = 1_500_000_000_000
 

@@ -11,8 +11,8 @@ import pytest
 import trio
 from kazoo.client import KazooClient
 
-from runtime.embedded_zookeeper import EmbeddedZookeeper, free_port
-from runtime.env import (
+from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper, free_port
+from anabranch.runtime.env import (
     BadVersionError,
     CheckOp,
     CreateOp,
@@ -28,9 +28,9 @@ from runtime.env import (
     ZkSessionExpiredError,
     ZkStore,
 )
-from runtime.sim_zk import FakeZk
-from runtime.zk_kazoo import KazooZk, open_zk
-from runtime.zk_requests import request_bytes
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.runtime.zk_kazoo import KazooZk, open_zk
+from anabranch.runtime.zk_requests import request_bytes
 from tests.fixtures import SESSION_TIMEOUT_MS, TICK_TIME_MS
 
 DEADLINE_S = 10.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from runtime.env import CheckOp, CreateOp, DeleteOp, SetOp, ZkError, ZkOp, ZkStore
-from runtime.sim_zk import FakeZk
-from runtime.zk_kazoo import open_zk
+from anabranch.runtime.env import CheckOp, CreateOp, DeleteOp, SetOp, ZkError, ZkOp, ZkStore
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.runtime.zk_kazoo import open_zk
 from tests.fixtures import SESSION_TIMEOUT_MS
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep", "/c/d/e"]

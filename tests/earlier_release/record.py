@@ -30,9 +30,9 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from anabranch.client.admin_types import NewTopic
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.processes import ProcessCluster, wait_for
-from client.admin_types import NewTopic
 
 DEADLINE_S = 60.0
 ANABRANCH = [sys.executable, "-m", "anabranch.cli.main"]
@@ -73,7 +73,7 @@ SITECUSTOMIZE = """
 import json, os
 STOPS = json.loads(os.environ["STOPS"])
 try:
-    from controller.resize import plan, steps
+    from anabranch.controller.resize import plan, steps
 except ImportError:
     steps = None
 

@@ -7,9 +7,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 HERE = Path(__file__).parent
 COMMIT = "a02dc22"

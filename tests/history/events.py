@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 UNKNOWN: Final = -1
 """A generation, leader epoch, incarnation or partition the recorder cannot see."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import (
     Acked,
     Assigned,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import (
     Assigned,
     Committed,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import EXPIRED, Event, Expired, LayoutSet, Replica, Sent, StoredBatch
 from tests.history.lives import tell_lives_apart, topic_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 
 class NotLoadedError(Exception):

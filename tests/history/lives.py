@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import UNKNOWN, Created, Event, LayoutSet, Replica, StoredBatch
 
 

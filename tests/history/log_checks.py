@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from protocol.batch_layout import MAX_SEQUENCE
-from protocol.types import TopicPartition
+from anabranch.protocol.batch_layout import MAX_SEQUENCE
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import UNKNOWN, Acked, NotWritten, Polled, StoredBatch, WatermarkSeen
 from tests.history.index import History, Log, Violation
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import (
     Assigned,
     Committed,

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 from typing import Final
 
-from protocol.errors import ErrorCode
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import UNKNOWN, Committed, Created, LayoutAsked, LayoutSet, OffsetFetched, StoredBatch
 from tests.history.index import History, Violation
 

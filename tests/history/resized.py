@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import (
     ARCHIVE,
     EXPIRED,

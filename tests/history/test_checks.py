@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.batch_layout import MAX_SEQUENCE
-from protocol.types import TopicPartition
+from anabranch.protocol.batch_layout import MAX_SEQUENCE
+from anabranch.protocol.types import TopicPartition
 from tests.history.checks import check_history
 from tests.history.events import (
     UNKNOWN,

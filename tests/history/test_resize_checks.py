@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.history.checks import check_history
 from tests.history.events import (
     ARCHIVE,

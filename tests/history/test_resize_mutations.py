@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from protocol.key_placement import place, positive_hash
+from anabranch.protocol.key_placement import place, positive_hash
 from tests.history.checks import CHECKS, check_history
 from tests.history.events import (
     EXPIRED,

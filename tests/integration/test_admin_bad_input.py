@@ -15,58 +15,58 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.testing.processes import ProcessCluster, wait_for
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.framing import ADMIN_APIS
-from protocol.generated.alter_configs import AlterableConfig as OldConfig
-from protocol.generated.alter_configs import AlterConfigsRequest
-from protocol.generated.alter_configs import AlterConfigsResource as OldConfigsResource
-from protocol.generated.alter_partition_reassignments import (
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import ADMIN_APIS
+from anabranch.protocol.generated.alter_configs import AlterableConfig as OldConfig
+from anabranch.protocol.generated.alter_configs import AlterConfigsRequest
+from anabranch.protocol.generated.alter_configs import AlterConfigsResource as OldConfigsResource
+from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.generated.alter_replica_log_dirs import (
+from anabranch.protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.generated.create_topics import (
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from protocol.generated.describe_producers import DescribeProducersRequest
-from protocol.generated.describe_producers import TopicRequest as DescribeProducersTopicRequest
-from protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from anabranch.protocol.generated.describe_producers import DescribeProducersRequest
+from anabranch.protocol.generated.describe_producers import TopicRequest as DescribeProducersTopicRequest
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.list_partition_reassignments import (
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from protocol.generated.offset_delete import (
+from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from runtime.channel import Channel
-from runtime.real_trio import RealNetwork
+from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.testing.processes import ProcessCluster, wait_for
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
 TOPIC, BROKER = 2, 4

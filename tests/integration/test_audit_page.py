@@ -15,8 +15,8 @@ pytest.importorskip("selenium", reason="drives Chromium")
 
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService, Keys
 
-from audit.page import render_page
-from audit.report import Check, HotKey
+from anabranch.audit.page import render_page
+from anabranch.audit.report import Check, HotKey
 from tests.audit_histories import report, topic, violation
 
 pytestmark = pytest.mark.integration

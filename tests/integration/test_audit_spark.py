@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from protocol.batch_builder import build_batch, build_control_batch, retain_records
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
-from protocol.compression import CompressionType
-from protocol.key_placement import MOVED_HEADER
-from protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.records import RecordBatch, iter_batches
 from tests.audit_history import History
 from tests.audit_samples import T0, TopicWriter, write_sample
 from tests.audit_seeds import MAX_DECOMPRESSED_BYTES, Seeds
@@ -24,12 +24,12 @@ pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from audit import run
-from audit.discovery import discover
-from audit.manifest import MANIFEST_NAME, Layout, ManifestError
-from audit.order_field import OrderFieldError
-from audit.report import AuditReport, Status
-from audit.run import audit_with, run_audit, spark_session
+from anabranch.audit import run
+from anabranch.audit.discovery import discover
+from anabranch.audit.manifest import MANIFEST_NAME, Layout, ManifestError
+from anabranch.audit.order_field import OrderFieldError
+from anabranch.audit.report import AuditReport, Status
+from anabranch.audit.run import audit_with, run_audit, spark_session
 
 pytestmark = pytest.mark.integration
 

@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.replication.isr import ReplicaProgress
-from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
-from runtime.channel import Channel, ChannelClosedError
-from runtime.real_trio import RealNetwork
+from anabranch.broker.replication.isr import ReplicaProgress
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel, ChannelClosedError
+from anabranch.runtime.real_trio import RealNetwork
 from tests.broker_harness import DEADLINE_S
 from tests.layout_world import FIRST, GROWN, UNTAGGED, Broker, of_producer, produce_request
 

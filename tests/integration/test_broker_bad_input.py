@@ -13,14 +13,14 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.batch_builder import BatchBuilder
-from protocol.compression import CompressionType, compress
-from protocol.errors import ErrorCode
-from protocol.framing import RequestHeader, encode_request
-from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.batch_builder import BatchBuilder
+from anabranch.protocol.compression import CompressionType, compress
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import RequestHeader, encode_request
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.broker_harness import OneBroker, closes, frame, one_broker
 
 pytestmark = pytest.mark.trio

@@ -10,33 +10,33 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.partition_log import PartitionLog
-from protocol.acl_operations import NOT_ASKED
-from protocol.batch_builder import BatchBuilder, build_batch
-from protocol.compression import CompressionType
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.generated.describe_cluster import DescribeClusterRequest
-from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.generated.find_coordinator import FindCoordinatorRequest
-from protocol.generated.init_producer_id import InitProducerIdRequest
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.protocol.acl_operations import NOT_ASKED
+from anabranch.protocol.batch_builder import BatchBuilder, build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import iter_batches
-from runtime.channel import Channel
-from runtime.sim_zk import FakeZk
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import iter_batches
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.controller import ControllerZnode
 from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.controller import ControllerZnode
 
 pytestmark = pytest.mark.trio
 

@@ -1,6 +1,7 @@
 """The compiled record codec is the same program: the tests of the pure one pass on it."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package ``protocol`` and its extension modules, as a compiled wheel installs them."""
+    """A directory with the package and its extension modules, as a compiled wheel installs them."""
     for name in ("hatchling", "mypyc", "setuptools"):
         pytest.importorskip(name)
     import hatch_build
@@ -23,6 +24,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no C compiler")
     work = tmp_path_factory.mktemp("compiled")
     built = hatch_build.compile_modules(ROOT, work)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
+    shutil.copytree(ROOT / "anabranch", work / "anabranch", ignore=ignored, dirs_exist_ok=True)
     assert {path.name.split(".")[0] for path in built} >= {"records", "key_placement"}
     return work
 
@@ -35,7 +38,7 @@ def run_with(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_extension_modules_are_the_ones_imported(compiled: Path) -> None:
-    code = "import protocol.records as r, protocol.key_placement as k; print(r.__file__, k.__file__)"
+    code = "from anabranch.protocol import key_placement, records; print(records.__file__, key_placement.__file__)"
     result = run_with(compiled, "-c", code)
     assert result.stdout.count(str(compiled)) == 2, result.stderr
     assert ".py " not in result.stdout

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.controller_world import Log, World
 from tests.resize_world import TOPIC, alter, resized, started
 

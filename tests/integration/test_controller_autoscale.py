@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_partitions import CreatePartitionsTopicResult
-from protocol.generated.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.controller_world import World
 from tests.resize_world import BROKERS, TOPIC, alter, configure, resized
-from zk_schemas import paths
-from zk_schemas.config import ConfigZnode
-from zk_schemas.topic import TopicZnode
 
 pytestmark = pytest.mark.trio
 
@@ -102,10 +102,10 @@ async def test_what_is_refused_is_asked_for_again_and_logged_once(
     """A shrink of records that never expire would leave marked partitions for ever."""
     await resized(world, 8)
     assert await configure(world, retention_ms="-1") == ErrorCode.NONE
-    with caplog.at_level("INFO", logger="controller.autoscale"):
+    with caplog.at_level("INFO", logger="anabranch.controller.autoscale"):
         assert await configure(world, **KEYS) == ErrorCode.NONE
         assert set(await write(world, 1, 200)) == {8}
-        (line,) = [record.getMessage() for record in caplog.records if record.name == "controller.autoscale"]
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "anabranch.controller.autoscale"]
         assert "partitions=8->4" in line
         assert "refused=" in line
         assert await configure(world, retention_ms="1000000") == ErrorCode.NONE

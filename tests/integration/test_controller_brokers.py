@@ -8,14 +8,14 @@ import logging
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from tests.controller_world import World
-from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint
 
 pytestmark = pytest.mark.trio
 

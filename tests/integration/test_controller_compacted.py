@@ -7,17 +7,17 @@ import logging
 import pytest
 import trio
 
-from ordered_resize.marked import LOSS_KEY
-from protocol.errors import ErrorCode
-from protocol.generated.incremental_alter_configs import (
+from anabranch.ordered_resize.marked import LOSS_KEY
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.zk_schemas import paths
 from tests.controller_world import FakeBroker, World
 from tests.resize_world import TOPIC, alter, configure, finished, hold_records, resized
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 COMPACT = {"cleanup_policy": "compact"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated import alter_configs, incremental_alter_configs
-from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated import alter_configs, incremental_alter_configs
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from tests.controller_world import World
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
 
 pytestmark = pytest.mark.trio
 TOPIC, BROKER, OTHER = 2, 4, 8

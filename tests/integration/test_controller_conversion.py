@@ -7,11 +7,11 @@ import json
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
+from anabranch.protocol.errors import ErrorCode
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE, Features
 from tests.controller_world import World
 from tests.resize_world import TOPIC, alter, finished, hold_records, resized, started
-from zk_schemas import paths
-from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE, Features
 
 pytestmark = pytest.mark.trio
 MAPS = {4: ({0: 0}, {0: 1}), 5: ({1: 0}, {1: 1})}

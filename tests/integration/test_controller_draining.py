@@ -7,18 +7,18 @@ import logging
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
-from protocol.generated.delete_records import DeleteRecordsRequest
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.offset_fetch import OffsetFetchRequest
-from protocol.primitives import encode_versioned
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from anabranch.protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
+from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest
+from anabranch.protocol.primitives import encode_versioned
+from anabranch.zk_schemas import paths
 from tests.controller_world import FakeBroker, Log, World
 from tests.resize_world import BROKERS, TOPIC, configure, creation, finished, hold_records, resized, started
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 

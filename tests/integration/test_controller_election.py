@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import trio
 
-from controller.election import Office, ensure_paths, stand
-from controller.store import ControllerMovedError, GuardedStore
-from protocol.errors import ErrorCode
-from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import CreateOp, NoNodeError
-from runtime.sim_zk import FakeZk
+from anabranch.controller.election import Office, ensure_paths, stand
+from anabranch.controller.store import ControllerMovedError, GuardedStore
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import CreateOp, NoNodeError
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch
 from tests.controller_world import World
-from zk_schemas import paths
-from zk_schemas.controller import ControllerZnode, decode_controller_epoch
 
 pytestmark = pytest.mark.trio
 

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import trio
 
-from controller.feature_updates import UpgradeType
-from protocol.errors import ErrorCode
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from runtime.env import BadVersionError, CheckOp, NoNodeError, SessionState, ZkOp
-from tests.controller_world import FakeBroker, World
-from zk_schemas import paths
-from zk_schemas.broker_registration import VersionRange
-from zk_schemas.features import (
+from anabranch.controller.feature_updates import UpgradeType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from anabranch.runtime.env import BadVersionError, CheckOp, NoNodeError, SessionState, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
     GROUP_COORDINATOR,
     LINEAGE_LEVEL,
@@ -31,6 +30,7 @@ from zk_schemas.features import (
     FinalizedFeature,
     IncompatibleFeaturesError,
 )
+from tests.controller_world import FakeBroker, World
 
 pytestmark = pytest.mark.trio
 HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}

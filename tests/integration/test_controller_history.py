@@ -9,15 +9,15 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.controller_world import FakeBroker, World
-from zk_schemas import paths
-from zk_schemas.topic import TopicZnode
 
 pytestmark = pytest.mark.trio
 INCREMENTAL, FULL = 1, 2

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
-from protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
 from tests.controller_world import World
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 

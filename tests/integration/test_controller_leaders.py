@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
 from tests.controller_world import World
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 PREFERRED, UNCLEAN = 0, 1

@@ -8,43 +8,43 @@ from typing import Any
 import pytest
 import trio
 
-from controller.active import ActiveController
-from controller.admin.dispatch import HANDLERS
-from controller.admin.outcome import Outcome
-from controller.events import AdminCall
-from controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.generated.alter_configs import AlterConfigsRequest
-from protocol.generated.alter_configs import AlterConfigsResource as WholeConfigs
-from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
-from protocol.generated.alter_partition_reassignments import (
+from anabranch.controller.active import ActiveController
+from anabranch.controller.admin.dispatch import HANDLERS
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.events import AdminCall
+from anabranch.controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_configs import AlterConfigsRequest
+from anabranch.protocol.generated.alter_configs import AlterConfigsResource as WholeConfigs
+from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.generated.create_topics import (
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.elect_leaders import ElectLeadersRequest
-from protocol.generated.incremental_alter_configs import (
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
-from protocol.generated.update_features import UpdateFeaturesRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import CreateOp, SessionState, SetOp, ZkConnectionError, ZkOp, ZkRequestTooLargeError
-from runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
+from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from anabranch.protocol.generated.update_features import UpdateFeaturesRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import CreateOp, SessionState, SetOp, ZkConnectionError, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
+from anabranch.zk_schemas import paths
 from tests.controller_world import World
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 TOPIC = 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.log_dir_event import LogDirEvent
 from tests.controller_world import World
-from zk_schemas import paths
-from zk_schemas.log_dir_event import LogDirEvent
 
 pytestmark = pytest.mark.trio
 

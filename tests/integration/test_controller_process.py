@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
-from runtime.channel import Channel
-from runtime.embedded_zookeeper import EmbeddedZookeeper
-from runtime.env import NoNodeError, ZkStore
-from runtime.real_trio import RealNetwork
-from runtime.zk_kazoo import open_zk
-from zk_schemas import paths
-from zk_schemas.controller import ControllerZnode, decode_controller_epoch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
+from anabranch.runtime.env import NoNodeError, ZkStore
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.zk_kazoo import open_zk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
 SESSION_TIMEOUT_MS = 2_000
@@ -40,7 +40,7 @@ def start(controller_id: int, zookeeper: str) -> subprocess.Popen[bytes]:
         "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
     }
     arguments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    return subprocess.Popen([sys.executable, "-m", "controller", *arguments])
+    return subprocess.Popen([sys.executable, "-m", "anabranch.controller", *arguments])
 
 
 async def elected(zk: ZkStore, other_than: int | None = None) -> ControllerZnode:
@@ -81,7 +81,7 @@ async def test_kill_9_hands_the_office_over(zookeeper: EmbeddedZookeeper) -> Non
 
 
 async def test_a_bad_key_ends_the_process_with_one_line() -> None:
-    command = [sys.executable, "-m", "controller", "--set", "controller.idd=1"]
+    command = [sys.executable, "-m", "anabranch.controller", "--set", "controller.idd=1"]
     ended = await trio.run_process(command, capture_stderr=True, check=False)
     assert ended.returncode == 2
     assert (

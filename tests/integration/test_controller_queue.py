@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_partitions import CreatePartitionsTopicResult
-from runtime.channel import Channel
-from runtime.env import ZkOp
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Layout, LineageEntry
 from tests.controller_world import World
 from tests.resize_states import (
     begun,
@@ -26,8 +28,6 @@ from tests.resize_states import (
     vacate,
 )
 from tests.resize_world import TOPIC, alter, configure, finished, hold_records, led_by, resized
-from zk_schemas import paths
-from zk_schemas.partition_state import Layout, LineageEntry
 
 pytestmark = pytest.mark.trio
 QUEUED = "The resize begins when the one before it is done: "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from tests.controller_world import World
 
 pytestmark = pytest.mark.trio

@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from protocol.generated.create_partitions import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import ZkOp
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
+from anabranch.zk_schemas.topic import LAYOUT_FIELDS
 from tests.controller_world import World
 from tests.resize_states import (
     befores,
@@ -45,9 +48,6 @@ from tests.resize_world import (
     resized,
     started,
 )
-from zk_schemas import paths
-from zk_schemas.partition_state import Before, Layout, LineageEntry
-from zk_schemas.topic import LAYOUT_FIELDS
 
 pytestmark = pytest.mark.trio
 

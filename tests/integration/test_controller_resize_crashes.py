@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
 from tests import lineage_mutations as rules_off
 from tests.controller_world import Log, World
 from tests.resize_world import TOPIC, Rules, alter, creation, finished, layouts_told
 from tests.sim import resize_mutations as off
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
@@ -35,7 +35,7 @@ MOST_POINTS = 60
 @pytest.fixture(autouse=True)
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each bump is a multi of its own."""
-    monkeypatch.setattr("controller.store.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
 
 
 async def start(nursery: trio.Nursery, operation: str) -> tuple[World, Rules]:

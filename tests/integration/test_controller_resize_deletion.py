@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_topics import CreateTopicsResponse
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreateTopicsResponse
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.delete_topic import DeleteTopic
+from anabranch.zk_schemas.partition_state import Layout, LineageEntry
 from tests.controller_world import World
 from tests.integration.test_controller_resize_crashes import OPERATIONS, disturb_at_request, kill_active, start
 from tests.resize_world import TOPIC, alter, creation, finished, resized
-from zk_schemas import paths
-from zk_schemas.delete_topic import DeleteTopic
-from zk_schemas.partition_state import Layout, LineageEntry
 
 pytestmark = pytest.mark.trio
 MOST_POINTS = 60
@@ -21,7 +21,7 @@ MOST_POINTS = 60
 @pytest.fixture(autouse=True)
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     """One partition's bump and its children go together, nothing else does."""
-    monkeypatch.setattr("controller.store.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
 
 
 async def deleted(world: World, nursery: trio.Nursery, operation: str, number: int, *, killed: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.controller_world import World
 from tests.resize_world import TOPIC, alter, finished, hold_records, resized
 

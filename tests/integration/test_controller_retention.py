@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.sim_clock import SimClock
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.zk_schemas import paths
 from tests.controller_world import Log, World
 from tests.resize_world import BROKERS, TOPIC, configure, resized
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.list_offsets import ListOffsetsRequest
-from protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Layout, LineageEntry
 from tests.controller_world import FakeBroker, World
 from tests.resize_states import (
     has_layout,
@@ -22,8 +24,6 @@ from tests.resize_states import (
     vacate,
 )
 from tests.resize_world import TOPIC, alter, configure, finished, hold_records, is_gone, led_by, resized
-from zk_schemas import paths
-from zk_schemas.partition_state import Layout, LineageEntry
 
 pytestmark = pytest.mark.trio
 

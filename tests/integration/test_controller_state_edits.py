@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.zk_schemas import paths
 from tests.controller_world import World
 from tests.resize_states import begun, release, vacate
 from tests.resize_world import TOPIC, alter, edit, finished, hold_records, led_by, resized
-from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 

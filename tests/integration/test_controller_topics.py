@@ -7,27 +7,27 @@ import logging
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_partitions import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from protocol.generated.create_topics import (
+from anabranch.protocol.generated.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import NoNodeError
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import NoNodeError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import NO_ID
 from tests.controller_world import World
-from zk_schemas import paths
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import NO_ID
 
 pytestmark = pytest.mark.trio
 

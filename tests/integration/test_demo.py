@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import iter_batches
+from anabranch.protocol.records import iter_batches
 
 pytestmark = pytest.mark.integration
 

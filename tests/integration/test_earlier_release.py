@@ -12,22 +12,22 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from anabranch import FeatureUpdate, KafkaError, UpgradeType
-from anabranch.sync import Admin, Consumer, Producer
-from anabranch.testing.processes import ProcessCluster, wait_for
-from protocol.errors import ErrorCode
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
     PartitionLeaderEpochsForPartitionsRequestPartition,
     PartitionLeaderEpochsForPartitionsRequestTopic,
 )
-from runtime.channel import Channel
-from runtime.real_trio import RealNetwork
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.sync import Admin, Consumer, Producer
+from anabranch.testing.processes import ProcessCluster, wait_for
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.earlier_release import recorded
 from tests.failures import controller_log, zookeeper
 from tests.releases import HIGHEST
-from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
 
 DEADLINE_S = 60.0
 RESIZED_ON = ("draining", "grown", "grown-again", "at-grow-losers-first", "at-shrink-sealed-first")

@@ -21,31 +21,37 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.log import producer_rebuild, time_search
-from broker.log.cold_reads import load_records
-from broker.log.compaction import KeyOffsets
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogManager, LogManagerConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.pieces import PIECE_BATCHES
-from broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
-from broker.log.producer_rebuild import catch_up
-from broker.log.segment import LogSegment
-from broker.log.slices import TimeSlice
-from broker.log.time_search import TimeSearch
-from broker.replication.fetcher import FetcherConfig, ReplicaFetcher
-from protocol import batch_builder, records
-from protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder, build_batch
-from protocol.batch_layout import SMALL_BODY_BYTES
-from protocol.compression import CompressionType, CorruptRecordError
-from protocol.errors import ErrorCode
-from protocol.generated.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import RecordBatch, iter_batches, set_base_offset
-from protocol.types import TopicPartition
-from runtime.real_trio import RealNetwork
-from runtime.sim_zk import FakeZk
+from anabranch.broker.log import producer_rebuild, time_search
+from anabranch.broker.log.cold_reads import load_records
+from anabranch.broker.log.compaction import KeyOffsets
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.pieces import PIECE_BATCHES
+from anabranch.broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
+from anabranch.broker.log.producer_rebuild import catch_up
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.log.time_search import TimeSearch
+from anabranch.broker.replication.fetcher import FetcherConfig, ReplicaFetcher
+from anabranch.protocol import batch_builder, records
+from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder, build_batch
+from anabranch.protocol.batch_layout import SMALL_BODY_BYTES
+from anabranch.protocol.compression import CompressionType, CorruptRecordError
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.sim_zk import FakeZk
 from tests.broker_harness import OneBroker, one_broker
 from tests.cold_disk import ColdDisk
 from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent, read_all

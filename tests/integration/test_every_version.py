@@ -9,84 +9,84 @@ from collections.abc import Callable, Iterator
 import pytest
 import trio
 
-from anabranch.testing.processes import ProcessCluster
-from protocol.api_keys import API, ApiKey
-from protocol.errors import ErrorCode
-from protocol.generated.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from protocol.generated.alter_partition_reassignments import (
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.generated.alter_replica_log_dirs import (
+from anabranch.protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.consumer_group_position import (
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
 )
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.describe_cluster import DescribeClusterRequest
-from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
-from protocol.generated.describe_log_dirs import DescribeLogDirsRequest
-from protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
-from protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.generated.find_coordinator import FindCoordinatorRequest
-from protocol.generated.heartbeat import HeartbeatRequest
-from protocol.generated.incremental_alter_configs import AlterableConfig as IncrementalConfig
-from protocol.generated.incremental_alter_configs import AlterConfigsResource as IncrementalResource
-from protocol.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
-from protocol.generated.init_producer_id import InitProducerIdRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.generated.offset_commit import (
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
+from anabranch.protocol.generated.describe_log_dirs import DescribeLogDirsRequest
+from anabranch.protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest
+from anabranch.protocol.generated.incremental_alter_configs import AlterableConfig as IncrementalConfig
+from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsResource as IncrementalResource
+from anabranch.protocol.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
+from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_delete import (
+from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from protocol.generated.offset_fetch import (
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
     PartitionLeaderEpochsForPartitionsRequestPartition,
     PartitionLeaderEpochsForPartitionsRequestTopic,
 )
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.generated.sync_group import SyncGroupRequest
-from protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
-from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from protocol.primitives import Message
-from runtime.channel import Channel
-from runtime.real_trio import RealNetwork
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.generated.sync_group import SyncGroupRequest
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
+from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.protocol.primitives import Message
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.testing.processes import ProcessCluster
 from tests.batches import batch_of
 from tests.topics import create_topic
 

@@ -18,9 +18,9 @@ import anyio
 import pytest
 
 from anabranch import Admin, NewTopic, Producer
+from anabranch.audit.discovery import discover, replica_files
+from anabranch.audit.manifest import MANIFEST_NAME, PARTIAL_NAME, Manifest
 from anabranch.testing.processes import ProcessCluster, wait_for
-from audit.discovery import discover, replica_files
-from audit.manifest import MANIFEST_NAME, PARTIAL_NAME, Manifest
 
 pytestmark = pytest.mark.integration
 
@@ -186,7 +186,7 @@ def test_several_exports_have_the_same_bytes_as_one(cluster: ProcessCluster, exp
 
 def test_the_audit_passes(exported: Path) -> None:
     pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
-    from audit.run import run_audit
+    from anabranch.audit.run import run_audit
 
     report = run_audit(exported, order_by="tsv:0")
     assert [str(violation) for check in report.checks for violation in check.violations] == []

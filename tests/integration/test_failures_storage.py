@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.client.errors import KafkaError as OurError
+from anabranch.protocol.errors import ErrorCode
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from client.errors import KafkaError as OurError
-from protocol.errors import ErrorCode
 from tests.failures import DEADLINE_S, numbered, read, wait_until_led, write
 from tests.topics import create_topic
 
@@ -155,7 +155,7 @@ def test_topic_configs_take_effect_at_once(single: ProcessCluster, fresh_name: C
 def start_broker(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "server.properties"
     path.write_text(text)
-    command = [sys.executable, "-m", "broker", "--config", str(path)]
+    command = [sys.executable, "-m", "anabranch.broker", "--config", str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=STARTUP_DEADLINE_S)
 
 

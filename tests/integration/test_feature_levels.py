@@ -10,27 +10,27 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.generated.offset_commit import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.records import iter_batches
-from runtime.sim_zk import FakeZk
-from tests.broker_harness import DEADLINE_S, OneBroker, one_broker
-from zk_schemas import paths
-from zk_schemas.features import (
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.records import iter_batches
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
     GROUP_COORDINATOR,
     Features,
     FeaturesStatus,
     FinalizedFeature,
 )
+from tests.broker_harness import DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio
 

@@ -14,20 +14,20 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log import producer_rebuild
-from broker.log.producer_rebuild import ProducerRebuild
-from broker.replication.isr import ReplicaProgress
-from broker.replication.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.broker.log import producer_rebuild
+from anabranch.broker.log.producer_rebuild import ProducerRebuild
+from anabranch.broker.replication.isr import ReplicaProgress
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.generated.produce import ProduceRequest
-from protocol.types import TopicPartition
-from runtime.channel import Channel
+from anabranch.protocol.generated.produce import ProduceRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
 from tests.broker_harness import DEADLINE_S
 from tests.layout_world import (
     FIRST,

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from anabranch.broker.coordinator.placement import partition_for
 from anabranch.testing.processes import ProcessCluster, wait_for
-from broker.coordinator.placement import partition_for
 from tests.topics import create_topic
 
 PARTITIONS = 6

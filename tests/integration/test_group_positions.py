@@ -11,25 +11,25 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_group_position import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
 )
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
-from protocol.generated.heartbeat import HeartbeatRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.generated.offset_commit import (
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.primitives import encode_versioned
-from runtime.channel import Channel
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.primitives import encode_versioned
+from anabranch.runtime.channel import Channel
 from tests.broker_harness import DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio

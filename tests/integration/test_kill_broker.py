@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.protocol.records import iter_batches
 from anabranch.testing.processes import ProcessCluster, wait_for
-from protocol.records import iter_batches
 from tests.load import DEADLINE_S, Load, in_sync
 from tests.topics import create_topic
 

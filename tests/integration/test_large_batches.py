@@ -9,19 +9,19 @@ import pytest
 import trio
 import trio.testing
 
-from broker import large_batches
-from broker.log.slices import TimeSlice
-from broker.replication import layout as layouts
-from ordered_resize.layout import Layout
-from protocol import records as protocol_records
-from protocol.batch_builder import build_batch
-from protocol.compression import CompressionType
-from protocol.errors import ErrorCode
-from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
-from runtime.channel import Channel
+from anabranch.broker import large_batches
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.replication import layout as layouts
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol import records as protocol_records
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
 from tests.broker_harness import DEADLINE_S, OneBroker, one_broker
 from tests.layout_world import GROWN, UNTAGGED, broker_of, key_of
 from tests.loop_probe import LoopProbe

@@ -12,31 +12,35 @@ import pytest
 import trio
 import trio.testing
 
-from broker import large_requests, metadata_cache
-from broker.handlers import controller_requests, fetch, log_dirs, metadata
-from broker.handlers.fetch_read import FetchRead
-from broker.large_requests import NAMED
-from broker.log.slices import TimeSlice
-from broker.replication.replica_manager import ReplicaManager
-from protocol import steps
-from protocol.api_keys import ApiKey
-from protocol.batch_builder import build_batch
-from protocol.errors import ErrorCode
-from protocol.generated.alter_replica_log_dirs import (
+from anabranch.broker import large_requests, metadata_cache
+from anabranch.broker.handlers import controller_requests, fetch, log_dirs, metadata
+from anabranch.broker.handlers.fetch_read import FetchRead
+from anabranch.broker.large_requests import NAMED
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.protocol import steps
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
-from protocol.types import TopicPartition
-from runtime import pauses
-from runtime.channel import Channel
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime import pauses
+from anabranch.runtime.channel import Channel
 from tests.broker_harness import DEADLINE_S, one_broker
 from tests.loop_probe import LoopProbe
 
@@ -55,7 +59,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pauses, "STEPS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 128)
     monkeypatch.setattr(pauses, "MANY_ITEMS", FEW)
-    monkeypatch.setattr("broker.connection.MANY_ITEMS", FEW)
+    monkeypatch.setattr("anabranch.broker.connection.MANY_ITEMS", FEW)
     monkeypatch.setattr(TimeSlice, "due", lambda work: True)
 
 

@@ -10,30 +10,35 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.identity_file import IdentityFile
-from broker.log.partition_log import AppendOrigin
-from broker.log.slices import TimeSlice
-from ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_COMMIT
-from protocol.errors import ErrorCode
-from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.generated.fetch import FetchRequest
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.identity_file import IdentityFile
+from anabranch.broker.log.partition_log import AppendOrigin
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.fetch import FetchRequest
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
     PartitionLeaderEpochsForPartitionsRequestPartition,
     PartitionLeaderEpochsForPartitionsRequestTopic,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponseTopic as LineageTopic,
 )
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.os_files import OsStorage
-from runtime.sim_zk import FakeSession, FakeZk
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.os_files import OsStorage
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.broker_harness import BROKER_ID, DEADLINE_S
 from tests.layout_world import (
     FIRST,
@@ -48,11 +53,6 @@ from tests.layout_world import (
     of_producer,
     produce_request,
 )
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.partition_state import Layout as StoredLayout
-from zk_schemas.partition_state import LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
 
 pytestmark = pytest.mark.trio
 

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.cli.topic_view import describe_topics
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.processes import ProcessCluster, wait_for
-from protocol.errors import ErrorCode
-from protocol.key_placement import place, positive_hash
 
 pytestmark = pytest.mark.integration
 

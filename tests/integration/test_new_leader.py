@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import trio
 
-from broker.log.log_manager import LogManager
-from protocol.errors import ErrorCode
-from protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.broker.log.log_manager import LogManager
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.batches import batch_of
 from tests.broker_harness import BROKER_ID, OneBroker, one_broker
 

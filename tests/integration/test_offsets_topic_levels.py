@@ -7,20 +7,24 @@ from pathlib import Path
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.offset_commit import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from protocol.primitives import read_version
-from protocol.records import iter_batches
-from protocol.topic_names import OFFSETS_TOPIC
-from runtime.sim_zk import FakeZk
+from anabranch.protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from anabranch.protocol.primitives import read_version
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, Features, FinalizedFeature
 from tests.broker_harness import DEADLINE_S, OneBroker, one_broker
-from zk_schemas import paths
-from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, Features, FinalizedFeature
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
 NONE, LOADING = ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

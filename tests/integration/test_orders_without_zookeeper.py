@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from runtime.sim_zk import FakeSession
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.runtime.sim_zk import FakeSession
 from tests.broker_harness import BROKER_ID, one_broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.trio]

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.partition_log import AppendOrigin
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_COMMIT
-from protocol.errors import ErrorCode
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.broker.log.partition_log import AppendOrigin
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.records import iter_batches
-from protocol.types import TopicPartition
-from runtime.sim_zk import FakeZk
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_zk import FakeZk
 from tests.broker_harness import BROKER_ID
 from tests.layout_world import GROWN, Broker, broker_of
 

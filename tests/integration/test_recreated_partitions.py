@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from tests.controller_world import Log, World
 from tests.integration.test_controller_resize_crashes import kill_active
 from tests.resize_world import TOPIC, edit, finished, hold_records, resized

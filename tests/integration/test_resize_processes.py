@@ -18,14 +18,14 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError
 
 from anabranch import Admin, KafkaError
+from anabranch.protocol.errors import ErrorCode
 from anabranch.testing.processes import ProcessCluster, wait_for
-from protocol.errors import ErrorCode
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Layout, PartitionState
 from tests.failures import controller_log, zookeeper
 from tests.load import Load
 from tests.resizes import create_resizable, is_settled, resize, with_admin
 from tests.topics import create_topic
-from zk_schemas import paths
-from zk_schemas.partition_state import Layout, PartitionState
 
 pytestmark = pytest.mark.integration
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.zk_schemas import paths
 from tests.controller_world import World
 from tests.resize_world import BROKERS, TOPIC, creation, hold_records, is_gone, resized, started
-from zk_schemas import paths
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
 

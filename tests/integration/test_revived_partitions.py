@@ -8,22 +8,22 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.partition_log import AppendOrigin
-from broker.replication.isr import ReplicaProgress
-from broker.replication.partition import Partition
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_COMMIT
-from protocol.errors import ErrorCode
-from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.broker.log.partition_log import AppendOrigin
+from anabranch.broker.replication.isr import ReplicaProgress
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.records import iter_batches
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.sim_zk import FakeZk
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.sim_zk import FakeZk
 from tests.broker_harness import BROKER_ID, DEADLINE_S
 from tests.layout_world import (
     FIRST,

@@ -72,12 +72,12 @@ def test_a_worker_without_the_package_is_named(tmp_path: Path, master: str) -> N
     venv.create(bare, symlinks=True)
     (site,) = (bare / "lib").glob("python*/site-packages")
     (site / "others.pth").write_text(f"{SPARK_HOME.parent}\n")
-    program.write_text("import sys\nfrom audit.run import run_audit\nrun_audit(sys.argv[1], master=None)\n")
+    program.write_text("import sys\nfrom anabranch.audit.run import run_audit\nrun_audit(sys.argv[1], master=None)\n")
     settings = [f"spark.executorEnv.PATH={bare / 'bin'}:{os.environ['PATH']}", "spark.task.maxFailures=1"]
     here = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     said = submit(master, program, str(export), settings=settings, PYSPARK_PYTHON="python3", PATH=here)
     assert said.startswith("exit status 1")
-    assert "a Spark worker has no Python module 'audit': pip install 'anabranch[audit]' on every worker" in said
+    assert "a Spark worker has no Python module 'anabranch': pip install 'anabranch[audit]' on every worker" in said
 
 
 def test_a_program_given_to_spark_submit_reads_segments_and_the_live_log(

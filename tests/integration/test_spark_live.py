@@ -25,14 +25,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
 
+from anabranch.audit.run import spark_session
 from anabranch.cli.main import main
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
 from anabranch.spark import register
 from anabranch.sync import Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
-from audit.run import spark_session
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
 from tests.resizes import create_resizable, is_settled, resize, with_admin
 from tests.topics import create_topic
 
@@ -338,7 +338,7 @@ def test_the_readmes_spark_section_line_by_line(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANABRANCH_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
-    monkeypatch.setattr("audit.run.spark_session", lambda *_, **__: contextlib.nullcontext(spark))
+    monkeypatch.setattr("anabranch.audit.run.spark_session", lambda *_, **__: contextlib.nullcontext(spark))
     partitions = spark.conf.get("spark.sql.shuffle.partitions")
     for line in lines:
         program, *arguments = shlex.split(line, comments=True)

@@ -6,15 +6,15 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.batch_builder import build_batch
-from protocol.errors import ErrorCode
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.generated.update_metadata import StockProducersOfTopic
-from protocol.records import iter_batches
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.real_trio import RealNetwork
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.real_trio import RealNetwork
 from tests.broker_harness import DEADLINE_S
 from tests.layout_world import TOPIC_ID, UNTAGGED, Broker, key_of, keyed, produce_request
 

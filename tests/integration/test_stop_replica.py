@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from broker.log.slices import TimeSlice
-from protocol.errors import ErrorCode
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.stop_replica import (
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaPartitionV0,
     StopReplicaRequest,
     StopReplicaTopicState,
     StopReplicaTopicV1,
 )
-from protocol.types import TopicPartition
-from runtime.sim_zk import FakeZk
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_zk import FakeZk
 from tests.broker_harness import OneBroker, one_broker
 from tests.layout_world import FIRST, TOPIC_ID, Broker, broker_of, produce_request
 

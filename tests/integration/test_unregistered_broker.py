@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 import trio
 
-from broker.config import BrokerConfig
-from broker.process import run
-from protocol.errors import ErrorCode
-from protocol.generated.leader_and_isr import (
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.process import run
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.channel import Channel
-from runtime.env import Env, ZkOp
-from runtime.sim_clock import SimClock
-from runtime.sim_network import SimFabric
-from runtime.sim_storage import SimDisk
-from runtime.sim_zk import FakeZk
-from zk_schemas import paths
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Env, ZkOp
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_storage import SimDisk
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
 
 pytestmark = pytest.mark.trio
 

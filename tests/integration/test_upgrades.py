@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from anabranch import ErrorCode, FeatureUpdate, KafkaError, UpgradeType
+from anabranch.client.admin_types import NewTopic
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from client.admin_types import NewTopic
+from anabranch.zk_schemas.features import GROUP_COORDINATOR, ORDERED_RESIZE
 from tests.keyed_load import KeyedLoad
 from tests.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as, set_release
-from zk_schemas.features import GROUP_COORDINATOR, ORDERED_RESIZE
 
 DEADLINE_S = 60.0
 TOPIC, GROUP = "events", "readers"

@@ -23,9 +23,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.key_placement import positive_hash
 from anabranch.sync import Producer
-from protocol.errors import ErrorCode
-from protocol.key_placement import positive_hash
 from tests.interop.clients import Item
 from tests.interop.stock_clients import PRODUCERS
 from tests.resizes import create_resizable, is_settled, resize

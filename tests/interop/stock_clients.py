@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from protocol.errors import ErrorCode
-from protocol.key_placement import positive_hash
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.key_placement import positive_hash
 from tests.interop.clients import Item
 
 METADATA_MAX_AGE_MS = 1_000

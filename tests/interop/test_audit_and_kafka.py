@@ -8,15 +8,15 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from audit.discovery import discover
+from anabranch.audit.discovery import discover
+from anabranch.protocol.compression import CompressionType
 from bench.kafka_peer import KafkaCluster, PeerUnavailable, kafka_jars, run_tool
-from protocol.compression import CompressionType
 from tests.audit_samples import write_sample
 from tests.interop.dumps import assert_both_print_the_same
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
-from audit.run import audit_with, spark_session
+from anabranch.audit.run import audit_with, spark_session
 
 pytestmark = pytest.mark.interop
 

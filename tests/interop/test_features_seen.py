@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from anabranch import FeatureUpdate, UpgradeType
+from anabranch.protocol.key_placement import positive_hash
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from protocol.key_placement import positive_hash
+from anabranch.zk_schemas.features import ORDERED_RESIZE
 from tests.interop.clients import LIBRARIES, ClientLibrary, Item, unavailable
 from tests.interop.java_programs import java_command
 from tests.interop.test_other_clients import DEADLINE_S, PARTITIONS, PROGRAMS, Program
 from tests.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as
 from tests.topics import create_topic
-from zk_schemas.features import ORDERED_RESIZE
 
 pytestmark = pytest.mark.interop
 

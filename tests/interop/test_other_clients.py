@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.protocol.key_placement import positive_hash
 from anabranch.testing.cluster import Cluster
-from protocol.key_placement import positive_hash
 from tests.interop.clients import CODECS, LIBRARIES, Item
 from tests.interop.groups import Member, check_join_leave_and_crash
 from tests.topics import create_topic

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from anabranch.protocol.key_placement import positive_hash
 from anabranch.testing.cluster import Cluster
-from protocol.key_placement import positive_hash
 from tests.interop.clients import CODECS, LIBRARIES, Item, unavailable
 from tests.topics import create_topic
 

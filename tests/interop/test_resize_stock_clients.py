@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from anabranch import Admin
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
-from protocol.errors import ErrorCode
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
 from tests.interop.clients import LIBRARIES, Item
 from tests.interop.stock_clients import PRODUCERS, STRANDED, GroupReader, KeyedLoad, all_stock_clients
 from tests.resizes import create_resizable, is_settled, resize

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
-from protocol.key_placement import place, positive_hash
 from tests.interop.flood import KEYS
 from tests.interop.java_programs import java_command
 from tests.interop.test_other_clients import go_program

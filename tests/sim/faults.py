@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 
 import trio
 
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import Fault
 from tests.sim.recording import Recorder, now_ms
 from tests.sim_cluster import SESSION_TIMEOUT_MS, SimCluster
-from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
 
 BROKERS = (1, 2, 3)
 CONTROLLERS = (1000, 1001)

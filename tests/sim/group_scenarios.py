@@ -10,12 +10,13 @@ from typing import Any
 
 import trio
 
-from client import Consumer
-from client.assignors.range import RangeAssignor
-from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
-from protocol.generated.offset_commit import OffsetCommitRequest
-from protocol.generated.offset_fetch import OffsetFetchRequest
-from protocol.types import TopicPartition
+from anabranch.client import Consumer
+from anabranch.client.assignors.range import RangeAssignor
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import PartitionState
 from tests.history.events import (
     Assigned,
     Committed,
@@ -33,7 +34,6 @@ from tests.sim.members import GROUP, generation_of
 from tests.sim.recording import now_ms
 from tests.sim.scenes import TOPIC, Scene
 from tests.sim_cluster import SimCluster
-from zk_schemas.partition_state import PartitionState
 
 PARENT, CHILD = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LITTLE_S = 4.0

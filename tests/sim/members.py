@@ -8,9 +8,9 @@ from typing import Any
 
 import trio
 
-from client import Consumer
-from client.errors import KafkaError
-from protocol.types import TopicPartition
+from anabranch.client import Consumer
+from anabranch.client.errors import KafkaError
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import Assigned, Fault, KeysFlushed, KeysLoaded, OrderedGroup, Polled, Revoked
 from tests.history.key_states import KeyStates
 from tests.sim.recording import Recorder, now_ms

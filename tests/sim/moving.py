@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import trio
 
-from broker.node import Node
-from client import NewTopic, Producer
-from client.admin import Admin
-from client.errors import KafkaError
-from controller.senders import Senders
-from protocol.errors import ErrorCode
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.sim_scheduler import run_deterministic
+from anabranch.broker.node import Node
+from anabranch.client import NewTopic, Producer
+from anabranch.client.admin import Admin
+from anabranch.client.errors import KafkaError
+from anabranch.controller.senders import Senders
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim.faults import BROKERS, CONTROLLERS, Faults, partition_states, wait_until_whole
 from tests.sim.recording import Recorder, log_end, replica_events, stored_values

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator import leadership
-from broker.coordinator.durable import DurableState
-from broker.handlers.fetch_read import FetchRead
-from broker.log.producer_state import ProducerState
-from broker.replication import isr
-from broker.replication.delayed_produce import AwaitedAppend
-from broker.replication.fetcher import ReplicaFetcher
-from broker.replication.partition import Partition
+from anabranch.broker.coordinator import leadership
+from anabranch.broker.coordinator.durable import DurableState
+from anabranch.broker.handlers.fetch_read import FetchRead
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.replication import isr
+from anabranch.broker.replication.delayed_produce import AwaitedAppend
+from anabranch.broker.replication.fetcher import ReplicaFetcher
+from anabranch.broker.replication.partition import Partition
 
 Patch = pytest.MonkeyPatch
 

@@ -8,16 +8,19 @@ from typing import Any
 
 import trio
 
-from broker.log.batch_reader import BatchReader
-from client.consumer import Consumer
-from client.coordinator_link import CoordinatorLink
-from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
-from protocol.generated.heartbeat import HeartbeatResponse
-from protocol.generated.join_group import JoinGroupRequest
-from protocol.generated.offset_commit import OffsetCommitRequest
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
-from runtime.sim_storage import SimDisk, SimStorage
+from anabranch.broker.log.batch_reader import BatchReader
+from anabranch.client.consumer import Consumer
+from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionResponse,
+)
+from anabranch.protocol.generated.heartbeat import HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupRequest
+from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_storage import SimDisk, SimStorage
 from tests.commits import record_commits
 from tests.history.events import (
     UNKNOWN,

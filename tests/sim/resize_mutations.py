@@ -10,31 +10,31 @@ from typing import Any
 import pytest
 import trio
 
-from broker.coordinator import offsets, positions
-from broker.handlers import offset_for_leader_epoch, produce
-from broker.handlers.fetch_read import FetchRead
-from broker.log.producer_state import ProducerState
-from broker.replication.delayed_produce import AwaitedRefusal
-from broker.replication.layout import UNKNOWN
-from broker.replication.partition import Partition
-from client.accumulator import Accumulator
-from client.listener import PartitionKeyListener
-from client.ordered_delivery.delivery import OrderedDelivery
-from client.replacement import replace_records
-from client.sender import Sender
-from client.topic_placement import TopicPlacement, layout_of
-from controller import request_batch
-from controller.resize import view
-from controller.store import GuardedStore
-from ordered_resize import lineage, resize, snapshot
-from ordered_resize.layout import Layout, Moves, moves
-from ordered_resize.snapshot import Snapshot
-from protocol.key_placement import parent
-from protocol.types import TopicPartition
-from runtime.env import DeleteOp
+from anabranch.broker.coordinator import offsets, positions
+from anabranch.broker.handlers import offset_for_leader_epoch, produce
+from anabranch.broker.handlers.fetch_read import FetchRead
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.replication.delayed_produce import AwaitedRefusal
+from anabranch.broker.replication.layout import UNKNOWN
+from anabranch.broker.replication.partition import Partition
+from anabranch.client.accumulator import Accumulator
+from anabranch.client.listener import PartitionKeyListener
+from anabranch.client.ordered_delivery.delivery import OrderedDelivery
+from anabranch.client.replacement import replace_records
+from anabranch.client.sender import Sender
+from anabranch.client.topic_placement import TopicPlacement, layout_of
+from anabranch.controller import request_batch
+from anabranch.controller.resize import view
+from anabranch.controller.store import GuardedStore
+from anabranch.ordered_resize import lineage, resize, snapshot
+from anabranch.ordered_resize.layout import Layout, Moves, moves
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.key_placement import parent
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import DeleteOp
+from anabranch.zk_schemas.topic import TopicZnode
 from tests import lineage_mutations as rules
 from tests.sim.mutations import Mutation
-from zk_schemas.topic import TopicZnode
 
 Patch = pytest.MonkeyPatch
 ORDER = ("promise",)

@@ -12,13 +12,13 @@ from typing import Any
 
 import trio
 
-from client import Producer
-from client.errors import KafkaError
+from anabranch.client import Producer
+from anabranch.client.errors import KafkaError
+from anabranch.zk_schemas.partition_state import Layout
 from tests.history.events import Acked, NotWritten, Sent
 from tests.sim.faults import BROKERS, CONTROLLERS
 from tests.sim.recording import now_ms
 from tests.sim.scenes import LIMIT_S, TOPIC, Scene
-from zk_schemas.partition_state import Layout
 
 LITTLE_S = 3.0
 LONG = 60

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 
 import trio
 
-from client.admin import Admin
-from client.errors import KafkaError
-from ordered_resize.marked import DRAIN_KEY
-from protocol.batch_builder import build_batch
-from protocol.errors import ErrorCode
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
-from runtime.channel import Channel
+from anabranch.client.admin import Admin
+from anabranch.client.errors import KafkaError
+from anabranch.ordered_resize.marked import DRAIN_KEY
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.zk_schemas.partition_state import Layout
 from tests.history.events import Acked, Fault, LayoutAsked, NotWritten, Sent
 from tests.sim.recording import Recorder, now_ms
 from tests.sim.topic_watch import TopicWatch
 from tests.sim_cluster import BROKER_PORT, SimCluster
-from zk_schemas.partition_state import Layout
 
 MOST = 8
 _PRODUCE_VERSION = 9

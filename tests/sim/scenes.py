@@ -12,16 +12,18 @@ from functools import partial
 
 import trio
 
-from client.admin import Admin, NewTopic
-from client.admin_types import PartitionHold
-from client.errors import KafkaError
-from protocol.batch_builder import build_batch
-from protocol.errors import ErrorCode
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.key_placement import place, positive_hash
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.sim_scheduler import run_deterministic
+from anabranch.client.admin import Admin, NewTopic
+from anabranch.client.admin_types import PartitionHold
+from anabranch.client.errors import KafkaError
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.sim_scheduler import run_deterministic
+from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.checks import check_history
 from tests.history.events import Acked, Drained, LayoutAsked, NotWritten, Sent
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
@@ -29,8 +31,6 @@ from tests.sim.members import GROUP, Group, GroupLoad
 from tests.sim.recording import Recorder, log_end, now_ms, replica_events, stored_values
 from tests.sim.topic_watch import TopicWatch
 from tests.sim_cluster import BROKER_PORT, SimCluster
-from zk_schemas.partition_state import Layout, PartitionState
-from zk_schemas.topic import TopicZnode
 
 TOPIC = "t"
 LIMIT_S = 60.0

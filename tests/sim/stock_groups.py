@@ -13,18 +13,18 @@ from typing import Any
 
 import trio
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.generated.find_coordinator import FindCoordinatorRequest
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.offset_commit import (
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from protocol.records import iter_batches
-from runtime.channel import Channel
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from anabranch.protocol.records import iter_batches
+from anabranch.runtime.channel import Channel
 from tests.sim.scenes import TOPIC, Scene
 from tests.sim_cluster import BROKER_PORT
 

@@ -12,14 +12,15 @@ from functools import partial
 import pytest
 import trio
 
-from broker.node import Node
-from client import Consumer, ConsumerRecord, Producer
-from ordered_resize import tombstones
-from ordered_resize.lineage import EVERY_EPOCH
-from ordered_resize.marked import Marked
-from protocol.key_placement import MOVED_HEADER
-from protocol.types import TopicPartition
-from runtime.sim_scheduler import run_deterministic
+from anabranch.broker.node import Node
+from anabranch.client import Consumer, ConsumerRecord, Producer
+from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.ordered_resize.marked import Marked
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_scheduler import run_deterministic
+from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.history import promise_checks, resize_checks
 from tests.history.events import Acked, Sent
 from tests.history.index import History
@@ -28,7 +29,6 @@ from tests.sim.faults import BROKERS
 from tests.sim.recording import log_end, now_ms, replica_events, stored_batches, stored_values
 from tests.sim.scenes import TOPIC, Scene
 from tests.sim_cluster import SimCluster
-from zk_schemas.partition_state import LineageEntry
 
 KEYS = [f"key-{number}" for number in range(24)]
 COUNTS = (4, 8, 3, 6)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import trio
 
-from client import Admin, NewTopic, Producer
-from client.partitioner import cached_hash, cached_place
-from runtime.sim_scheduler import run_deterministic
+from anabranch.client import Admin, NewTopic, Producer
+from anabranch.client.partitioner import cached_hash, cached_place
+from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim_cluster import SimCluster
 
 ROOT = Path(__file__).parents[2]

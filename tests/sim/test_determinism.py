@@ -12,10 +12,10 @@ import trio
 import trio._core._run as trio_run
 import trio.testing
 
-from runtime.sim_clock import EPOCH_MS, SimClock
-from runtime.sim_network import SimFabric, SimNetwork
-from runtime.sim_scheduler import SchedulerChangedError, SimTasks, run_deterministic
-from runtime.sim_zk import FakeZk
+from anabranch.runtime.sim_clock import EPOCH_MS, SimClock
+from anabranch.runtime.sim_network import SimFabric, SimNetwork
+from anabranch.runtime.sim_scheduler import SchedulerChangedError, SimTasks, run_deterministic
+from anabranch.runtime.sim_zk import FakeZk
 
 PORT = 9092
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "5"))

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from client.admin import Admin, NewTopic
-from client.consumer import Consumer
-from client.producer import Producer
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
-from runtime.sim_scheduler import run_deterministic
+from anabranch.client.admin import Admin, NewTopic
+from anabranch.client.consumer import Consumer
+from anabranch.client.producer import Producer
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_scheduler import run_deterministic
+from anabranch.zk_schemas.partition_state import PartitionState
 from tests.sim_cluster import SimCluster
-from zk_schemas.partition_state import PartitionState
 
 TOPIC, PARTITIONS, GROUP = "t", 3, "g"
 LIMIT_S = 120.0

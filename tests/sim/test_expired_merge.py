@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from runtime.sim_scheduler import run_deterministic
+from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim.resize_mutations import what_is_empty_is_removed_unflushed
 from tests.sim.test_unseen_merge import LITTLE_S, LONG_S, MARKED, SURVIVOR, UnseenMerge

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import trio
 
-from broker.coordinator import offsets, position_poll, rebalance
-from broker.coordinator.group import Group
-from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.positions import answer_if_news
-from client.coordinator import GroupCoordinator
-from client.coordinator_link import CoordinatorLink
-from client.errors import KafkaError
-from client.listener import PartitionKeyListener
-from client.ordered_delivery.reports import Reports
-from ordered_resize.facts import Facts
-from protocol.errors import ErrorCode
-from runtime.sim_scheduler import run_deterministic
+from anabranch.broker.coordinator import offsets, position_poll, rebalance
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.positions import answer_if_news
+from anabranch.client.coordinator import GroupCoordinator
+from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.client.errors import KafkaError
+from anabranch.client.listener import PartitionKeyListener
+from anabranch.client.ordered_delivery.reports import Reports
+from anabranch.ordered_resize.facts import Facts
+from anabranch.protocol.errors import ErrorCode
+from anabranch.runtime.sim_scheduler import run_deterministic
 from tests import lineage_mutations as rules
 from tests.history.checks import check_history
 from tests.sim import group_scenarios as scenarios

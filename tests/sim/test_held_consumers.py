@@ -12,16 +12,16 @@ from functools import partial
 import pytest
 import trio
 
-from broker import consumer_holds, topic_holds
-from broker.coordinator import readers
-from broker.coordinator.counted import Creation
-from broker.metadata_cache import MetadataCache
-from ordered_resize import lineage
-from ordered_resize.facts import Facts
-from ordered_resize.hold import Obstacle, Reader, Requirements
-from ordered_resize.lineage import EVERY_EPOCH
-from protocol.types import TopicPartition
-from runtime.sim_scheduler import run_deterministic
+from anabranch.broker import consumer_holds, topic_holds
+from anabranch.broker.coordinator import readers
+from anabranch.broker.coordinator.counted import Creation
+from anabranch.broker.metadata_cache import MetadataCache
+from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.facts import Facts
+from anabranch.ordered_resize.hold import Obstacle, Reader, Requirements
+from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, GroupScene
 from tests.sim.scenes import TOPIC
 from tests.sim.stock_groups import LATEST, StockGroup

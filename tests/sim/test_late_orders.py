@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from broker.lineages import NOTHING_READ, Lineages
-from broker.replication.replica_manager import ReplicaManager, _Ended
-from controller.resize import steps
-from protocol.types import TopicPartition
+from anabranch.broker.lineages import NOTHING_READ, Lineages
+from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
+from anabranch.controller.resize import steps
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import Layout
 from tests.lineage_mutations import (
     a_partition_that_comes_again_begins_at_epoch_0,
     batches_newer_than_what_was_read_are_delivered,
 )
 from tests.sim.faults import BROKERS
 from tests.sim.scenes import TOPIC, Scene, stage
-from zk_schemas.partition_state import Layout
 
 Patch = pytest.MonkeyPatch
 SwitchOff = Callable[[Patch], None]

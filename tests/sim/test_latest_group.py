@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
-from client import Consumer
-from runtime.sim_scheduler import run_deterministic
+from anabranch.client import Consumer
+from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, PARENT, GroupScene
 from tests.sim.scenes import TOPIC
 from tests.sim_cluster import SimCluster

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator import leadership
-from broker.coordinator.durable import DurableState
+from anabranch.broker.coordinator import leadership
+from anabranch.broker.coordinator.durable import DurableState
 from tests.history.events import EXPIRED, Assigned, Fault, Polled, StoredBatch
 from tests.sim.members import GROUP
 from tests.sim.test_cluster import FIRST_SEED, keeps_its_promises

@@ -12,14 +12,14 @@ from functools import partial
 import pytest
 import trio
 
-from broker.log.partition_log import PartitionLog
-from broker.log.retention import NOTHING_HELD, Hold
-from broker.replication.partition import Partition
-from broker.retention_holds import RetentionHolds
-from client.admin import NewTopic
-from controller.resize import holds
-from protocol.types import TopicPartition
-from runtime.sim_scheduler import run_deterministic
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.retention import NOTHING_HELD, Hold
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.retention_holds import RetentionHolds
+from anabranch.client.admin import NewTopic
+from anabranch.controller.resize import holds
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
 from tests.sim.scenes import LIMIT_S, TOPIC, Scene
 from tests.sim_cluster import SimCluster

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.zk_schemas.partition_state import Layout
 from tests.lineage_mutations import no_recursion
 from tests.sim.resize_mutations import (
     gainers_wait_for_nobody,
@@ -17,7 +18,6 @@ from tests.sim.resize_mutations import (
     nothing_is_waited_for,
 )
 from tests.sim.scenes import Scene, stage
-from zk_schemas.partition_state import Layout
 
 Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from broker.handlers import controller_requests
-from broker.replication import replica_manager
-from broker.replication.replica_manager import ReplicaManager, _Ended
-from protocol.errors import ErrorCode
+from anabranch.broker.handlers import controller_requests
+from anabranch.broker.replication import replica_manager
+from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
+from anabranch.protocol.errors import ErrorCode
 from tests.sim.moving import Moved, move_around
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "8"))

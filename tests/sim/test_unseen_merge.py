@@ -16,16 +16,17 @@ from typing import Any
 import pytest
 import trio
 
-from broker.coordinator import position_poll
-from client import Consumer
-from client.cluster import TopicInfo
-from client.ordered_delivery.gates import TopicGates
-from ordered_resize import lineage
-from ordered_resize.facts import Facts
-from ordered_resize.gate import Gate
-from ordered_resize.lineage import Loaded
-from protocol.types import TopicPartition
-from runtime.sim_scheduler import run_deterministic
+from anabranch.broker.coordinator import position_poll
+from anabranch.client import Consumer
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.ordered_delivery.gates import TopicGates
+from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.facts import Facts
+from anabranch.ordered_resize.gate import Gate
+from anabranch.ordered_resize.lineage import Loaded
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_scheduler import run_deterministic
+from anabranch.zk_schemas.partition_state import PartitionState
 from tests import lineage_mutations as rules
 from tests.history.checks import check_history
 from tests.history.events import (
@@ -44,7 +45,6 @@ from tests.sim.members import GROUP, generation_of
 from tests.sim.recording import now_ms
 from tests.sim.scenes import TOPIC, Scene
 from tests.sim_cluster import SimCluster
-from zk_schemas.partition_state import PartitionState
 
 Patch = pytest.MonkeyPatch
 SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

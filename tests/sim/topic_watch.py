@@ -8,19 +8,19 @@ from typing import Any
 
 import msgspec
 
-from broker.log.partition_log import PartitionLog
-from protocol.compression import CorruptRecordError
-from protocol.types import TopicPartition
-from runtime.sim_zk_tree import Change
-from runtime.sim_zk_tree import Event as ZkEvent
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_zk_tree import Change
+from anabranch.runtime.sim_zk_tree import Event as ZkEvent
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Removed, Replica, StoredBatch
 from tests.sim.faults import BROKERS
 from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches, stored_event
 from tests.sim_cluster import SimCluster
 from tests.topic_lives import TopicLives
-from zk_schemas import paths
-from zk_schemas.partition_state import Layout, PartitionState
-from zk_schemas.topic import TopicZnode
 
 _Life = tuple[TopicPartition, int]
 

@@ -8,19 +8,19 @@ from functools import partial
 
 import trio
 
-from client import NewTopic, Producer
-from client.admin import Admin
-from client.errors import KafkaError
-from client.producer_batch import RecordHandle
-from protocol.errors import ErrorCode
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.types import TopicPartition
-from runtime.channel import Channel
+from anabranch.client import NewTopic, Producer
+from anabranch.client.admin import Admin
+from anabranch.client.errors import KafkaError
+from anabranch.client.producer_batch import RecordHandle
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.zk_schemas import paths
 from tests.history.events import Acked, NotWritten, Sent, WatermarkSeen
 from tests.sim.members import GroupLoad
 from tests.sim.recording import Recorder, now_ms
 from tests.sim_cluster import BROKER_PORT, SimCluster
-from zk_schemas import paths
 
 _LIST_OFFSETS_VERSION = 6
 _LATEST = -1

@@ -14,7 +14,7 @@ import trio
 
 from anabranch.local.ports import held_port
 from anabranch.local.supervisor import Child
-from runtime.embedded_zookeeper import EmbeddedZookeeper
+from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
 from tests.soak.network import HOST, FaultyNetwork
 
 ZOOKEEPER = "zookeeper"

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from broker.log.checkpoint_files import MalformedFileError, decode_offsets, decode_partition_metadata
-from broker.log.paths import (
+from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_offsets, decode_partition_metadata
+from anabranch.broker.log.paths import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
@@ -18,8 +18,8 @@ from broker.log.paths import (
     offset_of,
     parse_directory_name,
 )
-from protocol.records import RecordBatch, iter_batches
-from protocol.types import TopicPartition
+from anabranch.protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.types import TopicPartition
 from tests.history.events import UNKNOWN, Event, Replica, StoredBatch
 from tests.soak.workload import value_id
 

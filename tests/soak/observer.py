@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import trio
 
 from anabranch import Admin
-from client.errors import KafkaError
-from protocol.errors import ErrorCode
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.types import TopicPartition
-from runtime.channel import Channel
-from runtime.real_trio import RealNetwork
+from anabranch.client.errors import KafkaError
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.real_trio import RealNetwork
 from tests.history.events import OffsetFetched, WatermarkSeen
 from tests.soak.cluster import SoakCluster
 from tests.soak.network import HOST

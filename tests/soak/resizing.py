@@ -14,13 +14,16 @@ import msgspec
 import trio
 
 from anabranch import Admin
-from audit.manifest import Layout as StoredLayout
-from audit.manifest import decode_layouts
-from broker.log.paths import offset_of
-from client.errors import KafkaError
-from protocol.types import TopicPartition
-from runtime.env import NoNodeError, ZkError, ZkStore
-from runtime.zk_kazoo import open_zk
+from anabranch.audit.manifest import Layout as StoredLayout
+from anabranch.audit.manifest import decode_layouts
+from anabranch.broker.log.paths import offset_of
+from anabranch.client.errors import KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import NoNodeError, ZkError, ZkStore
+from anabranch.runtime.zk_kazoo import open_zk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import ARCHIVE, EXPIRED, Created, Drained, Event, LayoutSet, Removed, Replica, StoredBatch
 from tests.soak import disks
 from tests.soak.cluster import LOG_DIR_NAMES
@@ -28,9 +31,6 @@ from tests.soak.network import HOST
 from tests.soak.recorder import Recorder
 from tests.soak.workload import Progress
 from tests.topic_lives import Life, TopicLives
-from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
 
 EVERY_S = (2.0, 6.0)
 STOCK_REFRESH_S = 6.0

@@ -12,8 +12,8 @@ from pathlib import Path
 import trio
 
 from anabranch import Admin, NewTopic
-from client.errors import KafkaError
-from protocol.errors import KafkaError as StoredError
+from anabranch.client.errors import KafkaError
+from anabranch.protocol.errors import KafkaError as StoredError
 from tests.history.checks import check_history
 from tests.history.events import Drained, OrderedGroup, read_history
 from tests.history.index import Violation

@@ -15,15 +15,17 @@ import pytest
 import trio
 from confluent_kafka import TopicPartition as StockPartition
 
-from broker.log.checkpoint_files import encode_offsets
-from broker.log.paths import RECOVERY_POINT_CHECKPOINT
-from client.coordinator_link import OffsetAndMetadata
-from client.errors import KafkaTimeoutError
-from protocol.framing import RequestHeader, encode_request
-from protocol.generated.metadata import MetadataRequest
-from protocol.types import TopicPartition
-from runtime.env import DeleteOp, SetOp
-from runtime.sim_zk import FakeZk
+from anabranch.broker.log.checkpoint_files import encode_offsets
+from anabranch.broker.log.paths import RECOVERY_POINT_CHECKPOINT
+from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.errors import KafkaTimeoutError
+from anabranch.protocol.framing import RequestHeader, encode_request
+from anabranch.protocol.generated.metadata import MetadataRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import DeleteOp, SetOp
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.batches import batch_of
 from tests.commits import record_commits
 from tests.history.events import Committed, Drained, Event, Replica, Revoked, StoredBatch, read_history
@@ -33,8 +35,6 @@ from tests.soak.network import HOST, FaultyNetwork, sender_of
 from tests.soak.recorder import Recorder
 from tests.soak.resizing import Resizer
 from tests.soak.workload import Pace, Progress, StockMember, Stop, value_id
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
 
 TP = TopicPartition("t", 0)
 

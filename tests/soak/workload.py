@@ -16,8 +16,8 @@ from confluent_kafka import Producer as StockProducer
 from confluent_kafka import TopicPartition as StockPartition
 
 from anabranch import Consumer, Producer
-from client.errors import KafkaError
-from protocol.types import TopicPartition
+from anabranch.client.errors import KafkaError
+from anabranch.protocol.types import TopicPartition
 from tests.commits import record_commits
 from tests.history.events import (
     UNKNOWN,

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import structlog
 
-import broker.__main__
-import controller.__main__
-from broker.log.log_config import LogConfig
-from zk_schemas.config_def import ConfigKey, UpdateMode
-from zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS, SHARED_KEYS
-from zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
-from zk_schemas.static_keys import for_broker, for_controller
+from anabranch.broker import __main__ as broker_main
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.controller import __main__ as controller_main
+from anabranch.zk_schemas.config_def import ConfigKey, UpdateMode
+from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, SHARED_KEYS
+from anabranch.zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
+from anabranch.zk_schemas.static_keys import for_broker, for_controller
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_KEYS = {name.replace("_", ".") for name in LogConfig.__slots__}
@@ -102,8 +102,8 @@ def test_every_key_of_kafkas_acts_or_says_why_not() -> None:
 @pytest.mark.parametrize(
     ("server", "settings"),
     [
-        (broker.__main__, ["broker.id=1", "zookeeper.connect=nowhere:1", "num.io.threads=8"]),
-        (controller.__main__, ["controller.id=1000", "zookeeper.connect=nowhere:1", "num.io.threads=8"]),
+        (broker_main, ["broker.id=1", "zookeeper.connect=nowhere:1", "num.io.threads=8"]),
+        (controller_main, ["controller.id=1000", "zookeeper.connect=nowhere:1", "num.io.threads=8"]),
     ],
     ids=["broker", "controller"],
 )

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
+from anabranch.broker.dispatch import HANDLERS
 from anabranch.cli.main import build_app
+from anabranch.client.client_metrics import ProducerMetrics
+from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.config_reference import TARGET, render
-from broker.dispatch import HANDLERS
-from client.client_metrics import ProducerMetrics
-from client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from client.ordered_delivery.hand_overs import HandOvers
-from protocol.api_keys import API
-from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
-from zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.protocol.api_keys import API
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = ROOT / "docs" / "operations.md"

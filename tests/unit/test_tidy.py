@@ -127,10 +127,10 @@ def test_tests_do_not_sleep_to_synchronise() -> None:
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
-        ("runtime", {"trio", "kazoo", "anyio"}),
-        ("runtime.env", {"trio", "kazoo", "anyio"}),
+        ("anabranch.runtime", {"trio", "kazoo", "anyio"}),
+        ("anabranch.runtime.env", {"trio", "kazoo", "anyio"}),
         ("anabranch", {"trio", "kazoo", "pyspark"}),
-        ("client", {"trio", "kazoo"}),
+        ("anabranch.client", {"trio", "kazoo"}),
     ],
 )
 def test_importing_a_library_brings_in_no_foreign_event_loop(module: str, forbidden: set[str]) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from client.assignors import CooperativeStickyAssignor
-from client.group_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
-from protocol.types import TopicPartition
+from anabranch.client.assignors import CooperativeStickyAssignor
+from anabranch.client.group_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from anabranch.protocol.types import TopicPartition
 
 SUBSCRIPTION_V3 = bytes.fromhex(
     "0003"  # version

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.list_offsets import ListOffsetsRequest
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import CheckOp, CreateOp, SetOp, ZkOp
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import CheckOp, CreateOp, SetOp, ZkOp
+from anabranch.zk_schemas import paths
 from tests.controller_world import FakeBroker, Log, World
-from zk_schemas import paths
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 SETTLED_S = 2.0

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.durable import CoordinatorRecord, OffsetRecord
-from protocol.errors import ErrorCode
-from protocol.generated.delete_groups import DeletableGroupResult
-from protocol.generated.heartbeat import HeartbeatResponse
-from protocol.generated.join_group import JoinGroupResponse
-from protocol.generated.leave_group import LeaveGroupResponse
-from protocol.generated.offset_commit import OffsetCommitResponse
-from protocol.generated.offset_delete import OffsetDeleteResponse
-from protocol.generated.sync_group import SyncGroupResponse
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetRecord
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_groups import DeletableGroupResult
+from anabranch.protocol.generated.heartbeat import HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupResponse
+from anabranch.protocol.generated.leave_group import LeaveGroupResponse
+from anabranch.protocol.generated.offset_commit import OffsetCommitResponse
+from anabranch.protocol.generated.offset_delete import OffsetDeleteResponse
+from anabranch.protocol.generated.sync_group import SyncGroupResponse
 from tests.unit.coordinator.driver import GROUP, Driver
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator.durable import (
+from anabranch.broker.coordinator.durable import (
     GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,
     StableGeneration,
     StoredMember,
 )
-from broker.coordinator.records import UnknownRecord, decode, encode
-from protocol.primitives import DecodeError
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.records import UnknownRecord, decode, encode
+from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.types import TopicPartition
 
 GOLDEN = {
     (name, int(version)): bytes.fromhex(text)

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit import segment_scan
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
-from audit.manifest import Layout, Manifest, PartitionEntry
-from audit.order_field import OrderField
-from protocol import record_arrays
-from protocol.batch_builder import build_batch, build_control_batch, retain_records
-from protocol.batch_layout import CONTROL_ABORT, CRC_AT, CRC_START, MAX_SEQUENCE
-from protocol.compression import CompressionType
-from protocol.key_placement import MOVED_HEADER
-from protocol.records import RecordBatch
+from anabranch.audit import segment_scan
+from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
+from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.order_field import OrderField
+from anabranch.protocol import record_arrays
+from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CRC_AT, CRC_START, MAX_SEQUENCE
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.records import RecordBatch
 from tests.audit_naive import naive_rows, read_segment
 
 COLUMNS = names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit import segment_scan
-from audit.columns import Rows, SegmentSource
-from audit.manifest import Layout, Manifest, PartitionEntry
-from audit.order_field import OrderField
-from audit.summary import summaries
-from protocol.batch_builder import build_batch
+from anabranch.audit import segment_scan
+from anabranch.audit.columns import Rows, SegmentSource
+from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.order_field import OrderField
+from anabranch.audit.summary import summaries
+from anabranch.protocol.batch_builder import build_batch
 from tests.audit_naive import naive_rows, read_segment
 
 records = st.tuples(st.sampled_from([b"a", b"b", None]), st.integers(0, 30) | st.none())

@@ -8,11 +8,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogManager, LogManagerConfig
-from protocol.types import TopicPartition
-from runtime.env import Env
-from runtime.sim_storage import SimDisk
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.runtime.sim_storage import SimDisk
 from tests.log_world import START_MS, TOPIC_ID, ManualClock, batch, find_time, values
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)

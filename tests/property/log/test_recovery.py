@@ -10,12 +10,12 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.cleaner import LogCleaner
-from broker.log.log_directory import LogDirectory
-from broker.log.log_loader import Checkpoints
-from broker.log.manager_config import LogManagerConfig
-from protocol.compression import CompressionType
-from protocol.records import RecordBatch
+from anabranch.broker.log.cleaner import LogCleaner
+from anabranch.broker.log.log_directory import LogDirectory
+from anabranch.broker.log.log_loader import Checkpoints
+from anabranch.broker.log.manager_config import LogManagerConfig
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.records import RecordBatch
 from tests.log_world import START_MS, LogWorld, batch, read_all, values
 
 SEGMENT_BYTES = 700

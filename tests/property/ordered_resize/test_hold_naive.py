@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordered_resize.facts import Facts
-from ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
+from anabranch.ordered_resize.facts import Facts
+from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
 from tests.lineages import History, histories
 from tests.property.ordered_resize.test_lineage_naive import Naive, read
 

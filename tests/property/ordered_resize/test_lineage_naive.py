@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordered_resize import lineage
-from ordered_resize.facts import Facts, Lineage
+from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.facts import Facts, Lineage
+from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.lineages import History, histories
-from zk_schemas.partition_state import LineageEntry
 
 Data = st.DataObject
 

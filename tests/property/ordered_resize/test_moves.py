@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_resize.layout import Layout, moves
+from anabranch.ordered_resize.layout import Layout, moves
 
 
 @given(st.integers(1, 5), st.integers(0, 30), st.integers(0, 30))

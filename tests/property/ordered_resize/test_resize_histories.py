@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import pytest
 
-from ordered_resize import resize
-from ordered_resize.gate import IllegalMoveError
-from ordered_resize.judgement import Outcome
+from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.gate import IllegalMoveError
+from anabranch.ordered_resize.judgement import Outcome
 from tests import lineage_mutations
 from tests.lineage_world import BrokenError, World
 

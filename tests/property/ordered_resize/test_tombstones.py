@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import pytest
 
-from ordered_resize import tombstones
-from ordered_resize.lineage import EVERY_EPOCH
+from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.compacted_world import CompactedWorld
 from tests.lineage_world import BrokenError
-from zk_schemas.partition_state import LineageEntry
 
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 Entries: TypeAlias = Iterable[LineageEntry]

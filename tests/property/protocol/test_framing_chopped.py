@@ -7,10 +7,10 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.framing import BufferPool, FrameError, RequestHeader, ServerConnection, encode_request
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.primitives import DecodeError, Message
+from anabranch.protocol.framing import BufferPool, FrameError, RequestHeader, ServerConnection, encode_request
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.primitives import DecodeError, Message
 
 
 def _produce(size: int) -> ProduceRequest:

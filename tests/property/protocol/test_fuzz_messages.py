@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.primitives import DecodeError
-from protocol.reference import struct_for
+from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.reference import struct_for
 from tests.protocol_tables import Case, cases, full_sample, plain, to_mapping, to_object
 
 ALL = pytest.mark.parametrize("case", cases(), ids=str)

@@ -20,7 +20,7 @@ from aiokafka.protocol.types import Schema, TaggedFields
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.schema import Field, plain_fields, tagged_fields
+from anabranch.protocol.schema import Field, plain_fields, tagged_fields
 from tests.protocol_tables import Case, cases, full_sample, minimal_sample, to_object
 from tests.protocol_tables import values as values_for
 

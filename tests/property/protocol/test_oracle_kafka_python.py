@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.schema import Field
+from anabranch.protocol.schema import Field
 from tests.protocol_tables import Case, cases, full_sample, minimal_sample, present, to_object
 from tests.protocol_tables import values as values_for
 

@@ -7,10 +7,16 @@ from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.batch_builder import BatchBuilder, build_batch, estimate_batch_bytes, retain_records, zigzag_varint
-from protocol.compression import CompressionType, CorruptRecordError, compress, decompress
-from protocol.key_placement import ancestor_below, murmur2, place
-from protocol.records import RecordBatch, iter_batches, validate_produce_batch
+from anabranch.protocol.batch_builder import (
+    BatchBuilder,
+    build_batch,
+    estimate_batch_bytes,
+    retain_records,
+    zigzag_varint,
+)
+from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress, decompress
+from anabranch.protocol.key_placement import ancestor_below, murmur2, place
+from anabranch.protocol.records import RecordBatch, iter_batches, validate_produce_batch
 
 fields = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=10), fields), max_size=4)

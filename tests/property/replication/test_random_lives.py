@@ -15,10 +15,10 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from broker.replication.delayed_produce import AwaitedAppend
-from broker.replication.isr import PendingIsr
-from protocol.errors import KafkaError
-from protocol.generated.produce import PartitionProduceResponse
+from anabranch.broker.replication.delayed_produce import AwaitedAppend
+from anabranch.broker.replication.isr import PendingIsr
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.generated.produce import PartitionProduceResponse
 from tests.replica_world import LAG_S, ReplicaWorld
 
 REPLICAS = (1, 2, 3)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.facts import Facts
+from anabranch.ordered_resize.gate import IllegalMoveError
 from anabranch.spark import plan
-from ordered_resize import lineage
-from ordered_resize.facts import Facts
-from ordered_resize.gate import IllegalMoveError
 from tests.stream_world import StreamWorld
 
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the audit needs the extra [audit]")
 
-from audit.discovery import discover
-from audit.growing import (
+from anabranch.audit.discovery import discover
+from anabranch.audit.growing import (
     CheckpointError,
     DataLossError,
     Offsets,
@@ -21,9 +21,9 @@ from audit.growing import (
     read_slice,
     slices,
 )
-from audit.manifest import MANIFEST_NAME, Manifest, ManifestError, OffsetRange
-from protocol.batch_builder import retain_records
-from protocol.records import RecordBatch, iter_batches
+from anabranch.audit.manifest import MANIFEST_NAME, Manifest, ManifestError, OffsetRange
+from anabranch.protocol.batch_builder import retain_records
+from anabranch.protocol.records import RecordBatch, iter_batches
 from tests.audit_samples import TopicWriter
 
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from audit.history import Change, Move, PageLimits, topic_history
-from audit.manifest import Layout, Manifest, PartitionEntry
-from audit.report import Check, HotKey
-from protocol.key_placement import place, positive_hash
+from anabranch.audit.history import Change, Move, PageLimits, topic_history
+from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.report import Check, HotKey
+from anabranch.protocol.key_placement import place, positive_hash
 from tests.audit_histories import RECORDS, T0, epochs_of, report, topic, violation
 
 

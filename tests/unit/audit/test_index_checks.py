@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.index_checks import Batches, Fault, Index, file_faults, offset_faults, read_index, time_faults
+from anabranch.audit.index_checks import Batches, Fault, Index, file_faults, offset_faults, read_index, time_faults
 
 # Five batches of ten records and 100 bytes; the third is younger than the fourth.
 TIMES = [50, 60, 90, 80, 95]

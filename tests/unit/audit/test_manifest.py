@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from audit.discovery import TopicFiles, discover, replica_files
-from audit.file_checks import PartitionSummary, changed_files, wrong_files, wrong_leader_epochs, wrong_log_ends
-from audit.manifest import (
+from anabranch.audit.discovery import TopicFiles, discover, replica_files
+from anabranch.audit.file_checks import (
+    PartitionSummary,
+    changed_files,
+    wrong_files,
+    wrong_leader_epochs,
+    wrong_log_ends,
+)
+from anabranch.audit.manifest import (
     EpochStart,
     FileEntry,
     Layout,

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from audit.history import PageLimits, topic_history
-from audit.page import compact, lines, render_page, shown, size_text, time_text, verdict
-from audit.report import Check, HotKey
+from anabranch.audit.history import PageLimits, topic_history
+from anabranch.audit.page import compact, lines, render_page, shown, size_text, time_text, verdict
+from anabranch.audit.report import Check, HotKey
 from tests.audit_histories import report, topic, violation
 
 HOSTILE = """"'><script>alert(1)</script><img src=http://example.com/x onerror=alert(2)>{{ 7 * 7 }}<!--"""

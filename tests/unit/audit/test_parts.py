@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the audit needs the extra [audit]")
 
-from audit import parts
-from audit.bounds import Bounds, Wanted, wanted
-from audit.discovery import discover
-from audit.parts import MissingSegmentError, read_part, segment_parts
-from protocol.batch_builder import build_batch
+from anabranch.audit import parts
+from anabranch.audit.bounds import Bounds, Wanted, wanted
+from anabranch.audit.discovery import discover
+from anabranch.audit.parts import MissingSegmentError, read_part, segment_parts
+from anabranch.protocol.batch_builder import build_batch
 from tests.audit_samples import T0, TopicWriter
 
 BATCHES, RECORDS = 40, 5

@@ -5,18 +5,18 @@ import io
 import pyarrow as pa
 import pytest
 
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
-from audit.crc_locate import locate_changed_byte
-from audit.manifest import Layout, Manifest, PartitionEntry
-from audit.order_field import OrderField, OrderFieldError
-from audit.report import AuditReport, Check, Violation
-from audit.segment_reader import Row
-from audit.segment_scan import scan
-from protocol.batch_builder import build_batch, build_control_batch, retain_records
-from protocol.batch_layout import CONTROL_ABORT
-from protocol.compression import CompressionType
-from protocol.key_placement import MOVED_HEADER, place, positive_hash
-from protocol.records import RecordBatch
+from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
+from anabranch.audit.crc_locate import locate_changed_byte
+from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
+from anabranch.audit.order_field import OrderField, OrderFieldError
+from anabranch.audit.report import AuditReport, Check, Violation
+from anabranch.audit.segment_reader import Row
+from anabranch.audit.segment_scan import scan
+from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_layout import CONTROL_ABORT
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import MOVED_HEADER, place, positive_hash
+from anabranch.protocol.records import RecordBatch
 from tests.audit_naive import read_segment
 
 T0 = 1_700_000_000_000

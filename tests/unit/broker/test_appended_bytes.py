@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker import appended_bytes
-from broker.metrics import BrokerMetrics
-from protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
+from anabranch.broker import appended_bytes
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
 
 
 def test_only_what_is_wanted_is_reported() -> None:

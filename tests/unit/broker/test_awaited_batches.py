@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.awaited_batches import AwaitedBatches, SentBatch
-from broker.log.producer_state import AppendOrigin, ProducerState
-from broker.retry_order import GIVE_UP_S
-from protocol.batch_builder import build_batch
-from protocol.batch_layout import MAX_SEQUENCE
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
+from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
+from anabranch.broker.retry_order import GIVE_UP_S
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.batch_layout import MAX_SEQUENCE
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 
 KEY = TopicPartition("t", 5)
 WRITTEN = ErrorCode.NONE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig, ListenerAddress, gather
-from zk_schemas.config_def import ConfigError
+from anabranch.broker.config import BrokerConfig, ListenerAddress, gather
+from anabranch.zk_schemas.config_def import ConfigError
 
 MINIMAL = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
 

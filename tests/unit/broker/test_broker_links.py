@@ -9,16 +9,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.config import BrokerConfig
-from broker.consumer_holds import BrokerLinks
-from broker.metadata_cache import BrokerInfo, MetadataCache
-from protocol.generated.topic_readers import TopicReadersRequest
-from runtime.channel import ChannelTimeoutError
-from runtime.env import Env
-from runtime.sim_clock import SimClock
-from runtime.sim_network import SimFabric
-from runtime.sim_zk import FakeZk
-from zk_schemas.broker_registration import Endpoint
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.consumer_holds import BrokerLinks
+from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest
+from anabranch.runtime.channel import ChannelTimeoutError
+from anabranch.runtime.env import Env
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas.broker_registration import Endpoint
 
 PEER = 2
 TIMEOUT_S = 1.0

@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.producer_ids import ProducerIds
-from broker.registration import DuplicateBrokerError, Registration
-from runtime.sim_zk import FakeSession, FakeZk
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from zk_schemas.producer_id_block import BLOCK_SIZE
+from anabranch.broker.producer_ids import ProducerIds
+from anabranch.broker.registration import DuplicateBrokerError, Registration
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from anabranch.zk_schemas.producer_id_block import BLOCK_SIZE
 
 pytestmark = pytest.mark.trio
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import trio
 
-from broker.connection import Connection
-from broker.deferred import Deferred
-from broker.dispatch import HANDLERS
-from broker.handlers import admin
-from broker.memory_budget import MemoryBudget
-from protocol.api_keys import ApiKey
-from protocol.framing import ADMIN_APIS, BufferPool, RequestHeader, encode_request, encode_response
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from runtime.env import Part
-from runtime.sim_clock import SimClock
+from anabranch.broker.connection import Connection
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.dispatch import HANDLERS
+from anabranch.broker.handlers import admin
+from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.framing import ADMIN_APIS, BufferPool, RequestHeader, encode_request, encode_response
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.runtime.env import Part
+from anabranch.runtime.sim_clock import SimClock
 
 REQUESTS = 30
 

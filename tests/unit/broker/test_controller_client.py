@@ -10,15 +10,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.controller_client import ControllerClient
-from protocol.api_keys import ApiKey
-from protocol.framing import encode_response
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from runtime.env import Env
-from runtime.sim_clock import SimClock
-from runtime.sim_network import SimFabric
-from runtime.sim_zk import FakeZk
-from zk_schemas.controller import ControllerZnode
+from anabranch.broker.controller_client import ControllerClient
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.framing import encode_response
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.runtime.env import Env
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas.controller import ControllerZnode
 
 TIMEOUT_S = 30.0
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker.coordinator.counted import REMEMBERED_MS, Creation, RecentCreations
-from broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
-from protocol.generated.update_metadata import (
+from anabranch.broker.coordinator.counted import REMEMBERED_MS, Creation, RecentCreations
+from anabranch.broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
+from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.dispatch import HANDLERS, Dispatcher
-from protocol.api_keys import ApiKey
+from anabranch.broker.dispatch import HANDLERS, Dispatcher
+from anabranch.protocol.api_keys import ApiKey
 
 ADVERTISED = {
     "PRODUCE": (0, 9),

@@ -10,23 +10,23 @@ import pytest
 import trio
 import trio.testing
 
-from broker.config import BrokerConfig
-from broker.features import FinalizedFeatures
-from broker.log.paths import CLEAN_SHUTDOWN_MARKER
-from broker.process import run
-from broker.registration import Registration
-from protocol.errors import ErrorCode
-from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from runtime.channel import Channel
-from runtime.env import Env
-from runtime.sim_clock import SimClock
-from runtime.sim_network import SimFabric
-from runtime.sim_storage import SimDisk
-from runtime.sim_zk import FakeSession, FakeZk
-from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
-from zk_schemas.features import Features, FeaturesStatus, FinalizedFeature, IncompatibleFeaturesError
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.features import FinalizedFeatures
+from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER
+from anabranch.broker.process import run
+from anabranch.broker.registration import Registration
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Env
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_storage import SimDisk
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from anabranch.zk_schemas.features import Features, FeaturesStatus, FinalizedFeature, IncompatibleFeaturesError
 
 pytestmark = pytest.mark.trio
 GROUPS = "group_coordinator"

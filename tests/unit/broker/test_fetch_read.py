@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.fetch_session import FetchSession, FetchTarget
-from broker.handlers.fetch_read import FetchRead, ReadLimits
-from broker.replication.delayed_fetch import DelayedFetch
-from broker.replication.purgatory import Purgatory
-from broker.replication.throttle import ReplicationQuota
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.types import TopicPartition
+from anabranch.broker.fetch_session import FetchSession, FetchTarget
+from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
+from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.broker.replication.throttle import ReplicationQuota
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from anabranch.protocol.types import TopicPartition
 from tests.log_world import ManualClock
 from tests.replica_world import ReplicaWorld
 

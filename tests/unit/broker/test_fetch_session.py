@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from broker.fetch_session import EVICTION_S, MAX_EPOCH, FetchSession, FetchSessionCache
-from broker.replication.purgatory import Purgatory
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.types import TopicPartition
+from anabranch.broker.fetch_session import EVICTION_S, MAX_EPOCH, FetchSession, FetchSessionCache
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.types import TopicPartition
 
 
 class Clock:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from broker.fetch_session import FetchSession
-from broker.handlers.fetch_read import FetchRead, ReadLimits
-from broker.replication.delayed_fetch import DelayedFetch
-from broker.replication.layout import DeliveryRules, LegacyConsumers
-from broker.replication.purgatory import Purgatory
-from broker.replication.stock_cap import NOTHING, StockCap
-from ordered_resize.layout import Layout
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from anabranch.broker.fetch_session import FetchSession
+from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
+from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.layout import DeliveryRules, LegacyConsumers
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.broker.replication.stock_cap import NOTHING, StockCap
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.replica_world import KEY, ReplicaWorld
 
 HOLD = DeliveryRules(legacy_consumers=LegacyConsumers.HOLD)

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 import trio
 
-from broker import large_requests
-from broker.deferred import Deferred
-from broker.large_requests import NAMED, cut, joined
-from broker.request_context import CloseConnectionError
-from protocol.api_keys import API, ApiKey
-from protocol.errors import ErrorCode
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.offset_delete import (
+from anabranch.broker import large_requests
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.large_requests import NAMED, cut, joined
+from anabranch.broker.request_context import CloseConnectionError
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.reference import table_named
-from protocol.schema import Field
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.reference import table_named
+from anabranch.protocol.schema import Field
 from tests.loop_probe import LoopProbe
 
 
@@ -55,7 +55,7 @@ def _field(fields: Any, name: str) -> Field:
 def _item(f: Field, number: int = 0, **more: Any) -> Any:
     if not f.fields:
         return number if f.element_type == "int32" else str(number)
-    module = __import__(f"protocol.generated.{_modules()[f.struct_name]}", fromlist=[f.struct_name])
+    module = __import__(f"anabranch.protocol.generated.{_modules()[f.struct_name]}", fromlist=[f.struct_name])
     made = getattr(module, f.struct_name)(**more)
     first = next((g.name for g in f.fields if g.element_type in ("int32", "string") and not g.is_array), None)
     if first is not None and not more:

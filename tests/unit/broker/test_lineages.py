@@ -11,18 +11,18 @@ import pytest
 import trio
 import trio.testing
 
-from broker.lineages import Lineages, Question
-from broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
-from ordered_resize.lineage import NO_EPOCH
-from protocol.errors import ErrorCode
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.broker.lineages import Lineages, Question
+from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
+from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
 )
-from protocol.types import TopicPartition
-from runtime.env import DeleteOp, SessionState, SetOp, ZkStore
-from runtime.sim_zk import FakeSession, FakeZk
-from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import DeleteOp, SessionState, SetOp, ZkStore
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 T1, T5 = TopicPartition("t", 1), TopicPartition("t", 5)
 TOPIC, STATE = TopicZnode.path("t"), PartitionState.path("t", 5)

@@ -9,13 +9,13 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from broker.layout_refusals import LOG_EVERY_S, LayoutRefusals
-from broker.metrics import BrokerMetrics
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
-from runtime.metrics import Gauge
-from runtime.metrics_listener import MetricsListener
-from runtime.real_trio import RealNetwork
+from anabranch.broker.layout_refusals import LOG_EVERY_S, LayoutRefusals
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.metrics import Gauge
+from anabranch.runtime.metrics_listener import MetricsListener
+from anabranch.runtime.real_trio import RealNetwork
 from tests.log_world import ManualClock
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)

@@ -8,12 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from broker.coordinator.offsets_log import KeyValue
-from broker.deferred import Deferred
-from broker.offsets_log import ReplicatedOffsetsLog
-from broker.replication.purgatory import Purgatory
-from protocol.batch_builder import build_batch
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.offsets_log import ReplicatedOffsetsLog
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from tests.log_world import START_MS
 from tests.replica_world import ReplicaWorld
 

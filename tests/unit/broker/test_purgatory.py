@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from broker.replication.purgatory import DelayedOperation, Purgatory
-from runtime.real_trio import RealClock
+from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.runtime.real_trio import RealClock
 
 pytestmark = pytest.mark.trio
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-from broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
-from protocol.generated.update_metadata import (
+from anabranch.broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
+from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 

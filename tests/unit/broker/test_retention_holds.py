@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.log.log_config import LogConfig
-from broker.log.retention import NOTHING_HELD
-from broker.log.segment import LogSegment
-from broker.metrics import BrokerMetrics
-from broker.replication.partition import Partition
-from broker.retention_holds import RetentionHolds, held_gauges
-from protocol.generated.update_metadata import HeldRecords, UpdateMetadataPartitionState, UpdateMetadataTopicState
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.retention import NOTHING_HELD
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.retention_holds import RetentionHolds, held_gauges
+from anabranch.protocol.generated.update_metadata import (
+    HeldRecords,
+    UpdateMetadataPartitionState,
+    UpdateMetadataTopicState,
+)
 from tests.log_world import LogWorld, batch
 from tests.replica_world import Services
 

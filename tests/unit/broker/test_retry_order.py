@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.retry_order import GIVE_UP_S, RetryOrder, Turn
-from protocol.batch_builder import build_batch
-from protocol.records import Record, RecordBatch
+from anabranch.broker.retry_order import GIVE_UP_S, RetryOrder, Turn
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.records import Record, RecordBatch
 
 
 def batch(*numbers: int) -> list[Record]:

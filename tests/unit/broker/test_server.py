@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.config import BrokerConfig
-from broker.dispatch import Dispatcher
-from broker.memory_budget import MemoryBudget
-from broker.server import Server
-from runtime.background import Background
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.dispatch import Dispatcher
+from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.server import Server
+from anabranch.runtime.background import Background
 
 pytestmark = pytest.mark.trio
 LIMIT = 2

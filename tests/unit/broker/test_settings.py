@@ -8,18 +8,18 @@ from collections.abc import Collection
 import pytest
 import trio
 
-from broker.config import BrokerConfig
-from broker.dynamic_config import DynamicConfig
-from broker.log.log_config import LogConfig
-from broker.log.slices import MAX_STEPS
-from broker.replication.settings import take_over_settings
-from protocol.types import TopicPartition
-from runtime.env import ZkConnectionError
-from runtime.sim_clock import SimClock
-from runtime.sim_zk import FakeZk
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.slices import MAX_STEPS
+from anabranch.broker.replication.settings import take_over_settings
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import ZkConnectionError
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from tests.loop_probe import LoopProbe
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
 
 pytestmark = pytest.mark.trio
 

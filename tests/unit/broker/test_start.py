@@ -9,16 +9,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.config import BrokerConfig
-from broker.process import read_cluster, run
-from protocol.errors import ErrorCode
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from runtime.channel import Channel
-from runtime.env import Env, ZkConnectionError
-from runtime.sim_clock import SimClock
-from runtime.sim_network import SimFabric
-from runtime.sim_storage import SimDisk
-from runtime.sim_zk import FakeSession, FakeZk
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.process import read_cluster, run
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import Env, ZkConnectionError
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_storage import SimDisk
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
 
 CONFIG = BrokerConfig.from_given(
     {"broker.id": "1", "zookeeper.connect": "simulated", "listeners": "PLAINTEXT://b:1", "log.dirs": "/logs"}

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from broker.awaited_batches import SentBatch
-from broker.log.producer_state import AppendOrigin, ProducerState
-from broker.metadata_cache import TopicInfo
-from broker.replication.layout import LegacyProducers
-from broker.request_context import IN_FLIGHT_S, ClientSession
-from broker.retry_order import GIVE_UP_S
-from broker.stock_producers import REFRESH_AGAIN_S, StockProducers
-from ordered_resize.layout import Layout
-from protocol.batch_builder import build_batch
-from protocol.errors import ErrorCode, KafkaError
-from protocol.key_placement import positive_hash
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.broker.awaited_batches import SentBatch
+from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
+from anabranch.broker.metadata_cache import TopicInfo
+from anabranch.broker.replication.layout import LegacyProducers
+from anabranch.broker.request_context import IN_FLIGHT_S, ClientSession
+from anabranch.broker.retry_order import GIVE_UP_S
+from anabranch.broker.stock_producers import REFRESH_AGAIN_S, StockProducers
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.key_placement import positive_hash
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 
 SILENCE_S = 1.0
 MAX_RETRIED = 3

@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.topic_creation import TopicCreator
-from protocol.errors import ErrorCode
-from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from protocol.topic_names import OFFSETS_TOPIC
-from zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.broker.topic_creation import TopicCreator
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 
 pytestmark = pytest.mark.trio
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from broker.replication.stock_cap import NOTHING, StockCap
-from broker.topic_holds import CoordinatorAnswer, Decision, Limits, TopicHold
-from ordered_resize.facts import Lineage
-from ordered_resize.hold import Obstacle, Reader
-from zk_schemas.partition_state import LineageEntry as Entry
+from anabranch.broker.replication.stock_cap import NOTHING, StockCap
+from anabranch.broker.topic_holds import CoordinatorAnswer, Decision, Limits, TopicHold
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.hold import Obstacle, Reader
+from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 LIMITS = Limits(lease_s=3.0, max_hold_s=60.0)
 BEHIND, DONE = Reader("g", 1, {0: 99}), Reader("g", 1, {0: 100})

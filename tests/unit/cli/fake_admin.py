@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from anabranch import ErrorCode, KafkaError, TopicPartition
-from client.admin_types import (
+from anabranch.client.admin_types import (
     ConfigEntry,
     ConfigSource,
     GroupDescription,
@@ -24,11 +24,11 @@ from client.admin_types import (
     TopicDescription,
     TopicListing,
 )
-from client.cluster import Node, PartitionInfo
-from client.coordinator_link import OffsetAndMetadata
-from client.offsets import EpochEnd, OffsetAndTimestamp
-from ordered_resize.facts import Lineage
-from zk_schemas.partition_state import LineageEntry
+from anabranch.client.cluster import Node, PartitionInfo
+from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.zk_schemas.partition_state import LineageEntry
 
 TOPIC_ID = uuid.UUID(int=7)
 

@@ -10,8 +10,8 @@ import pytest
 
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
-from client.admin_types import ConfigEntry, ConfigSource
-from ordered_resize.autoscale import Measured
+from anabranch.client.admin_types import ConfigEntry, ConfigSource
+from anabranch.ordered_resize.autoscale import Measured
 from tests.unit.cli.fake_admin import FakeAdmin
 
 Run = Callable[..., tuple[int, str, str]]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli.main import main
-from protocol.batch_builder import build_batch, build_control_batch
-from protocol.generated.consumer_offsets import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
-from protocol.primitives import encode_versioned
+from anabranch.protocol.batch_builder import build_batch, build_control_batch
+from anabranch.protocol.generated.consumer_offsets import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
+from anabranch.protocol.primitives import encode_versioned
 from tests.batches import batch_of
 
 

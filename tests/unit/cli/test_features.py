@@ -12,8 +12,8 @@ import pytest
 from anabranch.cli import feature_changes as plan
 from anabranch.cli import features, kafka_features
 from anabranch.cli.errors import CommandError
-from client.admin_types import FeatureMetadata, FeatureUpdate, LevelRange, UpgradeType
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.client.admin_types import FeatureMetadata, FeatureUpdate, LevelRange, UpgradeType
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 KNOWN = FeatureMetadata(
     supported={"groups": LevelRange(1, 3), "schema": LevelRange(1, 1)},

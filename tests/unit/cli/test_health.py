@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from anabranch.health import UnhealthyError, check_broker, check_controller, main
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.framing import Request, ServerConnection, encode_response
-from protocol.generated.api_versions import ApiVersionsResponse
-from protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import Request, ServerConnection, encode_response
+from anabranch.protocol.generated.api_versions import ApiVersionsResponse
+from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
 
 HOST = "127.0.0.1"
 Answer = Callable[[Request], Any]

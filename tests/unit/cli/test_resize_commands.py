@@ -12,8 +12,8 @@ import pytest
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
-from client.admin_types import HeldRecords, MemberDescription
-from ordered_resize.marked import DRAIN_KEY, LOSS_KEY
+from anabranch.client.admin_types import HeldRecords, MemberDescription
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from tests.unit.cli.fake_admin import FakeAdmin
 
 Run = Callable[..., tuple[int, str, str]]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.cli.resize_plan import Move, key_share, moves, percent, split_tree, unordered_share
-from protocol.key_placement import place
+from anabranch.protocol.key_placement import place
 
 
 def test_four_to_six_and_back() -> None:

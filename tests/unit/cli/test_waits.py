@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from anabranch.cli.waits import GroupOnTopic
-from client.admin_types import PartitionLineage
-from ordered_resize.explain import Wait
-from ordered_resize.facts import Lineage
-from zk_schemas.partition_state import LineageEntry as Entry
+from anabranch.client.admin_types import PartitionLineage
+from anabranch.ordered_resize.explain import Wait
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 ROOTS = {p: PartitionLineage(Lineage(1)) for p in range(4)}
 FIVE = PartitionLineage(Lineage(0, -1, (Entry(0, {1: 0}),)))

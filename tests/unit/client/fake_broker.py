@@ -11,33 +11,33 @@ from typing import Any
 
 import anyio
 
-from protocol.api_keys import API, ApiKey
-from protocol.errors import ErrorCode
-from protocol.framing import Request, ServerConnection, encode_response
-from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
-from protocol.generated.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from protocol.generated.init_producer_id import InitProducerIdResponse
-from protocol.generated.list_offsets import (
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import Request, ServerConnection, encode_response
+from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from anabranch.protocol.generated.init_producer_id import InitProducerIdResponse
+from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from protocol.generated.metadata import (
+from anabranch.protocol.generated.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.generated.produce import (
+from anabranch.protocol.generated.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
 )
-from protocol.records import RecordBatch, set_base_offset
-from protocol.types import TopicPartition
-from runtime.env import Env, Stream
-from runtime.real_anyio import client_env
+from anabranch.protocol.records import RecordBatch, set_base_offset
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env, Stream
+from anabranch.runtime.real_anyio import client_env
 
 SERVED = (
     ApiKey.PRODUCE,

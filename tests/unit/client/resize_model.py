@@ -14,20 +14,25 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from client.accumulator import Accumulator
-from client.cluster import Cluster, Node, PartitionInfo, TopicInfo
-from client.config import ProducerConfig
-from client.errors import ErrorCode, error_for
-from client.partitioner import StickyPartitioner
-from client.producer_batch import RecordHandle
-from client.replacement import Placing
-from client.sender import Sender
-from ordered_resize.layout import Moves, moves
-from protocol.compression import CompressionType
-from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.generated.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
-from protocol.key_placement import place, positive_hash
-from protocol.records import RecordBatch
+from anabranch.client.accumulator import Accumulator
+from anabranch.client.cluster import Cluster, Node, PartitionInfo, TopicInfo
+from anabranch.client.config import ProducerConfig
+from anabranch.client.errors import ErrorCode, error_for
+from anabranch.client.partitioner import StickyPartitioner
+from anabranch.client.producer_batch import RecordHandle
+from anabranch.client.replacement import Placing
+from anabranch.client.sender import Sender
+from anabranch.ordered_resize.layout import Moves, moves
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.protocol.generated.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import RecordBatch
 
 INITIAL = 2
 NODES = 2

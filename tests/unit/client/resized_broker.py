@@ -7,47 +7,47 @@ from typing import Any
 
 import anyio
 
-from client import Consumer
-from client.group_protocol import encode_assignment
-from ordered_resize.facts import Lineage
-from protocol.api_keys import ApiKey
-from protocol.batch_builder import build_batch
-from protocol.generated.consumer_group_position import (
+from anabranch.client import Consumer
+from anabranch.client.group_protocol import encode_assignment
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
-from protocol.generated.find_coordinator import FindCoordinatorResponse
-from protocol.generated.heartbeat import HeartbeatResponse
-from protocol.generated.join_group import JoinGroupResponse
-from protocol.generated.leave_group import LeaveGroupResponse
-from protocol.generated.metadata import MetadataResponse
-from protocol.generated.offset_commit import (
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorResponse
+from anabranch.protocol.generated.heartbeat import HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupResponse
+from anabranch.protocol.generated.leave_group import LeaveGroupResponse
+from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from protocol.generated.offset_fetch import (
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponseEntry,
     PartitionLeaderEpochsForPartitionsResponseLoser,
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
-from protocol.generated.sync_group import SyncGroupResponse
-from protocol.types import TopicPartition
+from anabranch.protocol.generated.sync_group import SyncGroupResponse
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.unit.client.fake_broker import FakeBroker
-from zk_schemas.partition_state import LineageEntry
 
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_SECOND_TRY = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}

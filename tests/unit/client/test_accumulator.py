@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from client.accumulator import Accumulator
-from client.cluster import PartitionInfo, TopicInfo
-from client.errors import ErrorCode, KafkaTimeoutError
-from client.outcome import Outcome, decide
-from client.partition_queue import PartitionQueue
-from client.producer_batch import BatchResult, ProducerBatch
-from protocol.compression import CompressionType
-from protocol.records import RecordBatch
-from protocol.types import ZERO_UUID, TopicPartition
+from anabranch.client.accumulator import Accumulator
+from anabranch.client.cluster import PartitionInfo, TopicInfo
+from anabranch.client.errors import ErrorCode, KafkaTimeoutError
+from anabranch.client.outcome import Outcome, decide
+from anabranch.client.partition_queue import PartitionQueue
+from anabranch.client.producer_batch import BatchResult, ProducerBatch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import ZERO_UUID, TopicPartition
 
 T0 = TopicPartition("t", 0)
 

@@ -8,35 +8,35 @@ from typing import Any
 import anyio
 import pytest
 
-from client import Admin
-from client.admin_codec import code_error
-from client.admin_types import GroupPosition, NewTopic, PartitionLineage
-from client.errors import KafkaTimeoutError
-from ordered_resize.facts import Lineage
-from protocol.api_keys import API, ApiKey
-from protocol.errors import ErrorCode, KafkaError
-from protocol.framing import Request
-from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
-from protocol.generated.consumer_group_position import (
+from anabranch.client import Admin
+from anabranch.client.admin_codec import code_error
+from anabranch.client.admin_types import GroupPosition, NewTopic, PartitionLineage
+from anabranch.client.errors import KafkaTimeoutError
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.framing import Request
+from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
-from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
-from protocol.generated.find_coordinator import FindCoordinatorResponse
-from protocol.generated.list_offsets import ListOffsetsResponse
-from protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorResponse
+from anabranch.protocol.generated.list_offsets import ListOffsetsResponse
+from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponseEntry,
     PartitionLeaderEpochsForPartitionsResponseLoser,
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import SERVED, FakeBroker
-from zk_schemas.partition_state import LineageEntry
 
 FOUR, FIVE = TopicPartition("t", 4), TopicPartition("t", 5)
 EPOCHS = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS

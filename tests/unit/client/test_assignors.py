@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.assignors import CooperativeStickyAssignor, MemberSubscription, RangeAssignor, RoundRobinAssignor
-from client.group_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
-from protocol.types import TopicPartition
+from anabranch.client.assignors import CooperativeStickyAssignor, MemberSubscription, RangeAssignor, RoundRobinAssignor
+from anabranch.client.group_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from anabranch.protocol.types import TopicPartition
 
 
 def tps(topic: str, *partitions: int) -> list[TopicPartition]:

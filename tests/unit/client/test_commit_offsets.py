@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from client.cluster import Cluster, Node
-from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from client.errors import ErrorCode, KafkaError
-from protocol.generated.metadata import MetadataResponse
-from protocol.generated.offset_commit import (
+from anabranch.client.cluster import Cluster, Node
+from anabranch.client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from protocol.types import TopicPartition
-from runtime.real_anyio import client_env
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_anyio import client_env
 from tests.layouts import tp
 from tests.unit.client.conftest import Run
 from tests.unit.client.test_stale_metadata import BORN, described

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from client.assignors import resolve_assignors
-from client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from zk_schemas.config_def import ConfigError
+from anabranch.client.assignors import resolve_assignors
+from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from anabranch.zk_schemas.config_def import ConfigError
 
 
 def test_defaults_are_kafkas() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from client import Consumer, Producer
-from client.errors import (
+from anabranch.client import Consumer, Producer
+from anabranch.client.errors import (
     ClientClosedError,
     ErrorCode,
     IllegalStateError,
@@ -17,18 +17,18 @@ from client.errors import (
     OffsetOutOfRangeError,
     RecordDeserializationError,
 )
-from protocol.api_keys import ApiKey
-from protocol.batch_builder import build_batch
-from protocol.generated.fetch import EpochEndOffset as FetchEpochEnd
-from protocol.generated.fetch import FetchResponse
-from protocol.generated.metadata import MetadataResponse
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.generated.fetch import EpochEndOffset as FetchEpochEnd
+from anabranch.protocol.generated.fetch import FetchResponse
+from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from protocol.records import set_base_offset
-from protocol.types import TopicPartition
+from anabranch.protocol.records import set_base_offset
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
 

@@ -1,4 +1,4 @@
-"""``import anabranch``: what it loads, and what it says when a sibling package is not ours."""
+"""``import anabranch``: what it loads, and that other modules with names of ours do no harm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import anabranch
-from client import errors
+from anabranch.client import errors
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -36,15 +36,14 @@ def test_every_name_is_there() -> None:
         anabranch.Producr
 
 
-def test_a_foreign_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = tmp_path / "broker_of_another"
-    foreign.mkdir()
-    (foreign / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError, match="another installed distribution has a package of that name"):
-        anabranch.check_siblings(("protocol", "broker_of_another"))
-    with pytest.raises(ImportError, match="nowhere to be found"):
-        anabranch.check_siblings(("no_such_package_anywhere",))
+def test_modules_of_the_user_do_not_hide_ours(tmp_path: Path) -> None:
+    """A script's folder comes first in the path. Its ``client.py`` is the user's, whatever it is called."""
+    for name in ("audit", "broker", "client", "controller", "protocol", "runtime"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a module of the user')")
+    script = tmp_path / "main.py"
+    script.write_text("import anabranch\nprint(anabranch.Producer.__module__)")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("anabranch.client")
 
 
 def test_every_error_a_program_may_catch_is_there() -> None:

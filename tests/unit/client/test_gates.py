@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from client.cluster import TopicInfo
-from client.ordered_delivery.gates import Questions, TopicGates
-from ordered_resize.facts import Lineage
-from ordered_resize.gate import GateState
-from ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.ordered_delivery.gates import Questions, TopicGates
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.gate import GateState
+from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
+from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 from tests import lineage_mutations
 from tests.layouts import topic, tp
-from zk_schemas.partition_state import LineageEntry as Entry
 
 GROWN = topic(1, 2, [1, 0], version=1)
 """1 -> 2: partition 1 was split off 0 after its epoch 0."""

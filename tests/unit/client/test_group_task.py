@@ -10,25 +10,25 @@ from typing import Any
 import anyio
 import pytest
 
-from client.assignors import resolve_assignors
-from client.cluster import Cluster, PartitionInfo, TopicInfo
-from client.config import ConsumerConfig
-from client.coordinator import GroupCoordinator
-from client.coordinator_link import OffsetAndMetadata
-from client.group_member import MemberState
-from client.group_protocol import decode_assignment, encode_assignment, read_layouts
-from client.listener import RebalanceListener
-from client.signal import Signal
-from client.subscription import Subscription
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
-from protocol.primitives import encode_versioned
-from protocol.types import TopicPartition
-from runtime.real_anyio import client_env
+from anabranch.client.assignors import resolve_assignors
+from anabranch.client.cluster import Cluster, PartitionInfo, TopicInfo
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.coordinator import GroupCoordinator
+from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.group_member import MemberState
+from anabranch.client.group_protocol import decode_assignment, encode_assignment, read_layouts
+from anabranch.client.listener import RebalanceListener
+from anabranch.client.signal import Signal
+from anabranch.client.subscription import Subscription
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from anabranch.protocol.primitives import encode_versioned
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_anyio import client_env
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 

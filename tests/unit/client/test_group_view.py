@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client import Consumer, WaitsFor
-from client.group_protocol import encode_assignment
-from protocol.api_keys import ApiKey
-from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from anabranch.client import Consumer, WaitsFor
+from anabranch.client.group_protocol import encode_assignment
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import DROP
 from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Grouped

@@ -7,12 +7,12 @@ import math
 
 import pytest
 
-from client.client_metrics import PRODUCER_GROUP, Durations, ProducerMetrics
-from client.ordered_delivery.explain import BlockedPartition, WaitsFor
-from client.ordered_delivery.hand_overs import HandOvers
-from client.replacement import Replaced
-from ordered_resize.lineage import NO_EPOCH
-from protocol.types import TopicPartition
+from anabranch.client.client_metrics import PRODUCER_GROUP, Durations, ProducerMetrics
+from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+from anabranch.client.ordered_delivery.hand_overs import HandOvers
+from anabranch.client.replacement import Replaced
+from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.protocol.types import TopicPartition
 
 PARENT, CHILD = TopicPartition("t", 1), TopicPartition("t", 5)
 
@@ -143,7 +143,7 @@ def test_a_report_lasts_until_the_coordinator_has_it() -> None:
 
 def test_one_line_says_by_whom_and_one_after_how_long(caplog: pytest.LogCaptureFixture) -> None:
     hand_overs = HandOvers()
-    with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
+    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
         hand_overs.evaluated([blocked(until=-1)], {CHILD: None}, 10.0)
         assert not caplog.messages  # nobody knows yet
         for position in (80, 90):
@@ -159,7 +159,7 @@ def test_one_line_says_by_whom_and_one_after_how_long(caplog: pytest.LogCaptureF
 def test_what_blocks_is_said_after_a_while_even_if_nobody_knows_by_whom(caplog: pytest.LogCaptureFixture) -> None:
     hand_overs = HandOvers()
     one = BlockedPartition(CHILD, 4, tuple(waits_for(TopicPartition("t", q), -1, -1) for q in range(10, 17)))
-    with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
+    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
         hand_overs.evaluated([one], {CHILD: None}, 10.0)
         hand_overs.evaluated([one], {CHILD: None}, 10.5)
         assert not caplog.messages

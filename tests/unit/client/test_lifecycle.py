@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from anabranch import Admin, Consumer, Producer, TopicPartition
-from client.errors import ClientClosedError, KafkaError
-from client.producer_batch import RecordHandle
+from anabranch.client.errors import ClientClosedError, KafkaError
+from anabranch.client.producer_batch import RecordHandle
 from tests.unit.client.fake_broker import FakeBroker
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]

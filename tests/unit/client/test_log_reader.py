@@ -8,17 +8,17 @@ from typing import Any
 import anyio
 import pytest
 
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
-from client.log_reader import LogReader
-from protocol.api_keys import ApiKey
-from protocol.batch_builder import build_batch
-from protocol.generated.fetch import FetchResponse
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
+from anabranch.client.log_reader import LogReader
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.generated.fetch import FetchResponse
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.assignors import (
+from anabranch.client.assignors import (
     Assignor,
     CooperativeStickyAssignor,
     MemberSubscription,
@@ -17,7 +17,7 @@ from client.assignors import (
     RoundRobinAssignor,
     spread,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 ASSIGNORS: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor()]
 

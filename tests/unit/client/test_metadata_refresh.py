@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from client.metadata import Metadata
-from protocol.generated.metadata import MetadataResponse
-from runtime.real_anyio import client_env
+from anabranch.client.metadata import Metadata
+from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.runtime.real_anyio import client_env
 from tests.unit.client.test_stale_metadata import described
 
 pytestmark = pytest.mark.trio

@@ -8,29 +8,29 @@ from typing import Any
 import anyio
 import pytest
 
-from client import Producer
-from client.errors import ErrorCode
-from protocol.api_keys import ApiKey
-from protocol.generated.describe_configs import (
+from anabranch.client import Producer
+from anabranch.client.errors import ErrorCode
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponseEntry,
     PartitionLeaderEpochsForPartitionsResponseLoser,
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
-from protocol.key_placement import MOVED_HEADER, parent
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.protocol.key_placement import MOVED_HEADER, parent
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker, Fault
 from tests.unit.client.test_resize_producer import FAST, by_key, key_in, ordered

@@ -8,20 +8,20 @@ from typing import Any
 import anyio
 import pytest
 
-from client import Consumer
-from client.errors import ErrorCode, UnassignedParentError
-from client.fetched import FetchedBatch
-from ordered_resize.facts import Lineage
-from protocol.api_keys import ApiKey
-from protocol.batch_builder import build_batch
-from protocol.compression import CompressionType
-from protocol.generated.fetch import FetchResponse
-from protocol.generated.metadata import MetadataResponse
-from protocol.generated.offset_for_leader_epoch import (
+from anabranch.client import Consumer
+from anabranch.client.errors import ErrorCode, UnassignedParentError
+from anabranch.client.fetched import FetchedBatch
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.generated.fetch import FetchResponse
+from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
-from protocol.key_placement import MOVED_HEADER
-from protocol.records import RecordBatch, set_base_offset
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.records import RecordBatch, set_base_offset
 from tests.unit.client.conftest import Run
 from tests.unit.client.resized_broker import CHILD, FAST, NO_SECOND_TRY, PARENT, Resized, Shrunk, Story
 
@@ -141,7 +141,7 @@ def test_metrics_tell_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCa
         assert names["partition-key-maybe-revoked-total"] >= 1
         assert names["partition-key-assigned-total"] == 1
 
-    with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
+    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
         run(check)
     said, released = caplog.messages
     assert said.startswith('blocked: partition=t-1 max_leader_epoch=-1 waits_for="partition 1 from epoch 0 waits for 0')
@@ -464,7 +464,7 @@ def test_a_broker_that_knows_no_lineages_delivers_nothing_of_a_resized_topic_and
                 assert not await consumer.getmany(timeout_ms=20)
             assert not broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)
 
-    with caplog.at_level(logging.WARNING, "client.ordered_delivery.queries"):
+    with caplog.at_level(logging.WARNING, "anabranch.client.ordered_delivery.queries"):
         run(check)
     assert caplog.messages[0].startswith("records wait while no broker tells the lineage of t-0: UNSUPPORTED_VERSION")
 

@@ -7,20 +7,20 @@ from typing import Any
 import anyio
 import pytest
 
-from client.client_metrics import CONSUMER_GROUP
-from client.errors import CommitFailedError, ErrorCode
-from client.ordered_delivery.reports import Progress
-from protocol.api_keys import ApiKey
-from protocol.generated.consumer_group_position import (
+from anabranch.client.client_metrics import CONSUMER_GROUP
+from anabranch.client.errors import CommitFailedError, ErrorCode
+from anabranch.client.ordered_delivery.reports import Progress
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
 )
-from protocol.generated.heartbeat import HeartbeatResponse
-from protocol.generated.offset_commit import (
+from anabranch.protocol.generated.heartbeat import HeartbeatResponse
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.resized_broker import CHILD, PARENT, Coordinated, Grouped, Story, member_of
 

@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import pytest
 
-from client.config import ConsumerConfig
-from client.connections import GROUP, POSITIONS
-from client.errors import ErrorCode, KafkaError, error_for
-from client.ordered_delivery.positions_task import Position, PositionAnswer, PositionExchange
-from client.signal import Signal
-from protocol.generated.consumer_group_position import (
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.connections import GROUP, POSITIONS
+from anabranch.client.errors import ErrorCode, KafkaError, error_for
+from anabranch.client.ordered_delivery.positions_task import Position, PositionAnswer, PositionExchange
+from anabranch.client.signal import Signal
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from client import Consumer
-from client.errors import ErrorCode
-from protocol.generated.metadata import MetadataResponse
-from protocol.types import TopicPartition
+from anabranch.client import Consumer
+from anabranch.client.errors import ErrorCode
+from anabranch.protocol.generated.metadata import MetadataResponse
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.test_consumer import T0, T1, filled, read
 
@@ -61,7 +61,7 @@ def test_the_log_says_what_is_not_read_for_want_of_a_partition(run: Run, caplog:
             while not caplog.records:
                 await consumer.getmany(timeout_ms=20)
 
-    with caplog.at_level(logging.WARNING, "client.positions"):
+    with caplog.at_level(logging.WARNING, "anabranch.client.positions"):
         run(check)
     [told] = [record.getMessage() for record in caplog.records]
     assert told.startswith("t-7: nothing is read while no broker says where to begin: ")

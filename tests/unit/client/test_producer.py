@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from client import Producer
-from client.errors import (
+from anabranch.client import Producer
+from anabranch.client.errors import (
     BufferExhaustedError,
     ClientClosedError,
     ErrorCode,
@@ -20,12 +20,12 @@ from client.errors import (
     KafkaTimeoutError,
     RefusedWithBatchError,
 )
-from protocol.api_keys import ApiKey
-from protocol.compression import CompressionType
-from protocol.key_placement import positive_hash
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
-from runtime.real_anyio import client_env
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import positive_hash
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_anyio import client_env
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import DROP, FakeBroker, Fault
 

@@ -7,27 +7,27 @@ import uuid
 
 import pytest
 
-from client.cluster import Cluster
-from client.connections import backoff_ms
-from client.errors import ErrorCode
-from client.fetch_session import FetchPosition, FetchSession
-from client.fetched import Deserializers, FetchedBatch, Records
-from client.group_member import GroupMember, MemberState, Reaction, react
-from client.partitioner import StickyPartitioner
-from client.read_committed import visible_batches
-from client.subscription import FetchState, PartitionState, Subscription
-from ordered_resize.lineage import NO_EPOCH
-from protocol.batch_builder import build_batch, build_control_batch, retain_records
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
-from protocol.generated.metadata import (
+from anabranch.client.cluster import Cluster
+from anabranch.client.connections import backoff_ms
+from anabranch.client.errors import ErrorCode
+from anabranch.client.fetch_session import FetchPosition, FetchSession
+from anabranch.client.fetched import Deserializers, FetchedBatch, Records
+from anabranch.client.group_member import GroupMember, MemberState, Reaction, react
+from anabranch.client.partitioner import StickyPartitioner
+from anabranch.client.read_committed import visible_batches
+from anabranch.client.subscription import FetchState, PartitionState, Subscription
+from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from anabranch.protocol.generated.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.key_placement import place, positive_hash
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from client.errors import ErrorCode, KafkaError, PartitionMarkedError
-from client.producer_batch import ProducerBatch
-from client.replacement import Replacement
-from protocol.key_placement import place, positive_hash
-from protocol.records import Record, RecordBatch
+from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
+from anabranch.client.producer_batch import ProducerBatch
+from anabranch.client.replacement import Replacement
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import Record, RecordBatch
 from tests.unit.client.resize_model import World
 from tests.unit.client.test_resize_model import exchange, key_in
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client.ordered_delivery.reports import Progress, Reports
+from anabranch.client.ordered_delivery.reports import Progress, Reports
 from tests.layouts import tp
 
 T1 = tp(1)

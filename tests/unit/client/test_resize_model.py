@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from client.accumulator import Accumulator
-from client.cluster import TopicInfo
-from client.errors import OutcomeUnknownError
-from client.partition_queue import PartitionQueue
-from client.producer_batch import ProducerBatch
-from client.replacement import Placing, Replaced, replace_records
-from client.topic_placement import TopicPlacement, layout_of
-from protocol.key_placement import place, positive_hash
+from anabranch.client.accumulator import Accumulator
+from anabranch.client.cluster import TopicInfo
+from anabranch.client.errors import OutcomeUnknownError
+from anabranch.client.partition_queue import PartitionQueue
+from anabranch.client.producer_batch import ProducerBatch
+from anabranch.client.replacement import Placing, Replaced, replace_records
+from anabranch.client.topic_placement import TopicPlacement, layout_of
+from anabranch.protocol.key_placement import place, positive_hash
 from tests.unit.client.resize_model import INITIAL, NODES, World
 
 KEYS = [b"k%d" % n for n in range(8)]

@@ -9,13 +9,13 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from client import Producer
-from client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
-from client.replacement import Replacement
-from protocol.api_keys import ApiKey
-from protocol.key_placement import place, positive_hash
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.client import Producer
+from anabranch.client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
+from anabranch.client.replacement import Replacement
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import DROP, FakeBroker, Fault
 
@@ -99,7 +99,7 @@ def test_a_resize_under_load_loses_doubles_and_reorders_nothing(run: Run, caplog
         written = {value: partition for records in found.values() for partition, value in records}
         assert [written[b"%04d" % number] for number in range(900)] == [tp.partition for tp in places]
 
-    with caplog.at_level(logging.INFO, "client.sender"):
+    with caplog.at_level(logging.INFO, "anabranch.client.sender"):
         run(check)
     lines = [record.getMessage() for record in caplog.records]
     assert any("layout_version=2 undeleted_partition_count=3" in line for line in lines)

@@ -6,15 +6,15 @@ import uuid
 
 import pytest
 
-from client.cluster import Cluster, TopicInfo
-from client.errors import ErrorCode
-from protocol.generated.metadata import (
+from anabranch.client.cluster import Cluster, TopicInfo
+from anabranch.client.errors import ErrorCode
+from anabranch.protocol.generated.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 BORN, BORN_AGAIN = 100, 900
 ID_BEFORE, ID_AFTER = uuid.UUID(int=1), uuid.UUID(int=2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.append_window import STEPS, AppendWindow
-from ordered_resize.autoscale import Measured
+from anabranch.controller.append_window import STEPS, AppendWindow
+from anabranch.ordered_resize.autoscale import Measured
 
 WINDOW_S = 10.0
 

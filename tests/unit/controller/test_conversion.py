@@ -7,13 +7,13 @@ import uuid
 
 import pytest
 
-from controller.resize.conversion import Converted, converted, held, is_old, judged
-from ordered_resize.consistency import contradictions
-from ordered_resize.resize import next_steps
-from ordered_resize.snapshot import Snapshot
+from anabranch.controller.resize.conversion import Converted, converted, held, is_old, judged
+from anabranch.ordered_resize.consistency import contradictions
+from anabranch.ordered_resize.resize import next_steps
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.earlier_release import recorded
-from zk_schemas.partition_state import Layout, PartitionState
-from zk_schemas.topic import TopicZnode
 
 MANY = 1000
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import elections
-from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from anabranch.controller import elections
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 
 EPOCH = 9
 

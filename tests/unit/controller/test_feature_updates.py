@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.feature_updates import (
+from anabranch.controller.feature_updates import (
     Cluster,
     Update,
     UpgradeType,
@@ -16,9 +16,9 @@ from controller.feature_updates import (
     judge,
     with_risen_minimums,
 )
-from protocol.errors import ErrorCode, KafkaError
-from zk_schemas.broker_registration import VersionRange
-from zk_schemas.features import (
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
     GROUP_COORDINATOR,
     LINEAGE_LEVEL,

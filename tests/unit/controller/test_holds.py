@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.resize.groups import Group, Groups
-from controller.resize.holds import held_from
-from protocol.types import TopicPartition
+from anabranch.controller.resize.groups import Group, Groups
+from anabranch.controller.resize.holds import held_from
+from anabranch.protocol.types import TopicPartition
 
 TP, OTHER, ELSEWHERE = TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("u", 0)
 INCARNATION = 7

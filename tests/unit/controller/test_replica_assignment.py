@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.replica_assignment import ReplicaAssignment, check_target, into
-from protocol.errors import ErrorCode, KafkaError
-from zk_schemas.topic import TopicZnode
+from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.zk_schemas.topic import TopicZnode
 
 REPLICAS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)
 

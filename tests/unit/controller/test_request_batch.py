@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 
-from controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
-from controller.request_batch import RequestBatch
-from controller.states import PartitionStatus
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.types import TopicPartition
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
+from anabranch.controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
+from anabranch.controller.request_batch import RequestBatch
+from anabranch.controller.states import PartitionStatus
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 
 TP = TopicPartition("t", 0)
 

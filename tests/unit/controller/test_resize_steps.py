@@ -10,27 +10,27 @@ from typing import Any
 
 import pytest
 
-from controller.config import ControllerConfig
-from controller.events import ResizesDue
-from controller.feature_updates import for_new_cluster
-from controller.image import ClusterImage, Ending, LiveBroker, TopicImage
-from controller.metrics import ControllerMetrics
-from controller.request_batch import RequestBatch
-from controller.resize import goal, steps
-from controller.store import MAX_OPERATIONS
-from ordered_resize.resize import next_steps
-from protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from protocol.generated.stop_replica import StopReplicaRequest
-from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
-from protocol.types import TopicPartition
-from runtime.env import CreateOp, DeleteOp, SetOp, ZkOp
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.events import ResizesDue
+from anabranch.controller.feature_updates import for_new_cluster
+from anabranch.controller.image import ClusterImage, Ending, LiveBroker, TopicImage
+from anabranch.controller.metrics import ControllerMetrics
+from anabranch.controller.request_batch import RequestBatch
+from anabranch.controller.resize import goal, steps
+from anabranch.controller.store import MAX_OPERATIONS
+from anabranch.ordered_resize.resize import next_steps
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from anabranch.zk_schemas.features import ORDERED_RESIZE, SUPPORTED
+from anabranch.zk_schemas.partition_state import PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.resized_topic import Topic
 from tests.topic_images import asked, image_of, resized
-from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
-from zk_schemas.features import ORDERED_RESIZE, SUPPORTED
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
 
 pytestmark = pytest.mark.trio
 

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from controller.image import Ending, TopicImage
-from controller.resize import view
-from ordered_resize import resize
-from protocol.key_placement import is_doubled, place
+from anabranch.controller.image import Ending, TopicImage
+from anabranch.controller.resize import view
+from anabranch.ordered_resize import resize
+from anabranch.protocol.key_placement import is_doubled, place
+from anabranch.zk_schemas.partition_state import Layout
 from tests.resized_topic import Topic
 from tests.topic_images import asked, image_of, resized
-from zk_schemas.partition_state import Layout
 
 
 def first_bump(topic: Topic) -> Topic:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from controller.image import ClusterImage
-from controller.resize import draining
-from controller.resize.waits import Wait, changed
-from ordered_resize import resize
-from protocol.types import TopicPartition
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.resize import draining
+from anabranch.controller.resize.waits import Wait, changed
+from anabranch.ordered_resize import resize
+from anabranch.protocol.types import TopicPartition
 from tests.resized_topic import Topic
 from tests.topic_images import image_of
 

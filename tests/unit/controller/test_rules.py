@@ -7,21 +7,28 @@ import random
 import pytest
 import trio
 
-from controller.config import ControllerConfig, gather
-from controller.events import AdminCall, BrokersChanged, EventQueue, LogDirsFailed, TopicChanged, TopicsChanged
-from controller.states import (
+from anabranch.controller.config import ControllerConfig, gather
+from anabranch.controller.events import (
+    AdminCall,
+    BrokersChanged,
+    EventQueue,
+    LogDirsFailed,
+    TopicChanged,
+    TopicsChanged,
+)
+from anabranch.controller.states import (
     VALID_PREVIOUS_PARTITION_STATUSES,
     VALID_PREVIOUS_REPLICA_STATUSES,
     IllegalTransitionError,
     PartitionStatus,
     ReplicaStatus,
 )
-from controller.store import CONCURRENT_READS, MAX_BYTES, MAX_OPERATIONS, chunks, read_each
-from controller.topic_id import new_topic_id
-from controller.topic_names import colliding, name_problem
-from runtime.env import DeleteOp, SetOp
-from zk_schemas.config_def import ConfigError
-from zk_schemas.znode import format_id
+from anabranch.controller.store import CONCURRENT_READS, MAX_BYTES, MAX_OPERATIONS, chunks, read_each
+from anabranch.controller.topic_id import new_topic_id
+from anabranch.controller.topic_names import colliding, name_problem
+from anabranch.runtime.env import DeleteOp, SetOp
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.znode import format_id
 
 KEYS = {"controller.id": "1000", "zookeeper.connect": "localhost:2181"}
 

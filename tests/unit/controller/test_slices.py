@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.admin.outcome import Outcome
-from controller.admin.slices import ITEMS_AT_ONCE, joined, sliced
-from controller.image import ClusterImage
-from controller.leaders import ELECTED_AT_ONCE
-from controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.generated.alter_partition_reassignments import (
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.admin.slices import ITEMS_AT_ONCE, joined, sliced
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.leaders import ELECTED_AT_ONCE
+from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
@@ -22,14 +22,14 @@ from protocol.generated.alter_partition_reassignments import (
     ReassignableTopic,
     ReassignableTopicResponse,
 )
-from protocol.generated.create_topics import (
+from anabranch.protocol.generated.create_topics import (
     CreatableTopic,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.generated.delete_topics import DeleteTopicsRequest
-from protocol.generated.elect_leaders import (
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest
+from anabranch.protocol.generated.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from controller import deletion
-from controller.events import BrokerAnswered, RemovalDue, ResizesDue
-from controller.image import LiveBroker, PartitionImage
-from controller.resize import removal
-from controller.states import PartitionStatus, ReplicaStatus
-from protocol.generated.stop_replica import (
+from anabranch.controller import deletion
+from anabranch.controller.events import BrokerAnswered, RemovalDue, ResizesDue
+from anabranch.controller.image import LiveBroker, PartitionImage
+from anabranch.controller.resize import removal
+from anabranch.controller.states import PartitionStatus, ReplicaStatus
+from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
     StopReplicaTopicState,
 )
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from anabranch.zk_schemas.partition_state import DURING_DELETE, PartitionState
 from tests.unit.controller.test_request_batch import batch
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from zk_schemas.partition_state import DURING_DELETE, PartitionState
 
 BROKER = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)]))
 

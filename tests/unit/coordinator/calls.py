@@ -7,26 +7,32 @@ from typing import Any
 
 import trio.testing
 
-from broker.coordinator.durable import GroupRecord, OffsetAndMetadata, OffsetRecord, StableGeneration, StoredMember
-from broker.coordinator.records import encode
-from broker.deferred import Deferred
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.heartbeat import HeartbeatRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.generated.offset_commit import (
+from anabranch.broker.coordinator.durable import (
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    StableGeneration,
+    StoredMember,
+)
+from anabranch.broker.coordinator.records import encode
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_fetch import (
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.types import TopicPartition
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import pass_time

@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.service import GroupCoordinator
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.service import GroupCoordinator
+from anabranch.zk_schemas.features import highest_level
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
-from zk_schemas.features import highest_level
 
 
 @dataclass

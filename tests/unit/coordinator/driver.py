@@ -10,38 +10,38 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from broker.coordinator import admin, expiry, join, membership, offsets, position_poll, sync
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.deletions import Deletion
-from broker.coordinator.durable import CoordinatorRecord, DurableState
-from broker.coordinator.outcome import Now, Outcome, Write, is_committed
-from broker.coordinator.records import UnknownRecord, decode, encode
-from broker.coordinator.shard import Shard, Turn
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_group_position import (
+from anabranch.broker.coordinator import admin, expiry, join, membership, offsets, position_poll, sync
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.deletions import Deletion
+from anabranch.broker.coordinator.durable import CoordinatorRecord, DurableState
+from anabranch.broker.coordinator.outcome import Now, Outcome, Write, is_committed
+from anabranch.broker.coordinator.records import UnknownRecord, decode, encode
+from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
 )
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
-from protocol.generated.heartbeat import HeartbeatRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.generated.offset_commit import (
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from anabranch.protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_delete import (
+from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequestTopics
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.primitives import encode_versioned
-from protocol.types import TopicPartition
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.primitives import encode_versioned
+from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.fakes import EveryTopic
 
 WALL_START_MS = 1_600_000_000_000

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import trio
 
-from broker.coordinator.offsets_log import KeyValue
-from broker.coordinator.outcome import is_committed
-from broker.deferred import Deferred
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.broker.coordinator.outcome import is_committed
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 WALL_START_MS = 1_600_000_000_000
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import trio
 import trio.testing
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.durable import GroupRecord, OffsetRecord
-from broker.coordinator.offsets_log import KeyValue
-from broker.coordinator.records import decode, encode
-from broker.coordinator.service import GroupCoordinator
-from broker.deferred import Deferred
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
+from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.broker.coordinator.records import decode, encode
+from anabranch.broker.coordinator.service import GroupCoordinator
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tests.unit.coordinator.calls import GROUP, commit, commit_error, fetched_offset, value
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
-import broker.coordinator
-from broker.coordinator import admin
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState, IllegalTransitionError, check_transition
-from broker.coordinator.membership import release_groups
-from broker.coordinator.placement import java_string_hash, kafka_abs, partition_for
-from protocol.errors import ErrorCode
-from protocol.subscriptions import subscribed_topics
+from anabranch.broker import coordinator
+from anabranch.broker.coordinator import admin
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.group_state import (
+    VALID_PREVIOUS_STATES,
+    GroupState,
+    IllegalTransitionError,
+    check_transition,
+)
+from anabranch.broker.coordinator.membership import release_groups
+from anabranch.broker.coordinator.placement import java_string_hash, kafka_abs, partition_for
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.subscriptions import subscribed_topics
 from tests.unit.coordinator.driver import GROUP, Driver, subscription
 
 SHELL = {"sweeps.py", "service.py", "leadership.py", "loader.py", "loaded.py", "timer.py"}
@@ -173,7 +178,7 @@ def test_subscriptions_of_a_newer_version_and_with_trailing_bytes_are_read() -> 
 
 
 def test_decisions_import_neither_the_loop_nor_clocks() -> None:
-    folder = Path(broker.coordinator.__file__).parent
+    folder = Path(coordinator.__file__).parent
     forbidden = {"trio", "anyio", "time", "random", "os", "asyncio"}
     for path in folder.glob("*.py"):
         if path.name in SHELL:

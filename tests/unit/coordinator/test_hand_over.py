@@ -9,19 +9,23 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from broker.coordinator.durable import DurableState, GroupRecord, OffsetRecord
-from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.records import encode
-from broker.deferred import Deferred
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
-from protocol.generated.offset_fetch import (
+from anabranch.broker.coordinator.durable import DurableState, GroupRecord, OffsetRecord
+from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.records import encode
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.calls import (
     GROUP,
     commit,

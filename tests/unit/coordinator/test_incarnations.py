@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinator.deletions import Deletion
-from protocol.errors import ErrorCode
+from anabranch.broker.coordinator.deletions import Deletion
+from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.driver import Driver
 
 T0 = ("t", 0)

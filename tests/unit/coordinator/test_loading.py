@@ -10,11 +10,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.loader import adopt_groups
-from broker.coordinator.offsets_log import KeyValue
-from broker.log.slices import SLICE_S, TimeSlice
-from protocol.errors import ErrorCode
+from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.loader import adopt_groups
+from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.broker.log.slices import SLICE_S, TimeSlice
+from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.calls import (
     commit,
     commit_error,

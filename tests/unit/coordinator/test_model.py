@@ -16,15 +16,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.durable import GroupRecord
-from broker.coordinator.group_state import GroupState
-from broker.coordinator.join import UNKNOWN_MEMBER_ID
-from broker.coordinator.membership import release_groups
-from broker.coordinator.positions import owner_of
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
-from protocol.primitives import decode_versioned, encode_versioned
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.durable import GroupRecord
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
+from anabranch.broker.coordinator.membership import release_groups
+from anabranch.broker.coordinator.positions import owner_of
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from anabranch.protocol.primitives import decode_versioned, encode_versioned
 from tests.unit.coordinator.driver import GROUP, Driver
 
 PARTITIONS = 6

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.durable import GroupRecord, OffsetRecord
-from broker.coordinator.expiry import MAX_TOMBSTONES_PER_BATCH
-from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
+from anabranch.broker.coordinator.expiry import MAX_TOMBSTONES_PER_BATCH
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.driver import GROUP, WALL_START_MS, Driver
 
 RETENTION_MS = 1_000_000

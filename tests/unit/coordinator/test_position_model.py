@@ -20,11 +20,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from broker.coordinator import positions
-from broker.coordinator.group import Group
-from broker.coordinator.shard import Shard
-from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator import positions
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.driver import GROUP, Driver, assignment
 
 PARTITIONS = [("t", n) for n in range(4)]

@@ -7,25 +7,29 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from broker.coordinator.durable import OffsetRecord
-from broker.coordinator.placement import partition_for
-from broker.coordinator.records import encode
-from broker.deferred import Deferred
-from protocol.errors import ErrorCode
-from protocol.generated.consumer_group_position import (
+from anabranch.broker.coordinator.durable import OffsetRecord
+from anabranch.broker.coordinator.placement import partition_for
+from anabranch.broker.coordinator.records import encode
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
 )
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.offset_commit import (
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.types import TopicPartition
+from anabranch.protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.calls import GROUP, commit, commit_error, fetched, heartbeat, join, others_have_run, value
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context, assignment

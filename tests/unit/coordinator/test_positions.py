@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import ErrorCode
+from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.driver import GROUP, Driver, assignment
 
 PARENT, CHILD, OTHER = ("t", 1), ("t", 5), ("t", 2)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from broker.coordinator.counted import Creation
-from broker.deferred import Deferred
-from protocol.errors import ErrorCode
-from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.counted import Creation
+from anabranch.broker.deferred import Deferred
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
+from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.calls import GROUP, commit, fetched, fetched_offset, others_have_run, sync, value
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context, subscription

@@ -10,29 +10,34 @@ import structlog
 import trio
 import trio.testing
 
-from broker.coordinator import expiry
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.deletions import Deletion
-from broker.coordinator.durable import GroupRecord, OffsetRecord
-from broker.coordinator.group import Group
-from broker.coordinator.loader import read_state
-from broker.coordinator.records import encode
-from broker.coordinator.service import GroupCoordinator
-from broker.coordinator.shard import Turn
-from broker.log.slices import SLICE_S, TimeSlice
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.join_group import JoinGroupRequest
-from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
-from protocol.generated.offset_fetch import (
+from anabranch.broker.coordinator import expiry
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.deletions import Deletion
+from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.loader import read_state
+from anabranch.broker.coordinator.records import encode
+from anabranch.broker.coordinator.service import GroupCoordinator
+from anabranch.broker.coordinator.shard import Turn
+from anabranch.broker.log.slices import SLICE_S, TimeSlice
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
-from protocol.primitives import read_version
-from protocol.types import TopicPartition
+from anabranch.protocol.primitives import read_version
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA
 from tests.unit.coordinator.calls import (
     GROUP,
     commit,
@@ -52,7 +57,6 @@ from tests.unit.coordinator.calls import (
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog, pass_time
-from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA
 
 pytestmark = pytest.mark.trio
 

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from trio.testing import MockClock
 
-from broker.coordinator import expiry
-from broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
-from broker.coordinator.group import Group
-from broker.coordinator.records import encode
-from broker.coordinator.shard import Turn
-from broker.log.slices import MAX_STEPS
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator import expiry
+from anabranch.broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.records import encode
+from anabranch.broker.coordinator.shard import Turn
+from anabranch.broker.log.slices import MAX_STEPS
+from anabranch.protocol.types import TopicPartition
 from tests.loop_probe import LoopProbe
 from tests.unit.coordinator.calls import others_have_run
 from tests.unit.coordinator.conftest import Running

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker.coordinator.timer import DeadlineTimer
+from anabranch.broker.coordinator.timer import DeadlineTimer
 from tests.unit.coordinator.fakes import pass_time
 
 pytestmark = pytest.mark.trio

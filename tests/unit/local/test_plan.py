@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.local.plan import LocalClusterConfig, parse_overrides, plan_brokers, plan_controllers
-from zk_schemas.config_def import ConfigError
-from zk_schemas.static_keys import for_broker, for_controller
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.static_keys import for_broker, for_controller
 
 
 def properties(brokers: int, **overrides: str) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import segment_copy
+from anabranch.protocol.records import iter_batches
 from anabranch.segment_copy import (
     HistoryChangedError,
     Piece,
@@ -18,7 +19,6 @@ from anabranch.segment_copy import (
     open_piece,
     wanted_segments,
 )
-from protocol.records import iter_batches
 from tests.export_world import Replica, batches
 
 BATCH = len(batches(0, 1))

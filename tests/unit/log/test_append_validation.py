@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from broker.log.append_validation import MAX_NAMED_RECORDS, validate_append
-from broker.log.log_config import LogConfig
-from broker.log.producer_state import AppendOrigin
-from protocol.batch_builder import BatchBuilder, build_control_batch
-from protocol.batch_layout import CRC_AT, LOG_APPEND_TIME
-from protocol.compression import CompressionType
-from protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
-from protocol.records import RecordBatch
+from anabranch.broker.log.append_validation import MAX_NAMED_RECORDS, validate_append
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.producer_state import AppendOrigin
+from anabranch.protocol.batch_builder import BatchBuilder, build_control_batch
+from anabranch.protocol.batch_layout import CRC_AT, LOG_APPEND_TIME
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
+from anabranch.protocol.records import RecordBatch
 from tests.log_world import START_MS, batch
 
 

@@ -10,10 +10,10 @@ import structlog.testing
 import trio
 import trio.testing
 
-from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
-from broker.log.paths import PARTITION_METADATA
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
+from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from anabranch.broker.log.paths import PARTITION_METADATA
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
 from tests.log_world import TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
-from broker.coordinator.records import decode, encode
-from broker.log.cleaner import LogCleaner, group_segments
-from broker.log.compaction import CleanedTransactions, KeyOffsets
-from broker.log.log_config import LogConfig
-from broker.log.log_directory import LogDirectory
-from broker.log.log_manager import LogManager
-from broker.log.manager_config import LogManagerConfig
-from broker.log.partition_log import AppendOrigin, PartitionLog
-from broker.log.slices import at_once
-from protocol.batch_builder import build_batch, build_control_batch
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
-from protocol.key_placement import MOVED_HEADER
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.records import decode, encode
+from anabranch.broker.log.cleaner import LogCleaner, group_segments
+from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_directory import LogDirectory
+from anabranch.broker.log.log_manager import LogManager
+from anabranch.broker.log.manager_config import LogManagerConfig
+from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
+from anabranch.broker.log.slices import at_once
+from anabranch.protocol.batch_builder import build_batch, build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 from tests.log_world import START_MS, TOPIC_ID, Crash, LogWorld, batch, idempotent, read_all, values
 
 pytestmark = pytest.mark.trio

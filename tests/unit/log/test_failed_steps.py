@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.log_loader import Checkpoints
-from broker.log.partition_log import PartitionLog
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.log.log_loader import Checkpoints
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from tests.log_world import LogWorld, batch, idempotent, values
 
 pytestmark = pytest.mark.trio

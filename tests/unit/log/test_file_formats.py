@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from broker.log.checkpoint_files import (
+from anabranch.broker.log.checkpoint_files import (
     MalformedFileError,
     MetaProperties,
     PartitionMetadata,
@@ -19,10 +19,10 @@ from broker.log.checkpoint_files import (
     encode_offsets,
     encode_partition_metadata,
 )
-from broker.log.paths import delete_directory_name, directory_name, is_delete_directory, parse_directory_name
-from broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
-from broker.log.txn_index import AbortedTxn, TxnIndex
-from protocol.types import TopicPartition
+from anabranch.broker.log.paths import delete_directory_name, directory_name, is_delete_directory, parse_directory_name
+from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from anabranch.broker.log.txn_index import AbortedTxn, TxnIndex
+from anabranch.protocol.types import TopicPartition
 from tests.log_world import START_MS, LogWorld, batch
 
 

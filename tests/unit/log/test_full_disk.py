@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker.log import full_directories
-from broker.log.disk_errors import SyncFailedError, is_out_of_space, passes
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogManager, LogManagerConfig
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
-from runtime.env import Env
-from runtime.real_trio import RealNetwork
-from runtime.sim_storage import SimDisk
+from anabranch.broker.log import full_directories
+from anabranch.broker.log.disk_errors import SyncFailedError, is_out_of_space, passes
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.sim_storage import SimDisk
 from tests.log_world import TOPIC_ID, LogWorld, ManualClock, batch, values
 
 pytestmark = pytest.mark.trio

@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log import segment
-from broker.log.log_config import LogConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_rebuild import catch_up
-from broker.replication.follower import Outcome
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import set_base_offset
+from anabranch.broker.log import segment
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.producer_rebuild import catch_up
+from anabranch.broker.replication.follower import Outcome
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import set_base_offset
 from tests.log_world import LogWorld, batch, idempotent, values
 from tests.replica_world import ReplicaWorld
 

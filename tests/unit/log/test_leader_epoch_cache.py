@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.checkpoint_files import MalformedFileError
-from broker.log.leader_epoch_cache import LeaderEpochCache
+from anabranch.broker.log.checkpoint_files import MalformedFileError
+from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
 from tests.log_world import LogWorld
 
 

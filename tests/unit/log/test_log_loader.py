@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.log.log_loader import Checkpoints
-from broker.log.partition_log import AppendOrigin, PartitionLog
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_ABORT
-from protocol.types import ZERO_UUID
+from anabranch.broker.log.log_loader import Checkpoints
+from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_ABORT
+from anabranch.protocol.types import ZERO_UUID
 from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, find_time, idempotent, values
 
 pytestmark = pytest.mark.trio

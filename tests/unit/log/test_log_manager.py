@@ -13,22 +13,22 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log import log_manager, partition_log
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import PARTITION_METADATA
-from broker.log.producer_state import ProducerState
-from broker.log.retention import FILES_REMOVED_AT_ONCE, SEGMENTS_DELETED_AT_ONCE
-from broker.log.slices import TimeSlice
-from broker.log.snapshot_files import SnapshotFiles
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
-from runtime.env import Env
-from runtime.real_trio import RealClock as LoopClock
-from runtime.sim_network import SimFabric
-from runtime.sim_storage import SimDisk
+from anabranch.broker.log import log_manager, partition_log
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import PARTITION_METADATA
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.retention import FILES_REMOVED_AT_ONCE, SEGMENTS_DELETED_AT_ONCE
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.log.snapshot_files import SnapshotFiles
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.runtime.real_trio import RealClock as LoopClock
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_storage import SimDisk
 from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio

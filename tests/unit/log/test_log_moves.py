@@ -11,14 +11,14 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.layout_history import LayoutEntry
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogManager, LogManagerConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.paths import PARTITION_METADATA, parse_future_directory_name
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.layout_history import LayoutEntry
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.paths import PARTITION_METADATA, parse_future_directory_name
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
 from tests.log_world import TOPIC_ID, LogWorld, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
@@ -160,7 +160,7 @@ async def test_what_was_moved_is_found_after_a_restart(world: LogWorld) -> None:
 
 
 async def test_records_written_during_the_move_are_there(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.log.log_moves.CHUNK_BYTES", 1)
+    monkeypatch.setattr("anabranch.broker.log.log_moves.CHUNK_BYTES", 1)
     async with running(world) as manager:
         put(manager, *[b"%d" % number for number in range(50)])
         before = log_of(manager)

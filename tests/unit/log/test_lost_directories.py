@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
-from protocol.errors import ErrorCode, KafkaError
-from protocol.types import TopicPartition
+from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
 from tests.log_world import TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio

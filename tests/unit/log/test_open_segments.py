@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogManager, LogManagerConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.time_search import TimeSearch
-from protocol.types import TopicPartition
-from runtime.env import FileRange
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.time_search import TimeSearch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import FileRange
 from tests.log_world import TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio

@@ -6,13 +6,13 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.log_config import LogConfig
-from broker.log.partition_log import AppendOrigin, PartitionLog
-from broker.log.paths import PARTITION_METADATA
-from broker.log.txn_index import AbortedTxn
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_ABORT
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
+from anabranch.broker.log.paths import PARTITION_METADATA
+from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_ABORT
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from tests.log_world import START_MS, LogWorld, batch, find_time, idempotent, read_all, values
 
 TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))

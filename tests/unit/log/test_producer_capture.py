@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.log import producer_capture, snapshot_files
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_snapshot import decode_snapshot
-from broker.log.slices import TimeSlice
+from anabranch.broker.log import producer_capture, snapshot_files
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.producer_snapshot import decode_snapshot
+from anabranch.broker.log.slices import TimeSlice
 from tests.log_world import LogWorld, idempotent
 
 pytestmark = pytest.mark.trio

@@ -11,14 +11,14 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log import producer_rebuild
-from broker.log.cold_reads import ColdError
-from broker.log.log_config import LogConfig
-from broker.log.log_manager import LogManager, LogManagerConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
-from broker.log.producer_state import ProducerState
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.log import producer_rebuild
+from anabranch.broker.log.cold_reads import ColdError
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from tests.log_world import PARTITION, TOPIC_ID, LogWorld, idempotent
 
 pytestmark = pytest.mark.trio

@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.producer_state import AppendOrigin, BatchMetadata, ProducerEntry, ProducerExpiration, ProducerState
-from broker.log.txn_index import AbortedTxn
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import RecordBatch
+from anabranch.broker.log.producer_state import (
+    AppendOrigin,
+    BatchMetadata,
+    ProducerEntry,
+    ProducerExpiration,
+    ProducerState,
+)
+from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch
 from tests.log_world import START_MS, idempotent
 
 MAX_SEQUENCE = 2**31 - 1

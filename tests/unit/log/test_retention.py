@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.log_config import LogConfig
-from broker.log.retention import NOTHING_HELD, HeldBack, SegmentFacts, count_deletable, held_back
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.retention import NOTHING_HELD, HeldBack, SegmentFacts, count_deletable, held_back
 from tests.log_world import LogWorld, batch
 
 RETENTION_MS, BOUND_MS, NOW_MS = 100, 50, 1_000

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from broker.log.partition_log import PartitionLog
-from broker.log.time_search import TimeSearch
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.time_search import TimeSearch
 from tests.log_world import START_MS, LogWorld, batch
 
 pytestmark = pytest.mark.trio

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_resize.autoscale import Measured, Policy, bounds_problem, decide
-from protocol.key_placement import is_doubled
+from anabranch.ordered_resize.autoscale import Measured, Policy, bounds_problem, decide
+from anabranch.protocol.key_placement import is_doubled
 
 SECOND_MS = 1_000
 POLICY = Policy(100, 1, 64, cooldown_ms=600 * SECOND_MS, window_ms=60 * SECOND_MS)

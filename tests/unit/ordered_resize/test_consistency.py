@@ -7,11 +7,11 @@ import uuid
 import pytest
 from hypothesis import given, settings
 
-from ordered_resize.consistency import lineage_contradictions
-from ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize.consistency import lineage_contradictions
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
 from tests.lineages import History, histories
-from zk_schemas.partition_state import LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
 
 Entries = list[tuple[int, dict[int, int]]]
 

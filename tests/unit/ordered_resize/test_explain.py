@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ordered_resize.explain import resize_waits
-from ordered_resize.resize import STEPS, Phase
+from anabranch.ordered_resize.explain import resize_waits
+from anabranch.ordered_resize.resize import STEPS, Phase
 from tests.resized_topic import Topic
 
 

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from ordered_resize import gate as gates
-from ordered_resize.facts import Lineage
-from ordered_resize.gate import MOVES, Ask, Gate, GateState, IllegalMoveError, Question
-from ordered_resize.lineage import NO_EPOCH, Loaded
-from zk_schemas.partition_state import LineageEntry as Entry
+from anabranch.ordered_resize import gate as gates
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.gate import MOVES, Ask, Gate, GateState, IllegalMoveError, Question
+from anabranch.ordered_resize.lineage import NO_EPOCH, Loaded
+from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DUE, GateState.OPEN
 

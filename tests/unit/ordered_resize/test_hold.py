@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ordered_resize.facts import Facts, Lineage
-from ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
-from zk_schemas.partition_state import LineageEntry as Entry
+from anabranch.ordered_resize.facts import Facts, Lineage
+from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
+from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 
 def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[int, int]]) -> None:

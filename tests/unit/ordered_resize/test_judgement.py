@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ordered_resize import resize
-from ordered_resize.judgement import (
+from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.judgement import (
     Limits,
     Outcome,
     Setting,
@@ -21,12 +21,12 @@ from ordered_resize.judgement import (
     judge_request,
     judge_wanted,
 )
-from ordered_resize.marked import LOSS_KEY, Marked
-from ordered_resize.resize import STEPS, Phase
-from protocol.errors import ErrorCode
+from anabranch.ordered_resize.marked import LOSS_KEY, Marked
+from anabranch.ordered_resize.resize import STEPS, Phase
+from anabranch.protocol.errors import ErrorCode
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
+from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from tests.resized_topic import Topic
-from zk_schemas.partition_state import Before, Layout, LineageEntry
-from zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 
 ACCEPT, REFUSE, FREEZE = Outcome.ACCEPT, Outcome.REFUSE, Outcome.FREEZE
 SETTING = Setting(lambda new: {p: [1, 2] for p in new})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_resize.layout import Layout, moves
-from zk_schemas.partition_state import Layout as StoredLayout
-from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import NO_ID
+from anabranch.ordered_resize.layout import Layout, moves
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import NO_ID
 
 
 def test_a_layout_comes_from_the_topic_and_is_stored_without_its_initial_count() -> None:

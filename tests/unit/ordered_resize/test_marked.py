@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked
 
 
 @pytest.mark.parametrize(

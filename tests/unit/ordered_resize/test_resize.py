@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 import pytest
 
-from ordered_resize import resize
-from ordered_resize.resize import MAX_TOGETHER, STEPS, Phase
-from ordered_resize.snapshot import Snapshot
+from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.resize import MAX_TOGETHER, STEPS, Phase
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.partition_state import DURING_DELETE, NO_LEADER, Before, Layout, LineageEntry, PartitionState
 from tests.resized_topic import NEXT_ID, Topic
-from zk_schemas.partition_state import DURING_DELETE, NO_LEADER, Before, Layout, LineageEntry, PartitionState
 
 
 def entry(epoch: int, losers: dict[int, int]) -> LineageEntry:

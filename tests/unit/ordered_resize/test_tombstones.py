@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_resize.tombstones import first_kept_epoch
-from zk_schemas.partition_state import LineageEntry
+from anabranch.ordered_resize.tombstones import first_kept_epoch
+from anabranch.zk_schemas.partition_state import LineageEntry
 
 GROWN, MERGED = LineageEntry(1, {0: 4}), LineageEntry(3, {5: 2, 7: 2})
 

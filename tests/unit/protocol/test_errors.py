@@ -8,7 +8,7 @@ from typing import Any
 import kafka.errors
 import pytest
 
-from protocol.errors import (
+from anabranch.protocol.errors import (
     ClientAction,
     CoordinatorMovedError,
     ErrorCode,
@@ -17,7 +17,7 @@ from protocol.errors import (
     RetriableError,
     error_for,
 )
-from protocol.types import TopicPartition
+from anabranch.protocol.types import TopicPartition
 
 ORACLE: dict[int, Any] = {
     value.errno: value

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from protocol.api_keys import ApiKey
-from protocol.framing import (
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.framing import (
     BUFFER_BYTES,
     GROWTH,
     BufferPool,
@@ -21,11 +21,11 @@ from protocol.framing import (
     encode_request,
     encode_response,
 )
-from protocol.generated.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.generated.metadata import MetadataRequest, MetadataResponse
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.primitives import DecodeError, Message
+from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.primitives import DecodeError, Message
 
 
 def wire(body: Message, version: int, correlation_id: int = 1, client_id: str | None = "me") -> bytes:

@@ -6,10 +6,10 @@ import pathlib
 
 import pytest
 
-import protocol.generated
-from protocol.api_keys import API, ApiKey
-from protocol.generate import table_modules, write_all
-from protocol.schema import TableError, Versions, field, message
+from anabranch.protocol import generated
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.generate import table_modules, write_all
+from anabranch.protocol.schema import TableError, Versions, field, message
 
 RANGES = {
     "PRODUCE": (0, 9, 9),
@@ -60,11 +60,11 @@ RANGES = {
 
 def test_generated_modules_are_up_to_date(tmp_path: pathlib.Path) -> None:
     write_all(tmp_path)
-    committed = pathlib.Path(protocol.generated.__path__[0])
+    committed = pathlib.Path(generated.__path__[0])
     fresh = {path.name: path.read_text() for path in tmp_path.glob("*.py")}
     assert sorted(fresh) == sorted(path.name for path in committed.glob("*.py"))
     stale = [name for name, text in fresh.items() if (committed / name).read_text() != text]
-    assert not stale, "run: python -m protocol.generate"
+    assert not stale, "run: python -m anabranch.protocol.generate"
 
 
 def test_every_api_has_its_table_and_range() -> None:

@@ -6,12 +6,12 @@ import tracemalloc
 
 import pytest
 
-from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.create_topics import CreateTopicsRequest
-from protocol.generated.fetch import FetchRequest, FetchResponse
-from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.primitives import DecodeError, read_tags, read_uvarint, write_uvarint
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.create_topics import CreateTopicsRequest
+from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.primitives import DecodeError, read_tags, read_uvarint, write_uvarint
 from tests.protocol_tables import Case, cases, full_sample, to_object
 
 ALL = cases()

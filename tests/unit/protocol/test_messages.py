@@ -6,33 +6,39 @@ import uuid
 
 import pytest
 
-from protocol.generated.consumer_offsets import (
+from anabranch.protocol.generated.consumer_offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.generated.consumer_protocol import (
+from anabranch.protocol.generated.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from protocol.generated.fetch import EpochEndOffset, FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from protocol.generated.metadata import (
+from anabranch.protocol.generated.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from anabranch.protocol.generated.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.generated.offset_fetch import (
+from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
-from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.primitives import (
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.primitives import (
     DecodeError,
     EncodeError,
     decode_tolerantly,

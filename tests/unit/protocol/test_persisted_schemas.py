@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.generate import table_modules, tables
-from protocol.schema import LATEST, Field, Message, Versions, field
+from anabranch.protocol.generate import table_modules, tables
+from anabranch.protocol.schema import LATEST, Field, Message, Versions, field
 
 STORED = {
     "OffsetCommitKey": ["versions 0-1", "group string 0+", "topic string 0+", "partition int32 0+"],
@@ -127,7 +127,9 @@ def test_kip_915_where_a_stored_schema_is_declared_it_says_that_its_version_stay
     declaring = {
         module for module in table_modules() if STORED.keys() & {table.name for table in tables(module).values()}
     }
-    docs = {module: importlib.import_module(f"protocol.messages.{module}").__doc__ or "" for module in declaring}
+    docs = {
+        module: importlib.import_module(f"anabranch.protocol.messages.{module}").__doc__ or "" for module in declaring
+    }
     assert declaring == {"consumer_offsets", "transaction_log"}
     assert [module for module, text in docs.items() if "No version comes after these" not in text] == []
 

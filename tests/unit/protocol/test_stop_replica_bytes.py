@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.generated.stop_replica import (
+from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaPartitionState,
     StopReplicaPartitionV0,

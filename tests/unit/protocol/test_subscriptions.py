@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from client.group_protocol import decode_subscription
-from protocol.generated.consumer_protocol import ConsumerProtocolSubscription
-from protocol.generated.consumer_protocol import TopicPartition as OwnedPartitions
-from protocol.primitives import DecodeError, encode_versioned
-from protocol.subscriptions import read_subscription, subscribed_topics
+from anabranch.client.group_protocol import decode_subscription
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolSubscription
+from anabranch.protocol.generated.consumer_protocol import TopicPartition as OwnedPartitions
+from anabranch.protocol.primitives import DecodeError, encode_versioned
+from anabranch.protocol.subscriptions import read_subscription, subscribed_topics
 
 OWNED = [OwnedPartitions(topic="a", partitions=[3])]
 NEWEST = encode_versioned(

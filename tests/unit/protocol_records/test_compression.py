@@ -8,8 +8,8 @@ import pytest
 from aiokafka import codec as aiokafka_codec
 from kafka import codec as kafka_python_codec
 
-from protocol.compression import CompressionType, CorruptRecordError, compress, decompress
-from protocol.errors import ErrorCode
+from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress, decompress
+from anabranch.protocol.errors import ErrorCode
 
 CODECS = [CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD]
 MIB = 1024 * 1024

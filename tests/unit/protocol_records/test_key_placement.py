@@ -6,7 +6,7 @@ import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from protocol.key_placement import (
+from anabranch.protocol.key_placement import (
     ancestor_below,
     ancestors,
     children,

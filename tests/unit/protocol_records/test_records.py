@@ -8,13 +8,13 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuil
 from kafka import codec as kafka_python_codec
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from protocol import batch_builder as b
-from protocol import batch_layout as layout
-from protocol import records as r
-from protocol.batch_builder import BatchBuilder, build_batch
-from protocol.compression import CompressionType, CorruptRecordError, compress
-from protocol.errors import ErrorCode
-from protocol.records import RecordBatch, iter_batches, validate_produce_batch
+from anabranch.protocol import batch_builder as b
+from anabranch.protocol import batch_layout as layout
+from anabranch.protocol import records as r
+from anabranch.protocol.batch_builder import BatchBuilder, build_batch
+from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.records import RecordBatch, iter_batches, validate_produce_batch
 
 CODECS = list(CompressionType)
 T0 = 1_700_000_000_000

@@ -8,13 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from broker.memory_budget import MemoryBudget
-from controller.store import ControllerMovedError
-from runtime.accepting import accept_connections
-from runtime.background import LONGEST_PAUSE_S, Background
-from runtime.env import Stream
-from runtime.metrics import Metrics
-from runtime.wake_ups import WakeUps
+from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.controller.store import ControllerMovedError
+from anabranch.runtime.accepting import accept_connections
+from anabranch.runtime.background import LONGEST_PAUSE_S, Background
+from anabranch.runtime.env import Stream
+from anabranch.runtime.metrics import Metrics
+from anabranch.runtime.wake_ups import WakeUps
 from tests.log_world import ManualClock
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

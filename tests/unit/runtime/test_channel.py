@@ -8,15 +8,15 @@ from typing import Any
 import anyio
 import pytest
 
-from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode, KafkaError
-from protocol.framing import Request, ServerConnection, encode_response
-from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
-from protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from runtime.channel import Channel, ChannelClosedError, ChannelTimeoutError
-from runtime.env import Network, Stream
-from runtime.real_anyio import client_env
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.framing import Request, ServerConnection, encode_response
+from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.runtime.channel import Channel, ChannelClosedError, ChannelTimeoutError
+from anabranch.runtime.env import Network, Stream
+from anabranch.runtime.real_anyio import client_env
 
 HOST = "127.0.0.1"
 Script = Callable[[Network], Awaitable[None]]

@@ -10,10 +10,10 @@ import sys
 import pytest
 import structlog
 
-import broker.__main__
-import controller.__main__
-from runtime import garbage_collection
-from runtime.descriptor_limit import DescriptorLimit, Limits, raise_descriptor_limit
+from anabranch.broker import __main__ as broker_main
+from anabranch.controller import __main__ as controller_main
+from anabranch.runtime import garbage_collection
+from anabranch.runtime.descriptor_limit import DescriptorLimit, Limits, raise_descriptor_limit
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -57,7 +57,7 @@ def test_the_soft_limit_is_raised_as_far_as_the_kernel_allows(kernel: Kernel, so
 
 def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
     program = (
-        "import resource; from runtime.descriptor_limit import raise_descriptor_limit as rise;"
+        "import resource; from anabranch.runtime.descriptor_limit import raise_descriptor_limit as rise;"
         "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE); resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"
         "assert rise() == (hard, hard, 64); assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)"
     )
@@ -67,8 +67,8 @@ def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
 @pytest.mark.parametrize(
     ("server", "settings"),
     [
-        (broker.__main__, ["--set", "broker.id=1"]),
-        (controller.__main__, ["--set", "controller.id=1000"]),
+        (broker_main, ["--set", "broker.id=1"]),
+        (controller_main, ["--set", "controller.id=1000"]),
     ],
     ids=["broker", "controller"],
 )

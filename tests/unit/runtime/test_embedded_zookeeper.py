@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime import embedded_zookeeper
-from runtime.embedded_zookeeper import (
+from anabranch.runtime import embedded_zookeeper
+from anabranch.runtime.embedded_zookeeper import (
     EmbeddedZookeeper,
     ZookeeperUnavailableError,
     find_jars,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runtime import garbage_collection
-from runtime.garbage_collection import GROWTH, GROWTH_BYTES, OLDEST, ShortCollections
+from anabranch.runtime import garbage_collection
+from anabranch.runtime.garbage_collection import GROWTH, GROWTH_BYTES, OLDEST, ShortCollections
 
 AT_START = 100 << 20
 LIMIT = int(GROWTH * AT_START) + GROWTH_BYTES

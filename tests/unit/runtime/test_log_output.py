@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from runtime.log_output import MAX_WAITING_BYTES, LogOutput
-from runtime.watchdog import EXIT_STATUS
+from anabranch.runtime.log_output import MAX_WAITING_BYTES, LogOutput
+from anabranch.runtime.watchdog import EXIT_STATUS
 
 
 def test_lines_leave_in_order() -> None:
@@ -47,7 +47,7 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for() -> None:
 def test_the_watchdog_ends_a_process_whose_stderr_nobody_reads() -> None:
     script = """
 import os, sys
-from runtime.watchdog import end_process
+from anabranch.runtime.watchdog import end_process
 os.set_blocking(2, False)
 try:
     while True:

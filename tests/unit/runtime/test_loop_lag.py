@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.loop_lag import BOUNDS_S, LoopLag
-from runtime.metrics import Histogram, Metrics
+from anabranch.runtime.loop_lag import BOUNDS_S, LoopLag
+from anabranch.runtime.metrics import Histogram, Metrics
 
 
 def test_a_histogram_counts_values_up_to_each_bound() -> None:

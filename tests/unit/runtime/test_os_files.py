@@ -12,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.env import Storage
-from runtime.real_trio import RealStorage
+from anabranch.runtime.env import Storage
+from anabranch.runtime.real_trio import RealStorage
 
 LIMITED_WRITES = """
 import errno, resource, sys
-from runtime.os_files import OsStorage
+from anabranch.runtime.os_files import OsStorage
 file = OsStorage().open(sys.argv[1], create=True)
 file.append(b"x" * 600)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))

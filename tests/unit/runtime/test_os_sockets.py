@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from runtime import os_sockets
-from runtime.os_sockets import SocketListener, SocketStream, format_address
-from runtime.real_trio import TRIO_WAITS, RealNetwork
+from anabranch.runtime import os_sockets
+from anabranch.runtime.os_sockets import SocketListener, SocketStream, format_address
+from anabranch.runtime.real_trio import TRIO_WAITS, RealNetwork
 
 HOST = "127.0.0.1"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.os_files import OsStorage
-from runtime.reclaimer import MAX_WAITING, SMALL_FILE_BYTES, Reclaimer
+from anabranch.runtime.os_files import OsStorage
+from anabranch.runtime.reclaimer import MAX_WAITING, SMALL_FILE_BYTES, Reclaimer
 
 
 class Closes:

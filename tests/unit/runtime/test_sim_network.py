@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.env import Stream
-from runtime.sim_network import SimFabric
-from runtime.sim_scheduler import run_deterministic
+from anabranch.runtime.env import Stream
+from anabranch.runtime.sim_network import SimFabric
+from anabranch.runtime.sim_scheduler import run_deterministic
 
 PORT = 9092
 

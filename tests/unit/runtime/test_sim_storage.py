@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.sim_storage import SimDisk, SimStorage
+from anabranch.runtime.sim_storage import SimDisk, SimStorage
 
 SEEDS = range(40)
 

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.env import CreateOp, NodeExistsError, SessionState, ZkConnectionError, ZkSessionExpiredError
-from runtime.sim_scheduler import run_deterministic
-from runtime.sim_zk import FakeSession, FakeZk
+from anabranch.runtime.env import CreateOp, NodeExistsError, SessionState, ZkConnectionError, ZkSessionExpiredError
+from anabranch.runtime.sim_scheduler import run_deterministic
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
 
 TIMEOUT_MS = 6000
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 import trio
 
-from runtime.watchdog import EXIT_STATUS, Watchdog
+from anabranch.runtime.watchdog import EXIT_STATUS, Watchdog
 
 TIMEOUT_S = 0.2
 
@@ -41,7 +41,7 @@ async def test_a_loop_that_hangs_is_noticed_once() -> None:
 def test_the_process_ends_and_says_where_it_hung() -> None:
     script = f"""
 import time, trio
-from runtime.watchdog import Watchdog
+from anabranch.runtime.watchdog import Watchdog
 async def main():
     Watchdog({TIMEOUT_S}).start()
     def the_culprit():

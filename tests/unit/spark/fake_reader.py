@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from client.cluster import Cluster, Node, PartitionInfo, TopicInfo
-from client.config import ConsumerConfig
-from client.coordinator_link import OffsetAndMetadata
-from client.log_reader import LineageAnswer
-from client.offsets import EpochEnd, OffsetAndTimestamp
-from ordered_resize.facts import Lineage
-from protocol.types import TopicPartition
-from zk_schemas.partition_state import LineageEntry
+from anabranch.client.cluster import Cluster, Node, PartitionInfo, TopicInfo
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.log_reader import LineageAnswer
+from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.partition_state import LineageEntry
 
 EARLIEST, LATEST = -2, -1
 

@@ -10,13 +10,13 @@ pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
 import pyarrow as pa
 
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType, CorruptRecordError
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.records import RecordBatch
 from anabranch.spark import columns
 from anabranch.spark.columns import ArrowBuilder
 from anabranch.spark.offsets import Range
-from protocol.batch_builder import build_batch
-from protocol.compression import CompressionType, CorruptRecordError
-from protocol.key_placement import MOVED_HEADER
-from protocol.records import RecordBatch
 
 HEADER = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 TYPES = {

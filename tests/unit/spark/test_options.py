@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.spark.options import EARLIEST, LATEST, OptionError, Use, read_options, wants_headers, write_options
-from zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_def import ConfigError
 
 SERVERS = {"kafka.bootstrap.servers": "a:1,b:2"}
 

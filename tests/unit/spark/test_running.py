@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from anabranch.client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
+from anabranch.client.log_reader import Fetched
+from anabranch.client.offsets import OffsetAndTimestamp
+from anabranch.protocol.types import TopicPartition
 from anabranch.spark import running
 from anabranch.spark.looks import DataLossError
 from anabranch.spark.offsets import Range
 from anabranch.spark.running import RunningReader
-from client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
-from client.log_reader import Fetched
-from client.offsets import OffsetAndTimestamp
-from protocol.types import TopicPartition
 
 
 class FakeLog:

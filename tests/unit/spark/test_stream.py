@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
+from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import DataLossError, MissingTopicError
 from anabranch.spark.offsets import CheckpointError
 from anabranch.spark.options import OptionError, Use, read_options
 from anabranch.spark.stream import StalledError, Stream
-from protocol.types import TopicPartition
 from tests.unit.spark.fake_reader import FakeReader
 
 Json = Mapping[str, Any]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.config import BrokerConfig
+from anabranch.controller.config import ControllerConfig
 from anabranch.testing import containers
 from anabranch.testing.containers import AnabranchCluster, EngineUnavailableError, require_engine
 from anabranch.testing.plugin import make_cluster
 from anabranch.testing.processes import ProcessCluster
-from broker.config import BrokerConfig
-from controller.config import ControllerConfig
-from zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_def import ConfigError
 
 
 class Options:

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
-from zk_schemas.cluster_id import ClusterId
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
-from zk_schemas.delete_topic import DeleteTopic
-from zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
-from zk_schemas.partition_state import DURING_DELETE, Before, Layout, LineageEntry, PartitionState
-from zk_schemas.producer_id_block import ProducerIdBlock
-from zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
-from zk_schemas.znode import NO_ID, MalformedZnodeError, format_id, parse_id
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from anabranch.zk_schemas.cluster_id import ClusterId
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
+from anabranch.zk_schemas.delete_topic import DeleteTopic
+from anabranch.zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
+from anabranch.zk_schemas.partition_state import DURING_DELETE, Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.producer_id_block import ProducerIdBlock
+from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
+from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError, format_id, parse_id
 
 TOPIC_ID = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 EXAMPLES: list[Any] = [

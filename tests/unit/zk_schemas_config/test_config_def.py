@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zk_schemas.config_def import (
+from anabranch.zk_schemas.config_def import (
     REQUIRED,
     Between,
     ConfigDef,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.replication.fetch_plan import FetchPlan
-from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
+from anabranch.broker.replication.fetch_plan import FetchPlan
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.types import TopicPartition
 
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 LOG = SimpleNamespace(log_end_offset=5, latest_epoch=0, log_start_offset=0)

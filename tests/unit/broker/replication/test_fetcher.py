@@ -11,21 +11,21 @@ import pytest
 import trio
 import trio.testing
 
-from broker.handlers import describe_producers
-from broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
-from broker.replication.fetcher import FULL_RETRY_S, FetcherConfig, ReplicaFetcher
-from broker.replication.follower import Outcome
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.describe_producers import DescribeProducersRequest
-from protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
-from protocol.generated.list_offsets import (
+from anabranch.broker.handlers import describe_producers
+from anabranch.broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
+from anabranch.broker.replication.fetcher import FULL_RETRY_S, FetcherConfig, ReplicaFetcher
+from anabranch.broker.replication.follower import Outcome
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.describe_producers import DescribeProducersRequest
+from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
+from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from protocol.records import iter_batches
-from protocol.types import TopicPartition
-from runtime.real_trio import RealNetwork
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_trio import RealNetwork
 from tests.log_world import batch, read_all
 from tests.replica_world import KEY, ReplicaWorld
 

@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from broker.replication import fetchers as module
-from broker.replication.fetchers import ReplicaFetchers
-from protocol.topic_names import OFFSETS_TOPIC
-from protocol.types import TopicPartition
+from anabranch.broker.replication import fetchers as module
+from anabranch.broker.replication.fetchers import ReplicaFetchers
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
 
 pytestmark = pytest.mark.trio
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replication.follower import Outcome
-from protocol.errors import ErrorCode
+from anabranch.broker.replication.follower import Outcome
+from anabranch.protocol.errors import ErrorCode
 from tests.replica_world import ReplicaWorld
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from broker.replication.isr_changes import IsrChanges
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.alter_partition import (
+from anabranch.broker.replication.isr_changes import IsrChanges
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResponsePartitionData,

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replication import layout
-from broker.replication.layout import (
+from anabranch.broker.replication import layout
+from anabranch.broker.replication.layout import (
     UNKNOWN,
     DeliveryRules,
     LayoutRefusal,
     LegacyProducers,
     produce_admission,
 )
-from ordered_resize.layout import Layout
-from protocol.batch_builder import build_batch
-from protocol.compression import CompressionType
-from protocol.errors import ErrorCode
-from protocol.key_placement import place, positive_hash
-from protocol.records import RecordBatch
-from zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import RecordBatch
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 RULES = DeliveryRules()
 OFF = DeliveryRules(ordered=False)

@@ -8,13 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from broker.awaited_batches import AwaitedBatches, SentBatch
-from broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce
-from broker.replication.purgatory import Purgatory
-from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
-from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
+from anabranch.broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 from tests.batches import batch_of
 from tests.replica_world import LAG_S, ReplicaWorld
 

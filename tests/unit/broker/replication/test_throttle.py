@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replication.fetcher import ReplicaFetcher
-from broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, ReplicationQuota
-from protocol.types import TopicPartition
-from runtime.real_trio import RealNetwork
+from anabranch.broker.replication.fetcher import ReplicaFetcher
+from anabranch.broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, ReplicationQuota
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_trio import RealNetwork
 from tests.log_world import ManualClock
 from tests.replica_world import KEY, ReplicaWorld
 from tests.unit.broker.replication.test_fetcher import CONFIG
