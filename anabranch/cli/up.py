@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 import trio
 from rich.console import Console
 
-from anabranch.cli.options import Int, Settings
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Int, Settings
+from anabranch.cli.own_command import NAME, own_command
 from anabranch.local.cluster import LocalCluster, run_local_cluster
 from anabranch.local.plan import LocalClusterConfig, parse_overrides
 
@@ -33,7 +37,8 @@ def up(
     controllers
         How many controllers; one is active, the others stand by.
     dir
-        Where logs, configuration and ZooKeeper's data go. What is there from an earlier run is used again.
+        Where logs, configuration and ZooKeeper's data go. What is there from an earlier run is used
+        again; one cluster at a time runs in it.
     port
         The first broker's port, the others take the next ones; 0 takes free ones.
     ready_file
@@ -54,22 +59,24 @@ async def _serve(config: LocalClusterConfig, ready_file: Path | None) -> None:
             if ready_file is not None:
                 cluster.on_change.append(lambda: cluster.write_ready_file(ready_file))
                 cluster.write_ready_file(ready_file)
-            console.print(welcome(cluster), soft_wrap=True)
+            command = own_command(shutil.which(NAME), sys.executable, os.getcwd())
+            console.print(welcome(cluster, command), soft_wrap=True)
             await trio.sleep_forever()
 
 
-def welcome(cluster: LocalCluster) -> str:
-    """What is running and what to type next."""
+def welcome(cluster: LocalCluster, command: str) -> str:
+    """What is running and what to type next; ``command`` is what starts this program."""
     bootstrap = cluster.bootstrap
+    server = "" if bootstrap.split(",")[0] == DEFAULT_BOOTSTRAP else f" -b {bootstrap}"
     return f"""
 [bold]Anabranch serves at[/bold] {bootstrap}
 ZooKeeper at {cluster.zookeeper}, data and logs in {cluster.config.directory}
 
 Try in another terminal:
-  anabranch topics create events --partitions 6 --bootstrap-server {bootstrap}
-  seq 10 | anabranch produce events --bootstrap-server {bootstrap}
-  anabranch consume events --from-beginning --max-messages 10 --bootstrap-server {bootstrap}
-  anabranch topics alter events --partitions 8 --wait --bootstrap-server {bootstrap}
+  {command} topics create events --partitions 6{server}
+  seq 10 | {command} produce events{server}
+  {command} consume events --from-beginning --max-messages 10{server}
+  {command} topics alter events --partitions 8 --wait{server}
 Any Kafka client works with the same bootstrap servers. Ctrl-C stops everything.
 """
 

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from anabranch.cli.errors import CommandError
+from anabranch.local.directory import held_directory
 from anabranch.local.plan import (
     HOST,
     LocalClusterConfig,
@@ -113,11 +114,12 @@ async def run_local_cluster(
 ) -> AsyncIterator[LocalCluster]:
     """Start everything, yield the cluster once it serves, and stop everything on the way out.
 
-    Raises ``ConfigError`` for sizes that cannot work and ``CommandError`` when a port is taken or a process does not
-    come up. With ``restart=False`` a process that dies stays dead.
+    Raises ``ConfigError`` for sizes that cannot work, and ``CommandError`` when another cluster runs in the directory,
+    a port is taken or a process does not come up. With ``restart=False`` a process that dies stays dead.
     """
     validate(config)
     with ExitStack() as held:
+        held.enter_context(held_directory(Path(config.directory).resolve()))
         broker_ports = [
             held.enter_context(held_port(HOST, config.port + index if config.port else 0))
             for index in range(config.brokers)

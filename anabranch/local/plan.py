@@ -14,8 +14,8 @@ from anabranch.zk_schemas.static_keys import for_broker
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 1000
 SESSION_TIMEOUT_MS = 6_000
-OFFSETS_REPLICATION_FACTOR = 3
-"""Of ``__consumer_offsets`` where there are brokers enough."""
+REPLICATION_FACTOR = 3
+"""Of topics, ``__consumer_offsets`` too, where there are brokers enough."""
 
 _OF_ONE_BROKER = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
 """Keys of controllers too that are not theirs here: an address serves one process, and the rest is given."""
@@ -78,6 +78,10 @@ def _for_controller(overrides: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in overrides.items() if key in CONTROLLER_CONFIGS and key not in _OF_ONE_BROKER}
 
 
+def _replicas(config: LocalClusterConfig) -> str:
+    return str(min(REPLICATION_FACTOR, config.brokers))
+
+
 def log_dir(directory: str, broker_id: int) -> str:
     return f"{directory}/broker-{broker_id}"
 
@@ -92,7 +96,8 @@ def plan_brokers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "listeners": f"PLAINTEXT://{HOST}:{port}",
             "log.dirs": log_dir(config.directory, broker_id),
-            "offsets.topic.replication.factor": str(min(OFFSETS_REPLICATION_FACTOR, config.brokers)),
+            "offsets.topic.replication.factor": _replicas(config),
+            "default.replication.factor": _replicas(config),
             "group.initial.rebalance.delay.ms": "500",
             "controlled.shutdown.retry.backoff.ms": "500",
             **_for_broker(config.overrides),
@@ -111,6 +116,7 @@ def plan_controllers(config: LocalClusterConfig, zookeeper: str, ports: list[int
             "zookeeper.connect": zookeeper,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "controller.listener": f"PLAINTEXT://{HOST}:{port}",
+            "default.replication.factor": _replicas(config),
             **_for_controller(config.overrides),
         }
         name = f"controller-{controller_id}"

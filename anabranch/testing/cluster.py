@@ -45,9 +45,10 @@ class Cluster(Protocol):
 
 
 def settings_for_tests(brokers: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Broker keys of a test cluster: replicas where there can be, groups that form and brokers that stop soon."""
+    """Broker keys of a test cluster: topics of one replica, offsets of more; groups form and brokers stop soon."""
     return {
         "offsets.topic.replication.factor": str(min(brokers, MAX_REPLICAS)),
+        "default.replication.factor": "1",
         "group.initial.rebalance.delay.ms": "500",
         "controlled.shutdown.retry.backoff.ms": "500",
         **overrides,

@@ -58,6 +58,24 @@ def test_nothing_outlives_it(number: signal.Signals) -> None:
         wait_for(lambda: not any(alive(pid) for pid in pids), DEADLINE_S, "all processes have ended")
 
 
+def test_a_second_one_in_the_same_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    with ProcessCluster(brokers=1, directory=tmp_path) as cluster:
+        data = tmp_path / "data"
+        before = {path: path.read_bytes() for path in data.glob("*.properties")}
+        command = [sys.executable, "-m", "anabranch.cli.main", "up", "--port", "0", "--dir", str(data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+        process = cluster._process
+        assert process is not None
+        assert (done.returncode, done.stdout, done.stderr) == (
+            1,
+            "",
+            f"anabranch: a cluster runs in {data}: process {process.pid} holds {data / '.lock'}; stop it, or choose "
+            "another --dir\n",
+        )
+        assert before and {path: path.read_bytes() for path in data.glob("*.properties")} == before
+        cluster.restart_broker(1)  # it still finds its ZooKeeper
+
+
 def test_a_taken_port_is_one_line_with_what_to_do(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -82,6 +100,6 @@ def test_a_taken_port_is_one_line_with_what_to_do(tmp_path: Path) -> None:
 def test_bad_settings_are_refused_before_anything_starts(tmp_path: Path, arguments: list[str], said: str) -> None:
     command = [sys.executable, "-m", "anabranch.cli.main", "up", "--dir", str(tmp_path / "d"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert said in done.stderr
     assert not (tmp_path / "d").exists()

@@ -9,19 +9,19 @@ from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.static_keys import for_broker, for_controller
 
 
-def properties(brokers: int, **overrides: str) -> list[str]:
+def properties(brokers: int, key: str, **overrides: str) -> list[str]:
     config = LocalClusterConfig("/d", brokers=brokers, overrides=overrides)
     plans = plan_brokers(config, "zk:2181", list(range(9092, 9092 + brokers)))
-    return [plan.properties["offsets.topic.replication.factor"] for plan in plans]
+    if key.startswith("default"):
+        plans += plan_controllers(config, "zk:2181", [9000])
+    return [plan.properties[key] for plan in plans]
 
 
+@pytest.mark.parametrize("key", ["offsets.topic.replication.factor", "default.replication.factor"])
 @pytest.mark.parametrize(("brokers", "expected"), [(1, "1"), (2, "2"), (3, "3"), (5, "3")])
-def test_committed_offsets_have_three_replicas_where_there_are_brokers_enough(brokers: int, expected: str) -> None:
-    assert properties(brokers) == [expected] * brokers
-
-
-def test_a_setting_of_the_user_comes_before_that() -> None:
-    assert properties(3, **{"offsets.topic.replication.factor": "1"}) == ["1"] * 3
+def test_topics_have_three_replicas_where_there_are_brokers_enough(brokers: int, expected: str, key: str) -> None:
+    assert set(properties(brokers, key)) == {expected}
+    assert set(properties(brokers, key, **{key: "1"})) == {"1"}
 
 
 def test_each_process_gets_the_settings_that_it_acts_by() -> None:

@@ -1,0 +1,24 @@
+"""How this program is started from a shell like the one it was started from."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+NAME = "anabranch"
+
+
+def own_command(found: str | None, executable: str, directory: str) -> str:
+    """What to type for ``anabranch``.
+
+    ``found`` is the command of that name on the PATH, ``executable`` the Python that runs this, ``directory`` where
+    the shell is. A command of the same name from another installation is not this program.
+    """
+    script = Path(executable).parent / NAME
+    if found is not None and Path(found).resolve() == script.resolve():
+        return NAME
+    if not script.exists():
+        return f"{shlex.quote(executable)} -m anabranch.cli.main"
+    if script.is_relative_to(directory):
+        script = script.relative_to(directory)
+    return shlex.quote(str(script))
