@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -214,7 +214,7 @@ class RecordHandle:
             batch, index = batch.moved[index]
         return batch, index
 
-    def __await__(self) -> Iterator[object]:  # type: ignore[misc]
+    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
         return self.wait().__await__()
 
     async def wait(self) -> RecordMetadata:

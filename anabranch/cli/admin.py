@@ -8,7 +8,7 @@ from typing import TypeVar
 import anyio
 
 from anabranch import Admin
-from anabranch.cli.errors import CommandError
+from anabranch.cli.options import pairs_of
 
 T = TypeVar("T")
 
@@ -29,11 +29,5 @@ def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> 
 
 
 def parse_configs(settings: list[str] | None) -> dict[str, str]:
-    """``key=value`` pairs. Raises ``CommandError`` for one without ``=``."""
-    parsed = {}
-    for setting in settings or []:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            raise CommandError(f"--config {setting}: expected key=value, e.g. --config retention.ms=3600000")
-        parsed[key] = value
-    return parsed
+    """The pairs of ``--config``. Raises ``UsageError`` for one without ``=``."""
+    return pairs_of("--config", settings, "retention.ms=3600000")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from anabranch.cli.admin import parse_configs, with_admin
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import UsageError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.client.admin_types import ALL_BROKERS, ConfigSource
@@ -66,7 +66,7 @@ def _broker_id(name: str) -> int:
     if name == "all":
         return ALL_BROKERS
     if not name.isdigit():
-        raise CommandError(f"{name} is neither a broker id nor all; anabranch configs describe broker 1")
+        raise UsageError(f"{name} is neither a broker id nor all; anabranch configs describe broker 1")
     return int(name)
 
 
@@ -94,7 +94,7 @@ def alter(
     """
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete or [])}
     if not changes:
-        raise CommandError("nothing to change: give --set key=value or --delete key")
+        raise UsageError("nothing to change: give --set key=value or --delete key")
     broker = _broker_id(name) if kind == "broker" else None
     with_admin(
         bootstrap_server,

@@ -11,8 +11,7 @@ import anyio
 
 from anabranch import Consumer, TopicPartition
 from anabranch.cli.errors import CommandError
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, Settings
-from anabranch.cli.produce import client_settings
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, Settings, client_settings
 from anabranch.cli.record_text import TextFormat, to_json
 
 POLL_MS = 200

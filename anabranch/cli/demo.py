@@ -11,7 +11,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import Int, JsonFile
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, DemoResult, run_demo
@@ -50,9 +50,9 @@ def demo(
         there is replaced.
     """
     if events is not None and events < 1:
-        raise CommandError(f"--events {events}: at least 1")
+        raise UsageError(f"--events {events}: at least 1")
     if seconds <= 0:
-        raise CommandError(f"--seconds {seconds:g}: more than 0")
+        raise UsageError(f"--seconds {seconds:g}: more than 0")
     console = Console()
     prepare(dir)
     result = trio.run(_run, dir, events, seconds, console)

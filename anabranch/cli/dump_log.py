@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import Int, JsonFlag
 from anabranch.record_decoders import Decoder, decode_offsets, decode_text, decode_transactions
 from anabranch.segment_dump import RECORDS, Fault, Row, UnknownFileError, What, dump_file
@@ -57,9 +57,9 @@ def dump_log(
     """
     named = [*paths, *(Path(name.strip()) for name in (files or "").split(",") if name.strip())]
     if not named:
-        raise CommandError("name at least one file, e.g. anabranch dump-log data/broker-1/events-0/*.log")
+        raise UsageError("name at least one file, e.g. anabranch dump-log data/broker-1/events-0/*.log")
     if offsets_decoder and transaction_log_decoder:
-        raise CommandError("--offsets-decoder and --transaction-log-decoder cannot both read a record")
+        raise UsageError("--offsets-decoder and --transaction-log-decoder cannot both read a record")
     decoder: Decoder = decode_text
     if offsets_decoder or transaction_log_decoder:
         decoder = decode_offsets if offsets_decoder else decode_transactions

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 
+from anabranch.cli.record_text import InputError
 from anabranch.protocol.errors import KafkaError
 from anabranch.runtime.embedded_zookeeper import ZookeeperUnavailableError
 from anabranch.zk_schemas.config_def import ConfigError
@@ -31,17 +32,27 @@ def report_error(error: BaseException) -> int:
     error = _single_cause(error)
     if os.environ.get("ANABRANCH_TRACEBACK"):
         traceback.print_exception(error)
-    if isinstance(error, CommandError | ConfigError | ZookeeperUnavailableError):
-        line = str(error)
-    elif isinstance(error, KafkaError):
-        line = f"{error.code.name}: {error.message}"
-    elif isinstance(error, OSError):
+    print("anabranch: " + " ".join(message_of(error).split()), file=sys.stderr)
+    return exit_status_of(error)
+
+
+def message_of(error: BaseException) -> str:
+    """What is wrong, for a user."""
+    if isinstance(error, CommandError | ConfigError | ZookeeperUnavailableError | InputError):
+        return str(error)
+    if isinstance(error, KafkaError):
+        return f"{error.code.name}: {error.message}"
+    if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        line = f"{place}{error.strerror or error}"
-    else:
-        line = f"{type(error).__name__}: {error} (ANABRANCH_TRACEBACK=1 shows where)"
-    print("anabranch: " + " ".join(line.split()), file=sys.stderr)
-    return error.exit_status if isinstance(error, CommandError) else 1
+        return f"{place}{error.strerror or error}"
+    return f"{type(error).__name__}: {error} (ANABRANCH_TRACEBACK=1 shows where)"
+
+
+def exit_status_of(error: BaseException) -> int:
+    """2 for what a command was asked for, 1 for what it met."""
+    if isinstance(error, ConfigError):
+        return UsageError.exit_status
+    return error.exit_status if isinstance(error, CommandError) else CommandError.exit_status
 
 
 def _single_cause(error: BaseException) -> BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import UsageError
 from anabranch.client.admin_types import FeatureMetadata, FeatureUpdate, UpgradeType
 from anabranch.protocol.errors import KafkaError
 
@@ -37,9 +37,9 @@ def parse_levels(entries: Iterable[str], separator: str) -> dict[str, int]:
     for entry in entries:
         name, found, level = entry.rpartition(separator)
         if not found or not name or not level.isdigit() or not 1 <= int(level) < 1 << 15:
-            raise CommandError(f"{entry!r} is not FEATURE{separator}LEVEL with a level from 1 to {(1 << 15) - 1}")
+            raise UsageError(f"{entry!r} is not FEATURE{separator}LEVEL with a level from 1 to {(1 << 15) - 1}")
         if name in levels:
-            raise CommandError(f"feature {name} is named twice")
+            raise UsageError(f"feature {name} is named twice")
         levels[name] = int(level)
     return levels
 

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from anabranch import Admin
 from anabranch.cli import feature_changes as plan
 from anabranch.cli.admin import with_admin
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json
 from anabranch.client.admin_types import FeatureMetadata, UpgradeType
@@ -116,7 +116,7 @@ def disable(
     """
     names = feature or []
     if not names:
-        raise CommandError("name a feature: anabranch features disable --feature FEATURE")
+        raise UsageError("name a feature: anabranch features disable --feature FEATURE")
     return apply(
         bootstrap_server,
         lambda known: plan.changes(known, {}, names),
@@ -159,15 +159,15 @@ def update(
     deleted = _items(delete)
     named = [*raised, *lowered, *deleted]
     if not named:
-        raise CommandError("name a feature: --upgrade FEATURE:LEVEL, --downgrade FEATURE:LEVEL or --delete FEATURE")
+        raise UsageError("name a feature: --upgrade FEATURE:LEVEL, --downgrade FEATURE:LEVEL or --delete FEATURE")
     if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise CommandError(f"feature {twice[0]} is named twice")
+        raise UsageError(f"feature {twice[0]} is named twice")
 
     def chosen(known: FeatureMetadata) -> list[plan.Change]:
         upgrades = plan.changes(known, raised)
         for change in upgrades:
             if change.is_downgrade:
-                raise CommandError(f"level {change.new} of {change.feature} is a downgrade: name it with --downgrade")
+                raise UsageError(f"level {change.new} of {change.feature} is a downgrade: name it with --downgrade")
         return [*upgrades, *plan.changes(known, lowered), *plan.changes(known, {}, deleted)]
 
     return apply(bootstrap_server, chosen, "update", force=force, yes=yes, dry_run=dry_run)
@@ -189,10 +189,10 @@ def apply(
         print(f"There is nothing to {what}.")
         return 0
     if what == "upgrade" and (lower := [change for change in changes if change.is_downgrade]):
-        raise CommandError(f"level {lower[0].new} of {lower[0].feature} is a downgrade: use `features downgrade`")
+        raise UsageError(f"level {lower[0].new} of {lower[0].feature} is a downgrade: use `features downgrade`")
     downgrades = [change for change in changes if change.is_downgrade]
     if what == "downgrade" and (others := [change for change in changes if not change.is_downgrade]):
-        raise CommandError(f"level {others[0].new} of {others[0].feature} is no downgrade: use `features upgrade`")
+        raise UsageError(f"level {others[0].new} of {others[0].feature} is no downgrade: use `features upgrade`")
     if downgrades and not dry_run and not yes and not _confirmed(plan.question(downgrades)):
         raise CommandError("nothing was changed")
     kind = UpgradeType.UNSAFE_DOWNGRADE if force else UpgradeType.SAFE_DOWNGRADE
@@ -208,7 +208,7 @@ def apply(
 
 def _chosen(features: list[str] | None, every: bool, of_release: Callable[..., list[plan.Change]]) -> Chosen:
     if bool(features) == every:
-        raise CommandError("name features with --feature FEATURE=LEVEL, or take --all")
+        raise UsageError("name features with --feature FEATURE=LEVEL, or take --all")
     if every:
         return lambda known: of_release(known, RELEASE)
     levels = plan.parse_levels(features or [], "=")
@@ -221,6 +221,6 @@ def _items(text: str) -> list[str]:
 
 def _confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise CommandError(f"{question.splitlines()[0]} confirm it with --yes")
+        raise UsageError(f"{question.splitlines()[0]} confirm it with --yes")
     print(question)
     return input("\n[Y/n]? ").strip().lower() in ("", "y", "yes")

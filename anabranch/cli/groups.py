@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
@@ -59,7 +59,7 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
         Their ids.
     """
     if not groups:
-        raise CommandError("name a group: anabranch groups describe GROUP")
+        raise UsageError("name a group: anabranch groups describe GROUP")
     described = with_admin(bootstrap_server, lambda admin: _describe(admin, list(groups)))
     if json_:
         print_json(described)
@@ -291,7 +291,7 @@ def reset_offsets(
     """
     choices = [to_earliest or None, to_latest or None, to_offset, to_datetime, shift_by]
     if sum(choice is not None for choice in choices) != 1:
-        raise CommandError("give exactly one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
+        raise UsageError("give exactly one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
 
     async def work(admin: Admin) -> list[Reset]:
         description = (await admin.describe_topics([topic]))[topic]
@@ -344,7 +344,7 @@ def delete(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int
         Their ids.
     """
     if not groups:
-        raise CommandError("name a group: anabranch groups delete GROUP")
+        raise UsageError("name a group: anabranch groups delete GROUP")
     with_admin(bootstrap_server, lambda admin: admin.delete_groups(groups))
     print(f"deleted {', '.join(groups)}")
     return 0

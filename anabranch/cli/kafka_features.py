@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from anabranch.cli import features
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import UsageError
 
 _METADATA = "--metadata names a version of KRaft's metadata.version, which a cluster with ZooKeeper does not have"
 
@@ -20,7 +20,7 @@ def kafka_features(*arguments: Annotated[str, Parameter(show=False, allow_leadin
     given = _parser().parse_args(arguments)
     server = given.bootstrap_server
     if given.command is not None and (given.describe or given.upgrade_all or given.downgrade_all):
-        raise CommandError("take either a command or one of --describe, --upgrade-all, --downgrade-all")
+        raise UsageError("take either a command or one of --describe, --upgrade-all, --downgrade-all")
     if given.describe or given.command == "describe":
         return features.describe(bootstrap_server=server)
     if given.upgrade_all:
@@ -28,9 +28,9 @@ def kafka_features(*arguments: Annotated[str, Parameter(show=False, allow_leadin
     if given.downgrade_all:
         return features.downgrade(all_=True, dry_run=given.dry_run, yes=given.yes, bootstrap_server=server)
     if given.command is None:
-        raise CommandError("name a command: describe, upgrade, downgrade or disable")
+        raise UsageError("name a command: describe, upgrade, downgrade or disable")
     if given.metadata is not None:
-        raise CommandError(_METADATA)
+        raise UsageError(_METADATA)
     if given.command == "upgrade":
         return features.upgrade(feature=given.feature, dry_run=given.dry_run, bootstrap_server=server)
     change = features.disable if given.command == "disable" else features.downgrade

@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter, Token
 
+from anabranch.cli.errors import UsageError
+
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
@@ -30,3 +32,20 @@ Settings: TypeAlias = Annotated[
     list[str] | None,
     Parameter(name="--set", negative=(), consume_multiple=False, help="key=value; may be given many times."),
 ]
+
+
+def pairs_of(option: str, settings: Sequence[str] | None, example: str) -> dict[str, str]:
+    """The ``key=value`` pairs of an option. Raises ``UsageError`` for one without ``=`` or without a key."""
+    parsed = {}
+    for setting in settings or []:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise UsageError(f"{option} {setting}: expected key=value, e.g. {option} {example}")
+        parsed[key] = value
+    return parsed
+
+
+def client_settings(settings: Sequence[str] | None) -> dict[str, Any]:
+    """The pairs of ``--set`` as client configs; dots in Kafka's names become underscores."""
+    pairs = pairs_of("--set", settings, "compression_type=zstd")
+    return {key.replace(".", "_"): value for key, value in pairs.items()}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import anyio
-import anyio.to_thread
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
-from anabranch import Producer
-from anabranch.cli.errors import CommandError
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings
+from anabranch import KafkaError, Producer, RecordHandle, RefusedWithBatchError
+from anabranch.cli.errors import CommandError, UsageError, message_of
+from anabranch.cli.input_lines import read_lines
+from anabranch.cli.interrupts import Interrupts
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
 from anabranch.cli.record_text import Input, InputError, parse_json, parse_text
 
-LINES_AT_ONCE_BYTES = 1 << 20
-MAX_UNCONFIRMED = 10_000
+MAX_UNCONFIRMED_READS = 64
+"""Pieces of input, 64 KiB each, whose records may wait for their acknowledgements at once."""
 
 
 def produce(
@@ -26,7 +30,10 @@ def produce(
     format: Literal["text", "json"] = "text",
     set_: Settings = None,
 ) -> int:
-    """Write each line of standard input as a record; exit status 0 when every one was acknowledged.
+    """Write each line of standard input as a record, as soon as the line is there.
+
+    Exit status 0 when every one was acknowledged. A line that is no record, or is refused, ends the command; so does
+    Ctrl-C. What was good before is written, and a line on standard error says how much that is.
 
     Parameters
     ----------
@@ -40,48 +47,127 @@ def produce(
         A producer config, e.g. compression_type=zstd or acks=1; may be given many times.
     """
     if format == "json" and key_separator is not None:
-        raise CommandError("--key-separator is for text; a JSON line has its own key field")
+        raise UsageError("--key-separator is for text; a JSON line has its own key field")
+    if key_separator == "":
+        raise UsageError("--key-separator is empty")
     separator = None if key_separator is None else key_separator.encode()
-    return anyio.run(_produce, topic, bootstrap_server, separator, format, client_settings(set_))
+    settings = client_settings(set_)
+    return anyio.run(_produce, topic, bootstrap_server, Lines(separator, format), settings)
 
 
-async def _produce(topic: str, bootstrap: str, separator: bytes | None, format: str, settings: dict[str, Any]) -> int:
-    waiting: deque[tuple[int, Any]] = deque()
-    async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """How a line becomes a record."""
+
+    separator: bytes | None = None
+    format: str = "text"
+
+    def parse(self, line: bytes) -> Input:
+        return parse_json(line) if self.format == "json" else parse_text(line, self.separator)
+
+
+Sent = tuple[int, Input, RecordHandle]
+
+
+@dataclass(slots=True)
+class Writing:
+    """Lines on their way to a topic. ``failures`` are the lines that were not written, and why."""
+
+    producer: Producer
+    topic: str
+    lines: Lines
+    written: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
+    refused_with_others: list[tuple[int, Input]] = field(default_factory=list)
+    stop: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Around the reading: no more lines are taken."""
+
+    async def run(self, source: AsyncIterator[list[bytes]]) -> None:
+        """Write until the source ends, a line fails, or ``stop`` is cancelled; then settle what was sent."""
+        into, out = anyio.create_memory_object_stream[list[Sent]](MAX_UNCONFIRMED_READS)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._confirm, out)
+            async with into:
+                with self.stop:
+                    await self._read(source, into)
+        while self.refused_with_others:
+            again, self.refused_with_others = self.refused_with_others, []
+            for sent in [(number, record, await self._send(record)) for number, record in again]:
+                await self._settle(sent)
+        self.failures.sort()
+
+    async def _read(self, source: AsyncIterator[list[bytes]], into: ObjectSendStream[list[Sent]]) -> None:
+        await self.producer.partitions_for(self.topic)  # nothing is taken from the input that has nowhere to go
         number = 0
-        while lines := await anyio.to_thread.run_sync(sys.stdin.buffer.readlines, LINES_AT_ONCE_BYTES):
-            for line in lines:
-                number += 1
-                record = _parse(line.rstrip(b"\r\n"), number, separator, format)
-                handle = await producer.send(
-                    topic,
-                    key=record.key,
-                    value=record.value,
-                    headers=record.headers,
-                    partition=record.partition,
-                    timestamp_ms=record.timestamp_ms,
+        async for lines in source:
+            sent: list[Sent] = []
+            try:
+                with anyio.CancelScope(shield=True):  # what was sent is confirmed, also when the reading ends here
+                    for line in lines:
+                        number += 1
+                        if self.stop.cancel_called:
+                            return
+                        record = self.lines.parse(line)
+                        sent.append((number, record, await self._send(record)))
+            except (InputError, KafkaError) as error:
+                self.failures.append((number, message_of(error)))
+                return
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await into.send(sent)
+
+    async def _send(self, record: Input) -> RecordHandle:
+        if record.partition is not None:
+            existing = await self.producer.partitions_for(self.topic)
+            if record.partition not in existing:
+                raise InputError(
+                    f"topic {self.topic} takes records in partitions 0 to {max(existing)}, not in {record.partition}"
                 )
-                waiting.append((number, handle))
-                if len(waiting) > MAX_UNCONFIRMED:
-                    await waiting.popleft()[1]
-        for _, handle in waiting:
+        return await self.producer.send(
+            self.topic,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            partition=record.partition,
+            timestamp_ms=record.timestamp_ms,
+        )
+
+    async def _confirm(self, out: ObjectReceiveStream[list[Sent]]) -> None:
+        async with out:
+            async for chunk in out:
+                for sent in chunk:
+                    await self._settle(sent)
+
+    async def _settle(self, sent: Sent) -> None:
+        number, record, handle = sent
+        try:
             await handle
-    return 0
+        except RefusedWithBatchError:
+            self.refused_with_others.append((number, record))
+        except KafkaError as error:
+            self.failures.append((number, message_of(error)))
+            self.stop.cancel()
+        else:
+            self.written += 1
+
+    def report(self) -> str:
+        """What became of the lines, in one sentence."""
+        written = f"{self.written} {'record was' if self.written == 1 else 'records were'} written"
+        if not self.failures:
+            return written
+        number, why = self.failures[0]
+        more = f" (and {len(self.failures) - 1} lines more)" if len(self.failures) > 1 else ""
+        return f"line {number} of standard input{more}: {why}; {written}"
 
 
-def _parse(line: bytes, number: int, separator: bytes | None, format: str) -> Input:
-    try:
-        return parse_json(line) if format == "json" else parse_text(line, separator)
-    except InputError as error:
-        raise CommandError(f"line {number} of standard input: {error}") from error
-
-
-def client_settings(settings: list[str] | None) -> dict[str, Any]:
-    """``key=value`` pairs as client configs; dots in Kafka's names become underscores."""
-    parsed = {}
-    for setting in settings or []:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            raise CommandError(f"--set {setting}: expected key=value, e.g. --set compression_type=zstd")
-        parsed[key.replace(".", "_")] = value
-    return parsed
+async def _produce(topic: str, bootstrap: str, lines: Lines, settings: dict[str, Any]) -> int:
+    async with Interrupts() as interrupts, Producer(bootstrap_servers=bootstrap, **settings) as producer:
+        writing = Writing(producer, topic, lines)
+        interrupts.on_first(writing.stop.cancel)
+        async with aclosing(read_lines(sys.stdin.fileno())) as source:
+            await writing.run(source)
+    if writing.failures:
+        raise CommandError(writing.report())
+    if interrupts.status:
+        print(f"interrupted: {writing.report()}", file=sys.stderr)
+    return interrupts.status

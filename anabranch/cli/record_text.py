@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import json
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -50,36 +51,71 @@ def parse_text(line: bytes, separator: bytes | None) -> Input:
     return Input(key, value)
 
 
+_FIELDS = ("key", "value", "key_base64", "value_base64", "headers", "partition", "timestamp")
+_PLACES = frozenset({"topic", "offset", "leader_epoch"})
+"""What ``to_json`` says of a record and a new one cannot have: it may stay."""
+
+
 def parse_json(line: bytes) -> Input:
     """An object with ``value`` and, if wanted, ``key``, ``headers``, ``partition``, ``timestamp``; the names that
-    ``to_json`` writes. Texts are UTF-8; ``key_base64`` and ``value_base64`` take bytes. Raises ``InputError``."""
+    ``to_json`` writes. Texts are UTF-8; ``key_base64`` and ``value_base64`` take bytes. Raises ``InputError``, which
+    names the field."""
     try:
         fields = json.loads(line)
     except ValueError as error:
         raise InputError(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError("not a JSON object")
-    headers = fields.get("headers") or {}
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    try:
-        return Input(
-            key=_bytes_of(fields, "key"),
-            value=_bytes_of(fields, "value"),
-            headers=[(str(name), None if value is None else str(value).encode()) for name, value in pairs],
-            partition=None if fields.get("partition") is None else int(fields["partition"]),
-            timestamp_ms=None if fields.get("timestamp") is None else int(fields["timestamp"]),
-        )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"not a record: {error}") from None
+    for name in fields.keys() - _PLACES - set(_FIELDS):
+        near = difflib.get_close_matches(name.lower(), _FIELDS, n=1)
+        raise InputError(f"unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if "value" not in fields and "value_base64" not in fields:
+        raise InputError("no field 'value'; a tombstone is written as \"value\": null")
+    return Input(
+        key=_bytes_of(fields, "key"),
+        value=_bytes_of(fields, "value"),
+        headers=_headers_of(fields.get("headers")),
+        partition=_number_of(fields, "partition", (1 << 31) - 1),
+        timestamp_ms=_number_of(fields, "timestamp", (1 << 63) - 1),
+    )
+
+
+def _number_of(fields: dict[str, Any], name: str, highest: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+        raise InputError(f"field {name!r}: {value!r} is not a whole number from 0 to {highest}")
+    return value
+
+
+def _headers_of(headers: Any) -> list[tuple[str, bytes | None]]:
+    pairs = list(headers.items()) if isinstance(headers, dict) else headers or []
+    if not isinstance(pairs, list):
+        raise InputError(f"field 'headers': {headers!r} is neither an object nor a list of pairs")
+    found: list[tuple[str, bytes | None]] = []
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InputError(f"field 'headers': {pair!r} is not a pair of name and value")
+        found.append((pair[0], None if pair[1] is None else str(pair[1]).encode()))
+    return found
 
 
 def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     if f"{name}_base64" in fields:
-        return base64.b64decode(fields[f"{name}_base64"], validate=True)
+        if name in fields:
+            raise InputError(f"fields {name!r} and '{name}_base64' are both given")
+        try:
+            return base64.b64decode(fields[f"{name}_base64"], validate=True)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"field '{name}_base64': {error}") from None
     value = fields.get(name)
     if value is None:
         return None
-    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+    try:
+        return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"field {name!r}: {error}") from None
 
 
 def to_json(record: RecordLike) -> str:

@@ -19,7 +19,7 @@ from anabranch import (
 )
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
-from anabranch.cli.errors import CommandError
+from anabranch.cli.errors import UsageError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.resize import (
@@ -179,13 +179,13 @@ def alter(
     flags = {DRAIN_KEY: delete_records_when_drained, LOSS_KEY: loses}
     changes |= {key: "true" for key, is_given in flags.items() if is_given}
     if partitions == AUTO and (loses or wait):
-        raise CommandError(f"{LOSS_FLAG if loses else '--wait'} goes with a count, not with --partitions {AUTO}")
+        raise UsageError(f"{LOSS_FLAG if loses else '--wait'} goes with a count, not with --partitions {AUTO}")
     if partitions == AUTO:
         return _alter_auto(bootstrap_server, topic, {**changes, AUTOSCALE_KEY: "true"}, dry_run=dry_run, as_json=json_)
     if partitions is None and not changes:
-        raise CommandError("nothing to change: give --partitions, --config or --delete-config")
+        raise UsageError("nothing to change: give --partitions, --config or --delete-config")
     if partitions is None and wait:
-        raise CommandError("--wait goes with --partitions")
+        raise UsageError("--wait goes with --partitions")
     if dry_run:
         return _dry_run(bootstrap_server, topic, partitions, changes, loses=loses, as_json=json_)
 
@@ -309,7 +309,7 @@ def delete(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int
         Their names.
     """
     if not topics:
-        raise CommandError("name a topic: anabranch topics delete TOPIC")
+        raise UsageError("name a topic: anabranch topics delete TOPIC")
     with_admin(bootstrap_server, lambda admin: admin.delete_topics(topics))
     print(f"deleted {', '.join(topics)}")
     return 0
@@ -337,7 +337,7 @@ def elect_leaders(
         return await admin.elect_leaders(election_type, wanted)
 
     if partition and not topics:
-        raise CommandError("--partition needs a topic: anabranch topics elect-leaders TOPIC --partition N")
+        raise UsageError("--partition needs a topic: anabranch topics elect-leaders TOPIC --partition N")
     elected = with_admin(bootstrap_server, work)
     refused = {tp: error for tp, error in elected.items() if error and error.code is not ErrorCode.ELECTION_NOT_NEEDED}
     print(f"elected {sum(error is None for error in elected.values())} leaders")
@@ -368,7 +368,7 @@ def reassign(
         Go back to the replicas from before.
     """
     if replicas is not None and cancel:
-        raise CommandError("give --replicas or --cancel, not both")
+        raise UsageError("give --replicas or --cancel, not both")
     if replicas is None and not cancel:
         moving = with_admin(bootstrap_server, lambda admin: _reassignments(admin, topic, partition))
         _print_reassignments(moving, as_json=json_)
@@ -376,7 +376,7 @@ def reassign(
     try:
         target = None if replicas is None else [int(broker) for broker in replicas.split(",")]
     except ValueError:
-        raise CommandError(f"--replicas {replicas}: expected broker ids, e.g. --replicas 2,3,1") from None
+        raise UsageError(f"--replicas {replicas}: expected broker ids, e.g. --replicas 2,3,1") from None
 
     async def work(admin: Admin) -> dict[TopicPartition, KafkaError | None]:
         if target is None and not partition:

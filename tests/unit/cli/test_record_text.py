@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -42,3 +43,21 @@ def test_text_shows_what_was_asked_for() -> None:
     assert TextFormat(b"=", True, True, True).line(RECORD) == b"CreateTime:1700\tPartition:1\tOffset:42\th:x\tk=v"
     empty = SimpleNamespace(**{**vars(RECORD), "key": None, "value": None, "headers": []})
     assert TextFormat(b"=", show_headers=True).line(empty) == b"NO_HEADERS\tnull=null"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"value": "v", "key ": "k"}', "unknown field 'key '; did you mean 'key'?"),
+        (b'{"key": "k"}', "no field 'value'"),
+        (b'{"value": "v", "value_base64": "dg=="}', "both given"),
+        (b'{"value": "v", "partition": -1}', "field 'partition': -1"),
+        (b'{"value": "v", "timestamp": "now"}', "field 'timestamp': 'now'"),
+        (b'{"value": "v", "headers": 5}', "field 'headers': 5"),
+        (b'{"value": "v", "headers": ["h"]}', "field 'headers': 'h'"),
+        (b'{"value": "\\ud800"}', "field 'value'"),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(line: bytes, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        parse_json(line)

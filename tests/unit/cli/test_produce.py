@@ -1,0 +1,122 @@
+"""What ``produce`` makes of lines: when they are sent, what a bad one costs, what is reported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch import ErrorCode, KafkaError, RefusedWithBatchError
+from anabranch.cli.input_lines import LineSplitter, read_lines
+from anabranch.cli.produce import Lines, Writing
+
+Outcome = KafkaError | None
+
+
+class Handle:
+    def __init__(self, outcome: Callable[[], Outcome]) -> None:
+        self._outcome = outcome
+
+    def __await__(self) -> Any:
+        yield from trio.lowlevel.checkpoint().__await__()
+        error = self._outcome()
+        if error is not None:
+            raise error
+
+
+class FakeProducer:
+    """``batch``: the first so many records are one batch, and refused together when one of them is ``bad``."""
+
+    def __init__(self, *, bad: bytes = b"", batch: int = 0) -> None:
+        self.bad, self.batch = bad, batch
+        self.sent: list[bytes] = []
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        return [0, 1]
+
+    async def send(self, topic: str, *, value: bytes, **_: Any) -> Handle:
+        place = len(self.sent)
+        self.sent.append(value)
+        return Handle(lambda: self._outcome(place, value))
+
+    def _outcome(self, place: int, value: bytes) -> Outcome:
+        if value == self.bad:
+            return KafkaError(ErrorCode.INVALID_TIMESTAMP, "too old")
+        if place < self.batch and self.bad in self.sent[: self.batch]:
+            return RefusedWithBatchError(ErrorCode.INVALID_TIMESTAMP, "others")
+        return None
+
+
+async def source(*chunks: list[bytes]) -> AsyncIterator[list[bytes]]:
+    for chunk in chunks:
+        yield chunk
+
+
+def test_pieces_of_any_size_make_the_same_lines() -> None:
+    text = b"one\r\n\ntwo\nlast"
+    for size in range(1, len(text) + 1):
+        splitter = LineSplitter()
+        lines = [line for at in range(0, len(text), size) for line in splitter.feed(text[at : at + size])]
+        assert [*lines, *splitter.end()] == [b"one", b"", b"two", b"last"]
+    assert LineSplitter().end() == []
+
+
+@pytest.mark.trio
+async def test_a_line_is_there_before_the_next_one_is_written() -> None:
+    reading, writing = os.pipe()
+    lines = read_lines(reading)
+    try:
+        for text in (b"1", b"2"):
+            os.write(writing, text + b"\n")
+            assert await anext(lines) == [text]
+        os.write(writing, b"rest")
+        os.close(writing)
+        assert [chunk async for chunk in lines] == [[b"rest"]]
+    finally:
+        await lines.aclose()
+        os.close(reading)
+
+
+@pytest.mark.trio
+async def test_lines_before_a_bad_one_are_written_and_counted() -> None:
+    producer = FakeProducer()
+    writing = Writing(producer, "t", Lines(format="json"))  # type: ignore[arg-type]
+    await writing.run(source([b'{"value": "1"}', b'{"value": "2"}', b'{"valu": "3"}', b'{"value": "4"}']))
+    assert producer.sent == [b"1", b"2"]
+    assert writing.report() == (
+        "line 3 of standard input: unknown field 'valu'; did you mean 'value'?; 2 records were written"
+    )
+
+
+@pytest.mark.trio
+async def test_lines_refused_with_a_bad_one_are_sent_again() -> None:
+    producer = FakeProducer(bad=b"bad", batch=3)
+    writing = Writing(producer, "t", Lines())  # type: ignore[arg-type]
+    await writing.run(source([b"1", b"bad", b"3"]))
+    assert producer.sent == [b"1", b"bad", b"3", b"1", b"3"]
+    assert writing.report() == "line 2 of standard input: INVALID_TIMESTAMP: too old; 2 records were written"
+
+
+@pytest.mark.trio
+async def test_a_partition_that_is_not_there_is_an_error_at_once() -> None:
+    producer = FakeProducer()
+    writing = Writing(producer, "t", Lines(format="json"))  # type: ignore[arg-type]
+    await writing.run(source([b'{"value": "1", "partition": 2}']))
+    assert "line 1" in writing.report() and "partitions 0 to 1, not in 2; 0 records" in writing.report()
+
+
+@pytest.mark.trio
+async def test_what_was_read_before_the_stop_is_written() -> None:
+    producer = FakeProducer()
+    writing = Writing(producer, "t", Lines())  # type: ignore[arg-type]
+
+    async def endless() -> AsyncIterator[list[bytes]]:
+        yield [b"1", b"2"]
+        writing.stop.cancel()
+        await trio.sleep_forever()
+
+    await writing.run(endless())
+    assert writing.report() == "2 records were written"
