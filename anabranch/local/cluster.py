@@ -163,7 +163,7 @@ async def _run_on_ports(
             say(f"starting {config.controllers} controller(s) and {config.brokers} broker(s)")
             for plan in [*cluster.controllers, *cluster.brokers]:
                 Path(plan.config_path).write_text(plan.properties_text())
-                argv = [sys.executable, "-m", plan.role, "--config", plan.config_path]
+                argv = [sys.executable, "-m", f"anabranch.{plan.role}", "--config", plan.config_path]
                 supervisor.add(Child(plan.name, argv, str(directory / "logs" / f"{plan.name}.log")), nursery)
             await cluster.wait_until_serving()
             yield cluster

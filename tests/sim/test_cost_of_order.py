@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 import trio
 
+import anabranch
 from anabranch.client import Admin, NewTopic, Producer
 from anabranch.client.partitioner import cached_hash, cached_place
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim_cluster import SimCluster
 
-ROOT = Path(__file__).parents[2]
-OF_A_RECORD = tuple(str(ROOT / package) for package in ("client", "broker", "protocol"))
+SOFTWARE = Path(anabranch.__file__).parent
+OF_A_RECORD = tuple(str(SOFTWARE / package) for package in ("client", "broker", "protocol"))
 TOPIC = "cost"
 RECORDS = 6_000
 KNOWN_KEYS = [number % 1_024 for number in range(RECORDS)]
