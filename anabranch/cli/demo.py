@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import trio
 from rich.console import Console
@@ -58,11 +59,7 @@ def demo(
     result = trio.run(_run, dir, events, seconds, console)
     if json_ is not None:
         json_.write_text(json.dumps(result.to_json(), indent=2, default=str) + "\n")
-    show(result, console)
-    console.print(
-        f"The exported files: anabranch audit {dir / 'export'} --order-by tsv:0", highlight=False, soft_wrap=True
-    )
-    console.print(f"What happened at every split and merge: {dir / PAGE_NAME}", highlight=False, soft_wrap=True)
+    show(result, dir, console)
     return 0 if result.passed else 1
 
 
@@ -84,38 +81,50 @@ async def _run(directory: Path, events: int | None, seconds: float, console: Con
             return await run_demo(cluster, directory, events, view, seconds)
 
 
-def show(result: DemoResult, console: Console) -> None:
-    """Short tables, then PASS, or FAIL and the first offending records."""
+def show(result: DemoResult, directory: Path, console: Console) -> None:
+    """In one screen what was proved; PASS, or FAIL and the first offending records; where to look on."""
     verdict = result.verdict
     facts = Table(show_header=False, box=None, pad_edge=False)
-    facts.add_row("events, keys", f"{verdict.events:,}, {verdict.keys:,}")
-    facts.add_row("written in, delivered after", f"{result.produce_s:.1f} s, {result.deliver_s:.1f} s")
-    if result.held_s >= 0.1:
-        facts.add_row("the stream waited for slow resizes", f"{result.held_s:.1f} s")
+    facts.add_row("events, keys, moves of keys", f"{verdict.events:,}, {verdict.keys:,}, {result.keys_moved:,}")
     facts.add_row("partitions", " -> ".join(map(str, [PARTITIONS, *(done.partitions for done in result.steps)])))
     for done in result.steps:
         if done.killed is not None:
             facts.add_row("killed", f"broker {done.killed}, while {done.partitions_before} became {done.partitions}")
-    facts.add_row("moves of keys", f"{result.keys_moved:,}")
+    facts.add_row("written in, delivered after", _stream_text(result))
     facts.add_row("hand-over to new partitions", hand_over_text(result.hand_over_growing))
     facts.add_row("hand-over back", hand_over_text(result.hand_over_shrinking))
     facts.add_row("hand-over, broker killed", hand_over_text(result.hand_over_killed))
     facts.add_row("marked partitions gone", "no" if result.drained_s is None else f"after {result.drained_s:.1f} s")
     facts.add_row("exported", f"{result.exported.segments} segment files, {result.exported.bytes:,} bytes")
+    facts.add_row("Spark, from these files", spark_text(result.audit))
     console.print(facts, highlight=False)
     console.print(verdicts(result), highlight=False)
-    spark = Table(show_header=False, box=None, pad_edge=False)
-    for check in result.audit.get("checks", []):
-        violated = f"{check['violation_count']:,} violations"
-        outcome = {"passed": "ok", "violated": violated, "unknown": "unknown"}[check["status"]]
-        spark.add_row(f"Spark: {check['name']}", outcome)
-    console.print(spark, highlight=False)
     for line in verdict.examples:
         console.print(line, style="red", highlight=False)
     for check in result.audit.get("checks", []):
         for violation in check.get("violations", []):
             console.print(f"{check['name']}: {violation}", style="red", highlight=False)
     console.print("[bold green]PASS[/]" if result.passed else "[bold red]FAIL[/]")
+    for line in (
+        f"The audit again: anabranch audit {directory / 'export'} --order-by tsv:0",
+        f"What happened at every split and merge: {directory / PAGE_NAME}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _stream_text(result: DemoResult) -> str:
+    text = f"{result.produce_s:.1f} s, {result.deliver_s:.1f} s"
+    return f"{text}, {result.held_s:.1f} s of them waiting for slow resizes" if result.held_s >= 0.1 else text
+
+
+def spark_text(audit: Mapping[str, Any]) -> str:
+    """How many of the audit's checks could be decided, and how they ended."""
+    names: dict[str, list[str]] = {"passed": [], "violated": [], "unknown": []}
+    for check in audit.get("checks", []):
+        names[check["status"]].append(check["name"])
+    decided = len(names["passed"]) + len(names["violated"])
+    text = f"{decided} of {decided + len(names['unknown'])} checks decided, {len(names['passed'])} passed"
+    return f"{text}, violated: {', '.join(names['violated'])}" if names["violated"] else text
 
 
 def hand_over_text(took: Percentiles) -> str:

@@ -35,7 +35,7 @@ PARTITIONS = 4
 PRODUCERS = 2
 CONSUMERS = 3
 PAGE_NAME = "audit.html"
-STREAM_S = 36.0
+STREAM_S = 20.0
 """How long the events are streamed: the resizes fall into it, and hold it where they are slow."""
 TOPIC_CONFIGS = {
     "segment.bytes": str(256 * 1024),
@@ -295,7 +295,7 @@ async def run_demo(
             deliver_s=deliver_s,
             exported=exported,
         )
-        view.stage("Spark reads the exported files for a minute or two, while the marked partitions are drained")
+        view.stage("Spark reads the exported files, while the marked partitions are drained")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_audit_into, result, export_directory, directory / PAGE_NAME)
             result.drained_s = await drained_after(admin, TOPIC, STEPS[-1].partitions)

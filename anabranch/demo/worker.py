@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from anabranch.demo.states import KeyStates, StateStore
 REPORT_EVERY_S = 0.1
 MAX_UNCONFIRMED = 4_000
 AHEAD_S = 0.01
+BEHIND_S = 0.1
 POLL_MS = 200
 
 
@@ -39,6 +41,24 @@ class Reporter:
             self._last = now
             sys.stdout.write(json.dumps(fields) + "\n")
             sys.stdout.flush()
+
+
+class Pace:
+    """When each event is due, at ``rate`` events a second; times in seconds of one monotonic clock.
+
+    What a pause held up is not made up for by a burst beyond ``BEHIND_S``: everything after it is due later.
+    """
+
+    def __init__(self, rate: float, started: float) -> None:
+        self._rate = rate
+        self._started = started
+
+    def early_s(self, sequence: int, now: float) -> float:
+        """Seconds until the event is due; at most 0 when it is."""
+        due = self._started + sequence / self._rate
+        if now - due > BEHIND_S:
+            self._started += now - due - BEHIND_S
+        return due - now
 
 
 async def produce(arguments: argparse.Namespace) -> None:
@@ -62,7 +82,7 @@ async def produce(arguments: argparse.Namespace) -> None:
 
         async with Producer(bootstrap_servers=arguments.bootstrap, linger_ms=5) as producer:
             until = await _next_limit(0)
-            started = time.monotonic()
+            pace = Pace(arguments.rate, time.monotonic())
             for event in share_of(arguments.index, arguments.count, arguments.events):
                 while event.sequence > until:
                     while waiting:
@@ -71,7 +91,7 @@ async def produce(arguments: argparse.Namespace) -> None:
                     held_since = time.monotonic()
                     until = await _next_limit(event.sequence)
                     held_s += time.monotonic() - held_since
-                early_s = started + held_s + event.sequence / arguments.rate - time.monotonic()
+                early_s = pace.early_s(event.sequence, time.monotonic())
                 if early_s > AHEAD_S:
                     await anyio.sleep(early_s)
                 for topic in arguments.topic:
@@ -204,6 +224,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=None)
     parser.add_argument("--rate", type=float, default=1e9, help="events a second, of all producers together")
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     anyio.run({"produce": produce, "consume": consume}[arguments.role], arguments)
 
 

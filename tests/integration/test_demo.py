@@ -49,7 +49,8 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     assert result["drained_seconds"] is not None
     rows = {line.split("  ")[0]: line.split()[-2:] for line in done.stdout.splitlines() if line.strip()}
     assert rows["violations"] == ["0", f"{result['control_violations']:,}"]
-    assert all(f"Spark: {name}" in rows for name in checks)
+    decided = [check for check in checks.values() if check["status"] != "unknown"]
+    assert f"{len(decided)} of {len(checks)} checks decided, {len(decided)} passed" in done.stdout
 
     page = (directory / "audit.html").read_text()
     assert "4 → 6 → 9 → 6 → 4 → 8 → 4" in page and "Every key is in order" in page
