@@ -95,7 +95,7 @@ async def _run_until_signal(config: BrokerConfig) -> None:
     async with connection as zk, trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            await run(config, real_env(zk=zk))
+            await run(config, real_env(zk=zk), zk_latency=zk.latency_ms)
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(serve)

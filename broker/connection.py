@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 import trio
@@ -28,6 +28,7 @@ from anabranch.protocol.framing import (
     encode_response,
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.fetch import FetchRequest
 from anabranch.protocol.primitives import DecodeError, EncodeError, Message, has_more_items
 from anabranch.runtime.env import Part, Stream
 from anabranch.runtime.pauses import read_request, write_response
@@ -48,10 +49,28 @@ _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROU
 class _Slot:
     """An answer's place in the queue; ``response`` is None until it is there."""
 
-    __slots__ = ("_may_have_many", "api_key", "api_version", "correlation_id", "has_many_items", "response", "rest")
+    __slots__ = (
+        "_may_have_many",
+        "api_key",
+        "api_version",
+        "arrived",
+        "begun",
+        "correlation_id",
+        "filled",
+        "handled",
+        "has_many_items",
+        "is_follower",
+        "response",
+        "rest",
+    )
 
-    def __init__(self, ctx: RequestContext) -> None:
+    def __init__(self, ctx: RequestContext, handled: float) -> None:
         self.api_key = ctx.api_key
+        self.arrived = ctx.arrived
+        self.begun = ctx.begun
+        self.handled = self.filled = handled
+        """When the handler returned, and when the response was there."""
+        self.is_follower = ctx.is_follower
         self.api_version = ctx.api_version
         self.correlation_id = ctx.correlation_id
         self.response: Message | None = None
@@ -61,9 +80,10 @@ class _Slot:
         self.rest: Sequence[Part] | None = None
         """What is to be sent of the encoded response; None before any was. Once set it is the writer's."""
 
-    def fill(self, response: Message) -> None:
+    def fill(self, response: Message, now: float) -> None:
         """Set the response."""
         self.response = response
+        self.filled = now
         self.has_many_items = self._may_have_many and has_more_items(response, MANY_ITEMS)
 
 
@@ -76,7 +96,7 @@ class Connection:
         "_dispatcher",
         "_frames",
         "_held_bytes",
-        "_listener",
+        "_metrics",
         "_node",
         "_nursery",
         "_progress",
@@ -89,15 +109,17 @@ class Connection:
         "client_host",
         "frame_since",
         "last_active",
+        "listener",
     )
 
     def __init__(
         self, node: Node, dispatcher: Dispatcher, budget: MemoryBudget, listener: str, stream: Stream, pool: BufferPool
     ) -> None:
         self._node = node
+        self._metrics = node.metrics
         self._dispatcher = dispatcher
         self._budget = budget
-        self._listener = listener
+        self.listener = listener
         self._stream = stream
         values = node.config.values
         self._frames = ServerConnection(
@@ -161,7 +183,7 @@ class Connection:
             self.close(str(error))
 
     def _reject(self, reason: str) -> None:
-        logger.info("connection.rejected", client=self._stream.peer, listener=self._listener, reason=reason)
+        logger.info("connection.rejected", client=self._stream.peer, listener=self.listener, reason=reason)
         self.close(reason)
 
     async def _receive(self) -> None:
@@ -189,7 +211,7 @@ class Connection:
             served += 1
             if served % _REQUESTS_PER_YIELD == 0:
                 await trio.lowlevel.checkpoint()
-            await self._serve(request)
+            await self._serve(request, now)
         if frames.idle:
             self.frame_since = None
         elif served or self.frame_since is None:
@@ -200,11 +222,11 @@ class Connection:
             self._budget.hold(held_bytes - self._held_bytes)
             self._held_bytes = held_bytes
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: Request, arrived: float) -> None:
         header = request.header
         ctx = RequestContext(
             self._node,
-            self._listener,
+            self.listener,
             self.client_host,
             header.client_id,
             header.api_key,
@@ -213,23 +235,30 @@ class Connection:
             self._session,
         )
         ctx.request_bytes = request.size
+        clock = self._node.env.clock
+        ctx.arrived, ctx.begun = arrived, clock.monotonic()
+        if header.api_key == ApiKey.FETCH:
+            ctx.is_follower = cast(FetchRequest, request.body).replica_id >= 0
         if request.unsupported:
             ctx.api_version = 0
             answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         else:
             if header.api_key == ApiKey.PRODUCE and (large := large_batches.find(request.body)):
-                ctx.large_batches = await large_batches.read(self._node.replicas, self._node.env.clock, large)
+                ctx.large_batches = await large_batches.read(self._node.replicas, clock, large)
             if request.size < large_requests.LEAST_BYTES:
                 answer = self._dispatcher.handle(ctx, request.body)
             else:
                 answer = await large_requests.serve(self._dispatcher.handle, ctx, request.body)
+        handled = clock.monotonic()
         if answer is None:
-            return
-        if isinstance(answer, Deferred):
-            await self._enqueue_deferred(ctx, answer)
+            times = (arrived, ctx.begun, handled, handled, handled)
+            self._metrics.requests.answered(ctx.api_key, ctx.api_version, ctx.is_follower, *times)
+        elif isinstance(answer, Deferred):
+            await self._enqueue_deferred(ctx, answer, handled)
         else:
-            slot = self._enqueue(ctx)
-            slot.fill(answer)
+            slot = self._enqueue(ctx, handled)
+            self._metrics.note_response(slot.api_key, answer, slot.is_follower)
+            slot.fill(answer, handled)
             self._ready()
             if slot.rest or slot.has_many_items:
                 await self._wait_until(lambda: not self._slots)
@@ -237,11 +266,12 @@ class Connection:
 
     # ------------------------------------------------------------ answers
 
-    async def _enqueue_deferred(self, ctx: RequestContext, answer: Deferred[Any]) -> None:
-        slot = self._enqueue(ctx)
+    async def _enqueue_deferred(self, ctx: RequestContext, answer: Deferred[Any], handled: float) -> None:
+        slot = self._enqueue(ctx, handled)
 
         def fill(response: Any) -> None:
-            slot.fill(response)
+            self._metrics.note_response(slot.api_key, response, slot.is_follower)
+            slot.fill(response, self._node.env.clock.monotonic())
             if self._slots and self._slots[0] is slot:
                 self._ready()
 
@@ -251,8 +281,8 @@ class Connection:
         else:
             await self._wait_for_slot()
 
-    def _enqueue(self, ctx: RequestContext) -> _Slot:
-        slot = _Slot(ctx)
+    def _enqueue(self, ctx: RequestContext, handled: float) -> _Slot:
+        slot = _Slot(ctx, handled)
         self._slots.append(slot)
         return slot
 
@@ -278,9 +308,11 @@ class Connection:
 
     def _answered(self) -> None:
         """The first slot's answer has left."""
-        self._slots.popleft()
+        slot = self._slots.popleft()
         self._progress.set()
-        self.last_active = self._node.env.clock.monotonic()
+        now = self.last_active = self._node.env.clock.monotonic()
+        times = (slot.arrived, slot.begun, slot.handled, slot.filled, now)
+        self._metrics.requests.answered(slot.api_key, slot.api_version, slot.is_follower, *times)
 
     async def _wait_for_slot(self) -> None:
         if len(self._slots) >= MAX_SLOTS:

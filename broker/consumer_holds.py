@@ -59,11 +59,11 @@ _EARLIEST = -2
 class BrokerLinks:
     """One connection to each broker, this one included, apart from replication and forwarded requests."""
 
-    def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig) -> None:
+    def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig, purpose: str = "holds") -> None:
         self._env = env
         self._metadata = metadata
         self._listener = config.inter_broker_listener
-        self._client_id = f"broker-{config.broker_id}-holds"
+        self._client_id = f"broker-{config.broker_id}-{purpose}"
         self._channels: dict[int, Channel] = {}
         self._connecting: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
 

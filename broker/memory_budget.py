@@ -25,6 +25,11 @@ class MemoryBudget:
     def held_bytes(self) -> int:
         return self._held_bytes
 
+    @property
+    def free_bytes(self) -> int:
+        """What is left below the limit; -1: there is no limit."""
+        return max(0, self._limit_bytes - self._held_bytes) if self.limited else -1
+
     def hold(self, delta_bytes: int) -> None:
         """Take (or, negative, give back) bytes."""
         self._held_bytes += delta_bytes

@@ -1,14 +1,56 @@
-"""What a broker counts."""
+"""What a broker counts. What it can tell from its state is in ``state_metrics``."""
 
 from __future__ import annotations
 
-from anabranch.runtime.metrics import Counter, Metrics
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from anabranch.broker.request_metrics import RequestMetrics
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import FetchResponse
+from anabranch.protocol.generated.produce import ProduceResponse
+from anabranch.runtime.metrics import OTHERS, Counter, Histogram, Metrics
+
+HAND_OVER_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_TOPIC_METRICS = "kafka_server_brokertopicmetrics"
+_TRAFFIC = {
+    "messages_in": ("messagesin", "Records that producers appended"),
+    "bytes_in": ("bytesin", "Bytes of record batches that producers appended"),
+    "bytes_out": ("bytesout", "Bytes of record batches in answers to consumers"),
+    "bytes_rejected": ("bytesrejected", "Bytes of record batches that were refused"),
+    "replication_bytes_in": ("replicationbytesin", "Bytes of record batches that this broker fetched from leaders"),
+    "replication_bytes_out": ("replicationbytesout", "Bytes of record batches in answers to followers"),
+    "produce_requests": ("totalproducerequests", "Partitions in produce requests"),
+    "failed_produce_requests": ("failedproducerequests", "Of these, the ones that got an error"),
+    "fetch_requests": ("totalfetchrequests", "Partitions in answers to fetch requests of consumers"),
+    "failed_fetch_requests": ("failedfetchrequests", "Of these, the ones that got an error"),
+}
+
+
+class TopicTraffic:
+    """One topic's traffic through this broker."""
+
+    __slots__ = tuple(_TRAFFIC)
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.bytes_rejected = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+        self.produce_requests = 0
+        self.failed_produce_requests = 0
+        self.fetch_requests = 0
+        self.failed_fetch_requests = 0
 
 
 class BrokerMetrics(Metrics):
-    """One broker's numbers."""
+    """One broker's numbers. ``exists``: whether there is a topic of a name; others share one entry."""
 
-    def __init__(self) -> None:
+    def __init__(self, exists: Callable[[str], bool] = lambda _topic: True) -> None:
         self.layout_refusals = Counter(
             "anabranch_layout_refusals",
             "Batches refused with INVALID_PARTITION_METADATA (KIP-253)",
@@ -49,3 +91,88 @@ class BrokerMetrics(Metrics):
             self.held_fetches,
             self.holds_let_go,
         )
+        self.hand_overs = Histogram(
+            "anabranch_hand_over_seconds",
+            "How long members of groups coordinated here waited for how far another partition is read, each time until"
+            " they did not any more",
+            HAND_OVER_BOUNDS_S,
+        )
+        self.histograms.append(self.hand_overs)
+        self.requests = RequestMetrics()
+        self._exists = exists
+        self._traffic: dict[str, TopicTraffic] = {}
+        self._others = TopicTraffic()
+        self.sources += [self.requests, self._collect_traffic]
+
+    def traffic(self, topic: str) -> TopicTraffic:
+        """Where a topic's traffic is counted."""
+        found = self._traffic.get(topic)
+        if found is None:
+            if not self._exists(topic):
+                return self._others
+            found = self._traffic[topic] = TopicTraffic()
+        return found
+
+    def note_appended(self, topic: str, size_bytes: int, records: int) -> None:
+        """A producer's batch was appended."""
+        self.appended_bytes.add(topic, by=size_bytes)
+        traffic = self.traffic(topic)
+        traffic.bytes_in += size_bytes
+        traffic.messages_in += records
+
+    # ------------------------------------------------------------ responses
+
+    def note_response(self, api_key: int, response: object, is_follower: bool) -> None:
+        """Count what a response says: errors, and what is fetched."""
+        if isinstance(response, ProduceResponse):
+            self._note_produced(response)
+        elif isinstance(response, FetchResponse):
+            self._note_fetched(response, is_follower)
+        else:
+            self.requests.note_errors(api_key, response)
+
+    def _note_produced(self, response: ProduceResponse) -> None:
+        for topic in response.responses:
+            traffic = self.traffic(topic.name)
+            traffic.produce_requests += len(topic.partition_responses)
+            for partition in topic.partition_responses:
+                code = partition.error_code
+                if code and code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    traffic.failed_produce_requests += 1
+                    self.requests.note_error(ApiKey.PRODUCE, code)
+
+    def _note_fetched(self, response: FetchResponse, is_follower: bool) -> None:
+        if response.error_code:
+            self.requests.note_error(ApiKey.FETCH, response.error_code)
+        for topic in response.responses:
+            traffic = self.traffic(topic.topic)
+            size_bytes = 0
+            for partition in topic.partitions:
+                if partition.records:
+                    size_bytes += len(partition.records)
+                if partition.error_code:
+                    self.requests.note_error(ApiKey.FETCH, partition.error_code)
+                    traffic.failed_fetch_requests += not is_follower
+            if is_follower:
+                traffic.replication_bytes_out += size_bytes
+            else:
+                traffic.bytes_out += size_bytes
+                traffic.fetch_requests += len(topic.partitions)
+
+    # ------------------------------------------------------------ reading
+
+    def _collect_traffic(self) -> Iterator[Metric | None]:
+        for topic in [name for name in self._traffic if not self._exists(name)]:
+            del self._traffic[topic]
+        for field, (name, what) in _TRAFFIC.items():
+            family = CounterMetricFamily(f"{_TOPIC_METRICS}_{name}", f"{what}, by topic", labels=("topic",))
+            traffics = self._traffic.items()
+            values: dict[tuple[str, ...], float] = {(topic,): getattr(one, field) for topic, one in traffics}
+            folded = dict(self._folded(("topic",), values))
+            of_others = folded.get((OTHERS,), 0) + getattr(self._others, field)
+            if of_others:
+                folded[(OTHERS,)] = of_others
+            for labels, value in folded.items():
+                family.add_metric(labels, value)
+            yield family
+            yield None

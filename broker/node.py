@@ -89,7 +89,7 @@ class Node:
         self.metadata_lock = trio.Lock()
         """Held while an UpdateMetadata of many partitions is applied: one that is sent again must not overtake it."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
-        self.metrics = BrokerMetrics()
+        self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
         self.metrics.add_background(self.background)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
         self.request_memory = MemoryBudget(config.values["queued.max.request.bytes"])
@@ -110,6 +110,7 @@ class Node:
         self.follower_throttle = self._throttle(
             "follower.replication.throttled.rate", "follower.replication.throttled.replicas"
         )
+        self.follower_throttle.on_used = self._note_replicated
         self.replicas = self._new_replica_manager()
         offsets_log = ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, config.values)
         self.groups = GroupCoordinator(
@@ -121,6 +122,7 @@ class Node:
             self.background,
             self.features.level,
         )
+        self.groups.observe_waits(self.metrics.hand_overs.observe)
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
         self.lineages = Lineages(zk, self.metadata)
@@ -196,6 +198,9 @@ class Node:
             lambda: int(dynamic.values[rate_key]),
             lambda topic: dynamic.topic_value(topic, replicas_key),
         )
+
+    def _note_replicated(self, key: TopicPartition, size_bytes: int) -> None:
+        self.metrics.traffic(key.topic).replication_bytes_in += size_bytes
 
     def _replication_address(self, broker_id: int) -> tuple[str, int] | None:
         endpoint = self.metadata.endpoint(broker_id, self.config.inter_broker_listener)

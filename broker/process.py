@@ -14,14 +14,13 @@ from anabranch.broker.config import BrokerConfig, ListenerAddress
 from anabranch.broker.dispatch import Dispatcher
 from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.node import Node
+from anabranch.broker.observed import offer_metrics
 from anabranch.broker.registration import Registration
 from anabranch.broker.server import Server
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from anabranch.runtime import garbage_collection
 from anabranch.runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
-from anabranch.runtime.loop_lag import LoopLag
-from anabranch.runtime.metrics_listener import MetricsListener
+from anabranch.runtime.metrics import Histogram
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from anabranch.zk_schemas.cluster_id import ClusterId
@@ -33,11 +32,16 @@ _ZK_PAUSE_S = 1.0
 
 
 async def run(
-    config: BrokerConfig, env: Env, *, on_ready: Callable[[Mapping[str, ListenerAddress]], None] | None = None
+    config: BrokerConfig,
+    env: Env,
+    *,
+    on_ready: Callable[[Mapping[str, ListenerAddress]], None] | None = None,
+    zk_latency: Histogram | None = None,
 ) -> None:
     """Serve until cancelled, then hand the leaders over, flush and close.
 
-    ``on_ready`` gets the advertised listeners once the broker is registered. Raises ``LogDirError``, ``OSError`` for a
+    ``zk_latency`` is where the session measures its requests. ``on_ready`` gets the advertised listeners once the
+    broker is registered. Raises ``LogDirError``, ``OSError`` for a
     listener that cannot be bound, ``DuplicateBrokerError``, ``IncompatibleFeaturesError``, ``ZkError``.
     """
     assert env.zk is not None
@@ -47,7 +51,7 @@ async def run(
         services = trio.CancelScope(shield=True)
         node = await outer.start(_run_services, services, config, dynamic, env, zk, cluster_id)
         try:
-            await _serve(node, on_ready)
+            await _serve(node, on_ready, zk_latency)
         finally:
             services.cancel()
 
@@ -72,7 +76,13 @@ async def _run_services(
             task_status.started(node)
 
 
-async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]], None] | None) -> None:
+async def _serve(
+    node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]], None] | None, zk_latency: Histogram | None
+) -> None:
+    dispatcher = Dispatcher()
+    node.advertised = dispatcher.advertised
+    server = Server(node, dispatcher, node.background)
+    await offer_metrics(node, server, zk_latency)
     await node.logs.start(node.dynamic.log_config)
     try:
         node.nursery.start_soon(node.logs.run)
@@ -82,10 +92,6 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         node.nursery.start_soon(node.background.keep, "log-dir-failures", node.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the lag that is allowed.
         node.nursery.start_soon(node.replicas.watch_lag, node.config.values["replica.lag.time.max.ms"] / 2000)
-        dispatcher = Dispatcher()
-        node.advertised = dispatcher.advertised
-        server = Server(node, dispatcher, node.background)
-        await _offer_metrics(node)
         registration = Registration(
             node.zk,
             node.config.broker_id,
@@ -117,17 +123,6 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         with trio.CancelScope(shield=True):
             await node.logs.shutdown()
         logger.info("broker.stopped", broker_id=node.config.broker_id)
-
-
-async def _offer_metrics(node: Node) -> None:
-    address = node.config.values["metrics.listener"]
-    if address is not None:
-        lag = LoopLag()
-        node.metrics.histograms += [lag.rounds, garbage_collection.OF_THIS_PROCESS.pauses]
-        node.nursery.start_soon(lag.run)
-        listener = MetricsListener(node.env.network, address, node.metrics.render, node.background)
-        await listener.listen()
-        node.nursery.start_soon(listener.run)
 
 
 async def _stop(node: Node, server: Server, registration: Registration) -> None:

@@ -130,9 +130,12 @@ class RequestContext:
     __slots__ = (
         "api_key",
         "api_version",
+        "arrived",
+        "begun",
         "client_host",
         "client_id",
         "correlation_id",
+        "is_follower",
         "large_batches",
         "listener",
         "node",
@@ -160,6 +163,10 @@ class RequestContext:
         self.correlation_id = correlation_id
         self.session = session
         self.request_bytes = 0
+        self.arrived = self.begun = 0.0
+        """When the request had arrived, and when it was looked at."""
+        self.is_follower = False
+        """Whether it is a fetch of another broker."""
         self.large_batches: LargeBatches = NONE
         """What was read of the request's largest batches."""
 

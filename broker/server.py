@@ -38,6 +38,10 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._per_host: Counter[str] = Counter()
         self._fewer = WakeUps()
+        self.accepted: Counter[str] = Counter()
+        """Connections so far, by listener, and those that are closed again."""
+        self.closed: Counter[str] = Counter()
+        self.refused = 0
 
     @property
     def connection_count(self) -> int:
@@ -105,7 +109,9 @@ class Server:
         if self._per_host[host] >= self._node.dynamic.values["max.connections.per.ip"]:
             logger.warning("connection.refused", client=stream.peer, reason="max.connections.per.ip")
             stream.close()
+            self.refused += 1
             return
+        self.accepted[name] += 1
         self._connections[connection] = None
         self._per_host[host] += 1
         nursery.start_soon(self._serve, connection)
@@ -117,6 +123,7 @@ class Server:
             logger.exception("connection.failed", client=connection.client_host)
         finally:
             del self._connections[connection]
+            self.closed[connection.listener] += 1
             self._per_host[connection.client_host] -= 1
             if not self._per_host[connection.client_host]:
                 del self._per_host[connection.client_host]

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -84,7 +85,7 @@ async def _run_until_signal(config: ControllerConfig) -> None:
         max_request_bytes=config.jute_maxbuffer,
     )
     async with connection as zk, trio.open_nursery() as nursery:
-        nursery.start_soon(run, config, real_env(zk=zk))
+        nursery.start_soon(partial(run, config, real_env(zk=zk), zk_latency=zk.latency_ms))
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for _ in signals:
                 nursery.cancel_scope.cancel()

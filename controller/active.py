@@ -108,15 +108,23 @@ class ActiveController:
         self._office = office
         self._metrics = metrics
         self._background = background or Background(env.clock, propagate_bugs=env.propagate_bugs)
-        self._events = EventQueue()
+        self._events = EventQueue(env.clock.monotonic)
         client_id = f"controller-{config.controller_id}"
         timeout_s = config.controller_socket_timeout_ms / 1000
         self._senders = Senders(env.network, client_id, timeout_s, self._answered, self._background)
         self._store = GuardedStore(env.zk, office.epoch_version)
         self._context = self._new_context()
+        self.waits: dict[TopicPartition, Wait] = {}
+        """What partitions marked for deletion wait for, and since when, as this controller has found."""
+        self.waiting_since: dict[TopicPartition, float] = {}
         self._progress = trio.Event()
         self._undecided: dict[AdminCall, None] = {}
         self._over = False
+
+    @property
+    def queue_size(self) -> int:
+        """Events that wait to be looked at."""
+        return self._events.size
 
     @property
     def image(self) -> ClusterImage:
@@ -225,7 +233,6 @@ class ActiveController:
     async def _drain(self) -> None:
         """Look after partitions marked for deletion, which get empty without anybody telling."""
         link = BrokerLink(self._env.network, self._config)
-        waits: dict[TopicPartition, Wait] = {}
         holders = draining.Holders()
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
@@ -233,10 +240,18 @@ class ActiveController:
                 found: dict[TopicPartition, Wait] = {}
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
                     found = await draining.drain(lambda: self._context, link, holders)
-                for line in changed(waits, found):
+                for line in changed(self.waits, found):
                     _log.info(line)
-                waits = draining.still_marked(self.image, waits | found)
+                self._note_waits(draining.still_marked(self.image, self.waits | found))
                 self._events.put(DrainsDue())
+
+            elif self.waits:
+                self._note_waits({})
+
+    def _note_waits(self, waits: dict[TopicPartition, Wait]) -> None:
+        now = self._env.clock.monotonic()
+        since = {tp: self.waiting_since[tp] for tp, wait in waits.items() if _is_same(wait, self.waits.get(tp))}
+        self.waits, self.waiting_since = waits, {tp: since.get(tp, now) for tp in waits}
 
     async def _warn_of_retention(self) -> None:
         link = BrokerLink(self._env.network, self._config)
@@ -269,6 +284,13 @@ class ActiveController:
             self._flush()
 
     async def _take(self, event: Event) -> None:
+        times = self._metrics.event_times
+        times.queue_ms.observe(self._events.waited_s(event) * 1000)
+        began = self._env.clock.monotonic()
+        await self._take_on(event)
+        times.processing_ms.observe((self._env.clock.monotonic() - began) * 1000)
+
+    async def _take_on(self, event: Event) -> None:
         try:
             await self._handle(event)
         except ImageStaleError as error:
@@ -458,3 +480,8 @@ class ActiveController:
     def _refuse_undecided(self) -> None:
         for call in self._undecided:
             call.decided.set()
+
+
+def _is_same(wait: Wait, before: Wait | None) -> bool:
+    """Whether a partition still waits for the same. That a group reads on is no change."""
+    return before is not None and (wait.why, wait.group) == (before.why, before.group)

@@ -66,6 +66,9 @@ class ControllerConfig:
     stock_producer_grace_ms: int = 6_000
     stock_producer_window_ms: int = 600_000
     metrics_listener: str | None = None
+    metrics_max_topics: int = 1000
+    metrics_max_partitions: int = 1000
+    health_loop_lag_ms: int = 2_000
     supported_features: Mapping[str, VersionRange] = field(default_factory=lambda: SUPPORTED)
 
     @classmethod
@@ -103,6 +106,9 @@ class ControllerConfig:
             stock_producer_grace_ms=values["stock.producer.grace.ms"],
             stock_producer_window_ms=values["stock.producer.window.ms"],
             metrics_listener=values["metrics.listener"],
+            metrics_max_topics=values["metrics.max.topics"],
+            metrics_max_partitions=values["metrics.max.partitions"],
+            health_loop_lag_ms=values["health.loop.lag.ms"],
             supported_features=supported_by(values["supported.features"]),
         )
 

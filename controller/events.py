@@ -181,7 +181,10 @@ _URGENT = (BrokersChanged, LogDirsFailed)
 class EventQueue:
     """First in, first out, but for what is urgent. Filled by plain calls, so a watch callback can put into it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        """``now``: the clock by which the waits of events are measured."""
+        self._now = now
+        self._put_at: dict[Event, float] = {}
         self._events: deque[Event] = deque()
         self._urgent: deque[Event] = deque()
         self._marks: set[Mark] = set()
@@ -197,8 +200,19 @@ class EventQueue:
             if event in self._marks:
                 return
             self._marks.add(event)
+        self._put_at[event] = self._now()
         (self._urgent if isinstance(event, _URGENT) else self._events).append(event)
         self._arrived.set()
+
+    @property
+    def size(self) -> int:
+        """Events that are not taken out."""
+        return len(self._events) + len(self._urgent)
+
+    def waited_s(self, event: Event) -> float:
+        """How long an event that was taken out has waited since it was put in; to be asked once."""
+        now = self._now()
+        return now - self._put_at.pop(event, now)
 
     def soon(self, *, steadily: bool = False) -> None:
         """A resize waits for something that nobody will report: look again in a moment, which is longer each time

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-from anabranch.runtime.metrics import Counter, Metrics
+from typing import NamedTuple
+
+from anabranch.runtime.metrics import Counter, Histogram, Metrics
+from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
+
+_BOUNDS_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0)
+_RESIZE_BOUNDS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+_LAST_STEP = "finished"
+_MOST_RESIZES = 10_000
+
+
+class EventTimes(NamedTuple):
+    """How long events waited, and how long what they led to took."""
+
+    queue_ms: Histogram
+    processing_ms: Histogram
+
+
+class Resizing(NamedTuple):
+    """The last step of a topic's resize, and when this controller saw the resize, and that step, begin."""
+
+    step: str
+    begun_at: float
+    step_at: float
 
 
 class ControllerMetrics(Metrics):
@@ -26,4 +49,67 @@ class ControllerMetrics(Metrics):
             "Steps of the controller that ZooKeeper did not take, by the error: see its log",
             "error",
         )
-        super().__init__(self.resize_steps, self.retention_warnings, self.given_up_steps)
+        self.elections = Counter(
+            "anabranch_elections",
+            "Partitions that got a leader: their first, another one, or one that was not in sync (unclean)",
+            "kind",
+        )
+        self.unclean_elections = Counter(
+            "kafka_controller_controllerstats_uncleanleaderelections",
+            "Partitions that got a leader that was not in sync: records may be lost",
+        )
+        self.unclean_elections.add(by=0)
+        super().__init__(
+            self.resize_steps,
+            self.retention_warnings,
+            self.given_up_steps,
+            self.elections,
+            self.unclean_elections,
+        )
+        self.election_ms = Histogram(
+            "kafka_controller_controllerstats_leaderelectionrateandtimems",
+            "Milliseconds of elections after brokers came or went, each of all partitions concerned",
+            _BOUNDS_MS,
+        )
+        self.event_times = EventTimes(
+            Histogram(
+                "kafka_controller_controllereventmanager_eventqueuetimems",
+                "Milliseconds that events waited for the controller",
+                _BOUNDS_MS,
+            ),
+            Histogram(
+                "kafka_controller_controllereventmanager_eventqueueprocessingtimems",
+                "Milliseconds that the controller took for an event",
+                _BOUNDS_MS,
+            ),
+        )
+        self.resize_s = Histogram(
+            "anabranch_resize_seconds",
+            "Resizes from their first step until every leader had acknowledged them; draining may follow",
+            _RESIZE_BOUNDS_S,
+        )
+        self.histograms += [self.election_ms, *self.event_times, self.resize_s]
+        self.resizes: dict[str, Resizing] = {}
+        """Topics being resized, by name, as far as this controller saw it."""
+
+    def note_leader(self, before: PartitionState | None, now: PartitionState) -> None:
+        """A state was written."""
+        if now.leader == NO_LEADER or (before is not None and before.leader == now.leader):
+            return
+        if before is None or before.never_led:
+            self.elections.add("first")
+        elif before.isr and now.leader not in before.isr:
+            self.elections.add("unclean")
+            self.unclean_elections.add()
+        else:
+            self.elections.add("other")
+
+    def note_resize(self, topic: str, step: str, now: float) -> None:
+        """A step was written."""
+        known = self.resizes.pop(topic, None)
+        begun_at = now if known is None else known.begun_at
+        if step == _LAST_STEP:
+            if known is not None:  # else another controller saw it begin
+                self.resize_s.observe(now - begun_at)
+        elif len(self.resizes) < _MOST_RESIZES:
+            self.resizes[topic] = Resizing(step, begun_at, now)

@@ -50,7 +50,7 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
     """Write what the present brokers change for these partitions: a leader that is gone is replaced, a replica that is
     gone leaves the ISR. An unclean leader is the last resort, where the topic allows it.
     """
-    image = context.image
+    image, began = context.image, context.clock.monotonic()
     changes, hopeless = [], []
     for tp, topic, partition, state in partitions:
         replicas, live, electable = topic.replicas(tp.partition), image.serving(tp), image.electable(tp)
@@ -83,6 +83,8 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
             _log.warning("%s: broker %s leads without having been in sync with %s", tp, changed.leader, state.isr)
         changes.append(StateChange(tp, changed))
     await write_states(context, changes)
+    if changes:
+        context.metrics.election_ms.observe((context.clock.monotonic() - began) * 1000)
 
 
 def unclean_order(topic: TopicImage, partition: int) -> list[int]:
@@ -220,6 +222,7 @@ def apply(context: Context, change: StateChange, version: int, incarnation: int 
     partition = context.image.partition(change.tp)
     assert partition is not None
     is_new = change.create or (partition.state is not None and partition.state.never_led)
+    context.metrics.note_leader(partition.state, change.state)
     partition.state = change.state
     partition.epoch = version
     partition.mzxid = -1

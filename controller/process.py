@@ -15,13 +15,12 @@ from anabranch.controller.image import TopicImage
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.resize import view
 from anabranch.controller.server import serve
+from anabranch.controller.state_metrics import ImageMetrics
 from anabranch.controller.store import ControllerMovedError
-from anabranch.runtime import garbage_collection
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
-from anabranch.runtime.loop_lag import LoopLag
-from anabranch.runtime.metrics import Gauge
-from anabranch.runtime.metrics_listener import MetricsListener
+from anabranch.runtime.metrics import Gauge, Histogram, ShownTopics
+from anabranch.runtime.observed import Observed
 from anabranch.zk_schemas.controller import ControllerZnode
 from anabranch.zk_schemas.features import Features
 from anabranch.zk_schemas.znode import MalformedZnodeError
@@ -30,11 +29,14 @@ _log = logging.getLogger(__name__)
 Ready = Callable[[str, int], None]
 
 
-async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = None) -> None:
+async def run(
+    config: ControllerConfig, env: Env, *, on_ready: Ready | None = None, zk_latency: Histogram | None = None
+) -> None:
     """Run until cancelled. ``on_ready`` is called with host and port once the listener is bound.
 
-    ``env.zk`` is a session of this process alone. Raises ``OSError`` when the listener cannot be bound,
-    ``IncompatibleFeaturesError`` when a feature is finalized that this release does not support.
+    ``env.zk`` is a session of this process alone, ``zk_latency`` where it measures its requests. Raises ``OSError``
+    when the listener cannot be bound, ``IncompatibleFeaturesError`` when a feature is finalized that this release does
+    not support.
     """
     assert env.zk is not None, "a controller needs ZooKeeper"
     listener = await env.network.listen(config.host, config.port)
@@ -42,14 +44,7 @@ async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = No
     try:
         async with trio.open_nursery() as nursery:
             if config.metrics_listener is not None:
-                scraped = MetricsListener(
-                    env.network, config.metrics_listener, process.metrics.render, process.background
-                )
-                await scraped.listen()
-                nursery.start_soon(scraped.run)
-                lag = LoopLag()
-                process.metrics.histograms += [lag.rounds, garbage_collection.OF_THIS_PROCESS.pauses]
-                nursery.start_soon(lag.run)
+                await process.offer_metrics(config.metrics_listener, nursery, zk_latency)
             nursery.start_soon(serve, listener, lambda: process.active, config, process.background)
             if on_ready is not None:
                 on_ready(config.host, listener.port)
@@ -87,6 +82,21 @@ class _Process:
                 lambda: sum(bool(topic.frozen) for topic in self._topics()),
             ),
         ]
+
+    async def offer_metrics(self, address: str, nursery: trio.Nursery, zk_latency: Histogram | None) -> None:
+        """Serve what there is to see at ``address``. Raises ``OSError``."""
+        config, env, metrics = self._config, self._env, self.metrics
+        assert env.zk is not None
+        shown = metrics.shown_topics = ShownTopics(config.metrics_max_topics, self._topic_names)
+        most, now = config.metrics_max_partitions, env.clock.monotonic
+        metrics.sources.append(ImageMetrics(lambda: self.active, metrics, shown, most, now))
+        observed = Observed("controller", config.controller_id, env, metrics, self.background, env.zk, zk_latency)
+        observed.check_loop(config.health_loop_lag_ms / 1000)
+        await observed.listen(address)
+        nursery.start_soon(observed.run)
+
+    def _topic_names(self) -> list[str]:
+        return list(self.active.image.topics) if self.active is not None else []
 
     def _topics(self) -> list[TopicImage]:
         return list(self.active.image.topics.values()) if self.active is not None else []

@@ -135,11 +135,17 @@ class Background:
         self._failing = {key: known for key, known in self._failing.items() if known.failed_at >= oldest}
         return list(self._failing.values())
 
+    def faults(self) -> list[str]:
+        """What does not work and is not tried again, a line each."""
+        return [line for source in self.sources for line in source()]
+
+    def line(self, failure: Failure) -> str:
+        """The failure in words."""
+        return failure.describe(self._clock.monotonic())
+
     def describe(self) -> list[str]:
         """What fails now, a line each."""
-        now = self._clock.monotonic()
-        known = [line for source in self.sources for line in source()]
-        return known + [failure.describe(now) for failure in self.failing()]
+        return self.faults() + [self.line(failure) for failure in self.failing()]
 
     async def keep(self, task: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run a task that should not end by itself, again after each failure, until cancelled.

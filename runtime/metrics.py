@@ -1,9 +1,9 @@
-"""What a process counts, and Prometheus' text of it. Pure: counting is adding to a number."""
+"""What a process counts, and Prometheus' text of it. Counting is adding to a number (ADR 39)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,6 +12,13 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from anabranch.runtime.background import Background
+
+OTHERS = "(others)"
+"""The label value under which all above a limit are summed. No topic or group has this name."""
+TOPIC = "topic"
+
+Source = Callable[[], Iterator["Metric | None"]]
+"""Families made of state at the moment they are asked for; None where other tasks may run."""
 
 
 class Counter:
@@ -78,11 +85,39 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, float]]:
         """(bound, values up to it), as Prometheus wants them."""
-        found, count = [], 0
-        for bound, more in zip((*map(str, self.bounds), "+Inf"), self.counts):
-            count += more
-            found.append((bound, float(count)))
-        return found
+        return cumulated(self.bounds, self.counts)
+
+
+def cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """(bound, values up to it) of the values in each bucket."""
+    found, count = [], 0
+    for bound, more in zip((*map(str, bounds), "+Inf"), counts):
+        count += more
+        found.append((bound, float(count)))
+    return found
+
+
+class ShownTopics:
+    """Which topics have series of their own: ``most`` at a time. One that was shown stays while it exists."""
+
+    def __init__(self, most: int, existing: Callable[[], Iterable[str]]) -> None:
+        self._most = most
+        self._existing = existing
+        self._shown: dict[str, None] = {}
+
+    def update(self) -> None:
+        """Let go of topics that are gone; those that came take their places in order of name."""
+        names = set(self._existing())
+        self._shown = {name: None for name in self._shown if name in names}
+        if len(self._shown) < self._most:
+            for name in sorted(names - self._shown.keys())[: self._most - len(self._shown)]:
+                self._shown[name] = None
+
+    def label(self, topic: str) -> str:
+        return topic if topic in self._shown else OTHERS
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._shown
 
 
 class Metrics(Collector):
@@ -93,6 +128,9 @@ class Metrics(Collector):
         self.gauges: list[Gauge] = []
         self.labelled_gauges: list[LabelledGauge] = []
         self.histograms: list[Histogram] = []
+        self.sources: list[Source] = []
+        self.shown_topics: ShownTopics | None = None
+        """None: every topic is shown."""
 
     def add_background(self, background: Background) -> None:
         """Count and show the failures of the process's background work."""
@@ -105,27 +143,68 @@ class Metrics(Collector):
             )
         )
 
-    def collect(self) -> Iterator[Metric]:
-        """For a Prometheus registry."""
+    def families(self) -> Iterator[Metric | None]:
+        """All families; None where other tasks may run."""
+        if self.shown_topics is not None:
+            self.shown_topics.update()
         for counter in self.counters:
             family = CounterMetricFamily(counter.name, counter.help, labels=counter.label_names)
-            for labels, value in counter.values.items():
+            for labels, value in self._folded(counter.label_names, counter.values).items():
                 family.add_metric(labels, value)
             yield family
         for gauge in self.gauges:
             yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.compute())
         for labelled in self.labelled_gauges:
             found = GaugeMetricFamily(labelled.name, labelled.help, labels=labelled.label_names)
-            for labels, number in labelled.compute().items():
+            for labels, number in self._folded(labelled.label_names, labelled.compute()).items():
                 found.add_metric(labels, number)
             yield found
         for histogram in self.histograms:
             yield HistogramMetricFamily(
                 histogram.name, histogram.help, buckets=histogram.buckets(), sum_value=histogram.total
             )
+        for source in self.sources:
+            yield None
+            yield from source()
+
+    def collect(self) -> Iterator[Metric]:
+        """For a Prometheus registry."""
+        return (family for family in self.families() if family is not None)
+
+    def _folded(self, names: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Mapping[tuple[str, ...], float]:
+        """``values`` with the topics that are not shown summed."""
+        shown = self.shown_topics
+        if shown is None or TOPIC not in names:
+            return values
+        at = names.index(TOPIC)
+        folded: dict[tuple[str, ...], float] = {}
+        for labels, value in values.items():
+            key = (*labels[:at], shown.label(labels[at]), *labels[at + 1 :])
+            folded[key] = folded.get(key, 0) + value
+        return folded
 
     def render(self) -> bytes:
         """All of them in Prometheus' text format."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return generate_latest(registry)
+        return b"".join(text for text in self.render_in_steps() if text is not None)
+
+    def render_in_steps(self) -> Iterator[bytes | None]:
+        """``render`` in pieces; None where other tasks may run."""
+        for family in self.families():
+            yield None if family is None else _text(family)
+            yield None
+
+
+class _One(Collector):
+    """A collector of a family that is there already."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def _text(family: Metric) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_One(family))
+    return generate_latest(registry)

@@ -37,10 +37,12 @@ from anabranch.runtime.env import (
     ZkSessionExpiredError,
     Znode,
 )
+from anabranch.runtime.metrics import Histogram
 from anabranch.runtime.watchdog import Watchdog, end_process
 from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
 
 _log = logging.getLogger(__name__)
+_LATENCY_BOUNDS_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0)
 _RECONNECT_DELAY_S = 0.05
 _RECONNECT_MAX_DELAY_S = 1.0
 _STATES = {
@@ -136,6 +138,11 @@ class KazooZk:
         self._next_callback = 0
         self._expiries = 0  # as the loop has seen them
         self._client_expiries = 0  # as kazoo's thread has seen them
+        self.latency_ms = Histogram(
+            "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
+            "Milliseconds of requests to ZooKeeper, until the loop has the answer",
+            _LATENCY_BOUNDS_MS,
+        )
         client.add_listener(self._client_state_changed)
 
     # ------------------------------------------------------------ session
@@ -202,7 +209,7 @@ class KazooZk:
         await trio.lowlevel.checkpoint_if_cancelled()
         check_path_fits(path, self._max_request_bytes, self._client.chroot)
         self._check_usable(path)
-        expiries = self._expiries
+        expiries, began = self._expiries, trio.current_time()
         result = send(*arguments, **keywords)
         call = _Call()
 
@@ -216,6 +223,7 @@ class KazooZk:
 
         result.rawlink(lambda _result: self.post(resume))
         await trio.lowlevel.wait_task_rescheduled(call.abandon)
+        self.latency_ms.observe((trio.current_time() - began) * 1000)
         if result.exception is not None:
             raise _translate(path, result.exception) from None
         if call.expired:

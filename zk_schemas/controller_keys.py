@@ -21,6 +21,9 @@ SHARED_KEYS = (
     "admin.request.max.bytes",
     "connections.max.idle.ms",
     "metrics.listener",
+    "metrics.max.topics",
+    "metrics.max.partitions",
+    "health.loop.lag.ms",
     "supported.features",
 )
 """Keys of brokers that a controller takes too. Each process goes by its own file."""

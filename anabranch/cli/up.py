@@ -68,9 +68,11 @@ def welcome(cluster: LocalCluster, command: str) -> str:
     """What is running and what to type next; ``command`` is what starts this program."""
     bootstrap = cluster.bootstrap
     server = "" if bootstrap.split(",")[0] == DEFAULT_BOOTSTRAP else f" -b {bootstrap}"
+    metrics = "".join(f"\n  {name:<15} http://{address}/metrics" for name, address in cluster.metrics.items())
     return f"""
 [bold]Anabranch serves at[/bold] {bootstrap}
 ZooKeeper at {cluster.zookeeper}, data and logs in {cluster.config.directory}
+Metrics for Prometheus (health at /health/ready):{metrics}
 
 Try in another terminal:
   {command} topics create events --partitions 6{server}

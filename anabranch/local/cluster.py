@@ -53,6 +53,11 @@ class LocalCluster:
     def bootstrap(self) -> str:
         return ",".join(f"{HOST}:{plan.port}" for plan in self.brokers)
 
+    @property
+    def metrics(self) -> dict[str, str]:
+        """Where each process tells its metrics and health, ``host:port`` by name."""
+        return {plan.name: plan.properties["metrics.listener"] for plan in [*self.controllers, *self.brokers]}
+
     def changed(self) -> None:
         """Tell whoever follows this cluster that a process was restarted."""
         for callback in self.on_change:
@@ -72,6 +77,7 @@ class LocalCluster:
                 "controller": [self.pid(plan.name) for plan in self.controllers],
                 "brokers": {str(plan.node_id): self.pid(plan.name) for plan in self.brokers},
             },
+            "metrics": self.metrics,
             "log_dirs": {str(plan.node_id): log_dir(self.config.directory, plan.node_id) for plan in self.brokers},
         }
 
@@ -125,9 +131,17 @@ async def run_local_cluster(
             for index in range(config.brokers)
         ]
         controller_ports = [held.enter_context(held_port(HOST)) for _ in range(config.controllers)]
+        broker_metrics, controller_metrics = (
+            [held.enter_context(held_port(HOST)) for _ in ports] for ports in (broker_ports, controller_ports)
+        )
         zookeeper_port = held.enter_context(held_port(HOST))
         async with _run_on_ports(
-            config, broker_ports, controller_ports, zookeeper_port, say=say, restart=restart
+            config,
+            (broker_ports, broker_metrics),
+            (controller_ports, controller_metrics),
+            zookeeper_port,
+            say=say,
+            restart=restart,
         ) as cluster:
             yield cluster
 
@@ -135,8 +149,8 @@ async def run_local_cluster(
 @asynccontextmanager
 async def _run_on_ports(
     config: LocalClusterConfig,
-    broker_ports: list[int],
-    controller_ports: list[int],
+    broker_ports: tuple[list[int], list[int]],
+    controller_ports: tuple[list[int], list[int]],
     zookeeper_port: int,
     *,
     say: Callable[[str], None],
@@ -150,8 +164,8 @@ async def _run_on_ports(
     cluster = LocalCluster(
         config,
         zookeeper.connect_string,
-        plan_brokers(config, zookeeper.connect_string, broker_ports),
-        plan_controllers(config, zookeeper.connect_string, controller_ports),
+        plan_brokers(config, zookeeper.connect_string, *broker_ports),
+        plan_controllers(config, zookeeper.connect_string, *controller_ports),
         Supervisor(say=say, on_restart=lambda _: cluster.changed(), restart=restart),
     )
     async with trio.open_nursery() as nursery:

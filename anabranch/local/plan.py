@@ -17,7 +17,7 @@ SESSION_TIMEOUT_MS = 6_000
 REPLICATION_FACTOR = 3
 """Of topics, ``__consumer_offsets`` too, where there are brokers enough."""
 
-_OF_ONE_BROKER = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
+_OF_ONE_PROCESS = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
 """Keys of controllers too that are not theirs here: an address serves one process, and the rest is given."""
 
 
@@ -44,6 +44,7 @@ class ProcessPlan:
     role: str
     node_id: int
     port: int
+    metrics_port: int
     config_path: str
     properties: Mapping[str, str]
 
@@ -75,7 +76,7 @@ def _for_broker(overrides: Mapping[str, str]) -> dict[str, str]:
 
 
 def _for_controller(overrides: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in overrides.items() if key in CONTROLLER_CONFIGS and key not in _OF_ONE_BROKER}
+    return {key: value for key, value in overrides.items() if key in CONTROLLER_CONFIGS and key not in _OF_ONE_PROCESS}
 
 
 def _replicas(config: LocalClusterConfig) -> str:
@@ -86,10 +87,12 @@ def log_dir(directory: str, broker_id: int) -> str:
     return f"{directory}/broker-{broker_id}"
 
 
-def plan_brokers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -> list[ProcessPlan]:
+def plan_brokers(
+    config: LocalClusterConfig, zookeeper: str, ports: list[int], metrics_ports: list[int]
+) -> list[ProcessPlan]:
     """One plan per broker; ids start at 1."""
     plans = []
-    for broker_id, port in enumerate(ports, 1):
+    for broker_id, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True), 1):
         properties = {
             "broker.id": str(broker_id),
             "zookeeper.connect": zookeeper,
@@ -98,30 +101,35 @@ def plan_brokers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -
             "log.dirs": log_dir(config.directory, broker_id),
             "offsets.topic.replication.factor": _replicas(config),
             "default.replication.factor": _replicas(config),
+            "metrics.listener": f"{HOST}:{metrics_port}",
             "group.initial.rebalance.delay.ms": "500",
             "controlled.shutdown.retry.backoff.ms": "500",
             **_for_broker(config.overrides),
         }
         name = f"broker-{broker_id}"
-        plans.append(ProcessPlan(name, "broker", broker_id, port, f"{config.directory}/{name}.properties", properties))
+        path = f"{config.directory}/{name}.properties"
+        plans.append(ProcessPlan(name, "broker", broker_id, port, metrics_port, path, properties))
     return plans
 
 
-def plan_controllers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -> list[ProcessPlan]:
+def plan_controllers(
+    config: LocalClusterConfig, zookeeper: str, ports: list[int], metrics_ports: list[int]
+) -> list[ProcessPlan]:
     """One plan per controller; ids start at 1000."""
     plans = []
-    for controller_id, port in enumerate(ports, FIRST_CONTROLLER_ID):
+    for controller_id, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True), FIRST_CONTROLLER_ID):
         properties = {
             "controller.id": str(controller_id),
             "zookeeper.connect": zookeeper,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "controller.listener": f"PLAINTEXT://{HOST}:{port}",
             "default.replication.factor": _replicas(config),
+            "metrics.listener": f"{HOST}:{metrics_port}",
             **_for_controller(config.overrides),
         }
         name = f"controller-{controller_id}"
         path = f"{config.directory}/{name}.properties"
-        plans.append(ProcessPlan(name, "controller", controller_id, port, path, properties))
+        plans.append(ProcessPlan(name, "controller", controller_id, port, metrics_port, path, properties))
     return plans
 
 

@@ -108,6 +108,11 @@ class ProcessCluster:
         return self.bootstrap
 
     @property
+    def metrics(self) -> dict[str, str]:
+        """Where each process tells its metrics and health, ``host:port`` by name such as ``broker-1``."""
+        return dict(self.state["metrics"])
+
+    @property
     def broker_ids(self) -> list[int]:
         return sorted(self.broker_pids())
 

@@ -66,6 +66,8 @@ class Leadership:
         self._level = level
         self._background = background or Background(clock)
         self.loaded: dict[int, LoadedPartition] = {}
+        self.on_waited: Callable[[float], None] = lambda _seconds: None
+        """See ``Shard``."""
         self.is_closed = False
         self._config = config
         self._clock = clock
@@ -161,7 +163,7 @@ class Leadership:
 
     async def _load_once(self, loading: _Load) -> None:
         partition = loading.partition
-        shard = Shard(self._config)
+        shard = Shard(self._config, on_waited=self.on_waited)
         async with self._work:
             shard.durable = await read_state(self._log, partition, loading.leader_epoch, TimeSlice(self._clock))
         await self._log.wait_until_committed(partition, loading.leader_epoch)

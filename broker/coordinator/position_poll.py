@@ -9,6 +9,8 @@ the controller, which removes what a group is done with, must not be the first t
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from anabranch.broker.coordinator.durable import NO_INCARNATION
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
@@ -89,6 +91,7 @@ def _poll(
         is_report = position > UNKNOWN_POSITION and owner_of(turn.shard, group, tp) == member_id
         if is_report and positions.report(tp, meant, position):
             moved.append(tp)
+    _note_waits(turn, poller, wants)
     new = positions.want(member_id, poller, wants)
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
@@ -103,6 +106,15 @@ def _poll(
         if owner is not None:
             affected[owner] = None
     answer_if_news(turn, group, list(positions.pollers) if may_change_all else affected)
+
+
+def _note_waits(turn: Turn, poller: Poller, wants: Collection[TopicPartition]) -> None:
+    """Measure the waits that are over, and note the beginning of the others."""
+    now_ms = turn.now.monotonic_ms
+    for tp in [tp for tp in poller.since_ms if tp not in wants]:
+        turn.shard.on_waited((now_ms - poller.since_ms.pop(tp)) / 1000)
+    for tp in wants:
+        poller.since_ms.setdefault(tp, now_ms)
 
 
 def _hear(group: Group, member_id: str) -> bool:

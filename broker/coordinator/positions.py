@@ -67,6 +67,8 @@ class Poller:
     """The last answer for each."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions it owns whose positions it was asked for."""
+    since_ms: dict[TopicPartition, int] = field(default_factory=dict)
+    """Since when it has waited for each."""
     token: Token | None = None
     deadline_ms: int = 0
 

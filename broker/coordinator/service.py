@@ -34,6 +34,7 @@ from anabranch.broker.coordinator.loaded import LoadedPartition
 from anabranch.broker.coordinator.offsets_log import OffsetsLog, RequestContext, Topics
 from anabranch.broker.coordinator.placement import partition_for
 from anabranch.broker.coordinator.responses import join_error, sync_error
+from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.sweeps import Sweeps
 from anabranch.broker.coordinator.timer import DeadlineTimer
 from anabranch.broker.deferred import Deferred
@@ -113,6 +114,17 @@ class GroupCoordinator:
         """Partitions of the offsets topic that may hold offsets of partitions deleted a short while ago."""
         self._removal_wanted = trio.Event()
         self._level = level
+        self.commits = 0
+        """OffsetCommit requests so far, and the offsets in them."""
+        self.committed_offsets = 0
+
+    def observe_waits(self, on_waited: Callable[[float], None]) -> None:
+        """Have ``on_waited`` called with the seconds of each wait for a position that is over."""
+        self._leadership.on_waited = on_waited
+
+    def shards(self) -> list[Shard]:
+        """The partitions of the offsets topic that are loaded: not to be changed."""
+        return [loaded.shard for loaded in self._leadership.loaded.values()]
 
     # ------------------------------------------------------------ life
 
@@ -310,6 +322,8 @@ class GroupCoordinator:
         if isinstance(found, ErrorCode):
             token.fill(offsets.refuse_commit(request, found))
             return token
+        self.commits += 1
+        self.committed_offsets += sum(len(topic.partitions) for topic in request.topics)
         turn = found.turn()
         offsets.commit_offsets(turn, token, request, self._topics)
         found.carry_out(turn, request.group_id)

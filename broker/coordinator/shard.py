@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from anabranch.broker.coordinator.config import GroupConfig
@@ -9,6 +10,10 @@ from anabranch.broker.coordinator.counted import Counted
 from anabranch.broker.coordinator.durable import DurableState
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.outcome import Now, Outcome
+
+
+def _ignore(_seconds: float) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +27,8 @@ class Shard:
     durable: DurableState = field(default_factory=DurableState)
     groups: dict[str, Group] = field(default_factory=dict)
     counted: Counted = field(default_factory=Counted)
+    on_waited: Callable[[float], None] = _ignore
+    """Called with the seconds for which a member waited for a position, when it does not any more."""
 
     def rebuild(self, group_id: str, monotonic_ms: int) -> None:
         """Forget what was volatile about a group and take up what is durable, if anything; sessions start now."""

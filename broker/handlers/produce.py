@@ -92,7 +92,7 @@ def _append(
     try:
         partition = _leader(ctx, key, layout)
     except KafkaError as error:
-        return _refused(ctx, key, sent, error)
+        return _refused(ctx, key, sent, error, _size(data.records))
     try:
         records = _usable_records(ctx, topic, data.records)
         large = ctx.large_batches.get(key)
@@ -111,7 +111,7 @@ def _append(
             read=None if large is None else large.read,
         )
     except KafkaError as error:
-        response = _refused(ctx, key, sent, error)
+        response = _refused(ctx, key, sent, error, _size(data.records))
         if isinstance(error, EarlyBatchError) and acks != 0:
             waiting.append(_hold(ctx, partition, layout, records, acks, error, response))
         elif acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
@@ -121,7 +121,7 @@ def _append(
                 waiting.append(refusal)
         return response
     if not result.duplicate:
-        ctx.node.metrics.appended_bytes.add(topic, by=len(records))
+        ctx.node.metrics.note_appended(topic, len(records), result.last_offset + 1 - result.base_offset)
     response = PartitionProduceResponse(
         index=data.index,
         error_code=ErrorCode.NONE if result.base_offset >= 0 else ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
@@ -177,10 +177,11 @@ def _in_turn(ctx: RequestContext, partition: Partition, admission: Admission | N
 
 
 def _refused(
-    ctx: RequestContext, key: TopicPartition, sent: SentBatch | None, error: KafkaError
+    ctx: RequestContext, key: TopicPartition, sent: SentBatch | None, error: KafkaError, size_bytes: int
 ) -> PartitionProduceResponse:
     if sent is not None:
         sent.refused(error.code)
+    ctx.node.metrics.traffic(key.topic).bytes_rejected += size_bytes
     if isinstance(error, LayoutRefusal):
         ctx.node.layout_refusals.note(key, error, ctx.client_id)
     return _error(key.partition, error)
@@ -216,6 +217,10 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
     if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
     return records
+
+
+def _size(records: object) -> int:
+    return len(records) if isinstance(records, memoryview) else 0
 
 
 def _error(index: int, error: KafkaError) -> PartitionProduceResponse:

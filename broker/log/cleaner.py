@@ -65,6 +65,14 @@ class LogCleaner:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._first_dirty: dict[TopicPartition, int] = {}
+        self.runs = 0
+        """Logs that were compacted, and their bytes before and after."""
+        self.bytes_before = 0
+        self.bytes_after = 0
+        self.last_look_at: float | None = None
+        """When it last looked for a log to compact, a time of ``env.clock.monotonic()``."""
+        self.largest_ratio = 0.0
+        """The largest dirty ratio it found then."""
         self.first_kept_epoch: Callable[[TopicPartition], Awaitable[int]] = _no_tombstones
         """Tombstones of this leader epoch and above stay: another partition may hold older values of their keys."""
 
@@ -119,6 +127,7 @@ class LogCleaner:
         One that could not be cleaned, or not even looked at, has a pause, and the next one its turn.
         """
         best: tuple[float, PartitionLog, DirtyRange] | None = None
+        self.last_look_at, self.largest_ratio = self._env.clock.monotonic(), 0.0
         for log in self._logs.values():
             if log.rebuild is not None or not log.config.compacts or not self._background.due(TASK, log.partition):
                 continue
@@ -127,6 +136,7 @@ class LogCleaner:
             except Exception as error:
                 self._background.failed(TASK, log.partition, error)
                 continue
+            self.largest_ratio = max(self.largest_ratio, dirty.ratio)
             eligible = dirty.dirty_bytes > 0 and (dirty.overdue or dirty.ratio > log.config.min_cleanable_dirty_ratio)
             if not eligible:
                 self._background.succeeded(TASK, log.partition)
@@ -201,6 +211,9 @@ class LogCleaner:
         if home is not None:
             self.write_checkpoint(home)
         after = sum(segment.size_bytes for segment in log.segments if segment.base_offset < keys.end_offset)
+        self.runs += 1
+        self.bytes_before += before
+        self.bytes_after += after
         logger.info(
             "cleaner.cleaned", partition=str(log.partition), keys=len(keys), before_bytes=before, after_bytes=after
         )

@@ -468,6 +468,11 @@ class LogManager:
             found.append(LogDirDescription(directory.path, total_bytes, usable_bytes, sizes, futures))
         return found + [LogDirDescription(path, -1, -1, is_lost=True) for path in self._lost]
 
+    def disk_usage(self) -> list[tuple[str, int | None, int]]:
+        """(path, bytes, free bytes) of each log dir's file system; None for a dir that was lost at the start."""
+        here = [(directory.path, *directory.usage()) for directory in self._directories.values()]
+        return [*here, *((path, None, 0) for path in self._lost)]
+
     def _describe_faults(self) -> list[str]:
         """What of the log dirs cannot be used now, a line each."""
         return [

@@ -43,6 +43,10 @@ class IsrChanges:
         self._pending: dict[TopicPartition, Partition] = {}
         self._refused: dict[TopicPartition, Partition] = {}
         self._wake = trio.Event()
+        self.shrinks = 0
+        """ISRs that lost a replica at this broker's request, that gained one, and requests that were refused."""
+        self.expands = 0
+        self.refusals = 0
 
     def propose(self, partition: Partition) -> None:
         """``partition.pending_isr`` is set: ask for it soon."""
@@ -103,10 +107,14 @@ class IsrChanges:
             logger.info("isr.resigned", partition=str(partition.key), leader=answer.leader_id)
             self._pending.pop(partition.key, None)
         elif code is ErrorCode.NONE and is_news:
+            before = len(partition.isr)
             partition.isr_committed(answer.isr, answer.current_isr_version)
+            self.shrinks += len(partition.isr) < before
+            self.expands += len(partition.isr) > before
             logger.info("isr.changed", partition=str(partition.key), isr=list(partition.isr))
         elif code in _NOTHING_WRITTEN:
             logger.info("isr.refused", partition=str(partition.key), isr=list(pending.isr), error=code.name)
+            self.refusals += 1
             partition.isr_refused(pending)
             self._refused[partition.key] = partition
         else:

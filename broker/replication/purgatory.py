@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import trio
@@ -53,6 +53,10 @@ class Purgatory:
     def size(self) -> int:
         """Operations that wait, the completed ones whose deadline has not come included."""
         return len(self._heap)
+
+    def waiting(self) -> Iterator[DelayedOperation]:
+        """Those that are not completed."""
+        return (operation for _, _, operation in self._heap if not operation.completed)
 
     def park(self, operation: DelayedOperation) -> None:
         """Keep an operation until it completes or its deadline comes."""

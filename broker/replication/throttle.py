@@ -35,9 +35,12 @@ class ReplicationQuota:
         self._overdrawn = 0.0
         """Bytes beyond the rate, as of ``_at``; they are worked off by waiting."""
         self._at = clock.monotonic()
+        self.on_used: Callable[[TopicPartition, int], None] = lambda _key, _size_bytes: None
+        """Called with all bytes, those that do not count included."""
 
     def used(self, key: TopicPartition, size_bytes: int) -> None:
         """Count bytes of a partition, if they count."""
+        self.on_used(key, size_bytes)
         if self._rate() < UNLIMITED and self._is_listed(key):
             self._settle()
             self._overdrawn += size_bytes

@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequence[int]) -> None:
     """One line for each step, with what tells the resize: topic, counts and version; counted as well."""
     context.metrics.resize_steps.add(topic.name, step)
+    context.metrics.note_resize(topic.name, step, context.clock.monotonic())
     topic.end_unsaid |= not view.is_settled(topic)
     znode = topic.znode
     _log.info(

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import urllib.request
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import anyio
 import confluent_kafka
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.cli.topic_view import describe_topics
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.processes import ProcessCluster, wait_for
+from tests.metrics_page import PAGE, families, of_processes, page_rows
 
 pytestmark = pytest.mark.integration
 
@@ -30,29 +27,19 @@ NEVER_MS = 600_000
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ProcessCluster]:
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("ANABRANCH_METRICS_LISTENER", "127.0.0.1:0")
         environment.setenv("ANABRANCH_RETENTION_WARNING_INTERVAL_MS", "200")
         with ProcessCluster(brokers=2) as running:
             yield running
 
 
-def metrics_port(log: Path) -> str:
-    """The port that a process logged. Its line may come after the process serves."""
-    wait_for(lambda: "metrics.listening" in log.read_text(), DEADLINE_S, f"a port in {log.name}")
-    (port,) = re.findall(r"metrics\.listening.*\bport=(\d+)", log.read_text())
-    return str(port)
-
-
 def scraped(cluster: ProcessCluster, *processes: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Value by name and label values, summed over processes; each one's port is in its log."""
+    """Value by name and label values, summed over processes."""
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for process in processes:
-        port = metrics_port(cluster.directory / "data" / "logs" / f"{process}.log")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
-            for family in text_string_to_metric_families(answer.read().decode()):
-                for sample in family.samples:
-                    key = (sample.name, tuple(sample.labels[name] for name in sorted(sample.labels)))
-                    found[key] = found.get(key, 0) + sample.value
+        for family in families(cluster, process):
+            for sample in family.samples:
+                key = (sample.name, tuple(sample.labels[name] for name in sorted(sample.labels)))
+                found[key] = found.get(key, 0) + sample.value
     return found
 
 
@@ -214,3 +201,14 @@ def test_what_retention_holds_for_a_group_is_shown(cluster: ProcessCluster) -> N
         DEADLINE_S,
         "topics describe shows it",
     )
+
+
+def test_the_page_names_every_number_and_no_other(cluster: ProcessCluster) -> None:
+    """With the labels of those that have values here: what was not used has none."""
+    told = of_processes(cluster)
+    documented = page_rows(PAGE.read_text())
+    assert {name: row[:2] for name, row in documented.items()} == {name: row[:2] for name, row in told.items()}
+    assert {name: row.meaning for name, row in documented.items()} == {name: row.meaning for name, row in told.items()}
+    labelled = {name: row.labels for name, row in told.items() if row.labels is not None}
+    assert {name: documented[name].labels for name in labelled} == labelled
+    assert len(labelled) > 0.9 * len(told)

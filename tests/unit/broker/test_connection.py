@@ -15,6 +15,7 @@ from anabranch.broker.deferred import Deferred
 from anabranch.broker.dispatch import HANDLERS
 from anabranch.broker.handlers import admin
 from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import ADMIN_APIS, BufferPool, RequestHeader, encode_request, encode_response
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -113,6 +114,7 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     }
     node: Any = SimpleNamespace(
         config=SimpleNamespace(values=values),
+        metrics=BrokerMetrics(),
         env=SimpleNamespace(clock=SimClock()),
     )
     connection = Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool())

@@ -1,26 +1,46 @@
-"""What the broker counts, and how Prometheus gets it."""
+"""What the broker counts."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
-import trio
+from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from anabranch.broker.layout_refusals import LOG_EVERY_S, LayoutRefusals
 from anabranch.broker.metrics import BrokerMetrics
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from anabranch.protocol.generated.heartbeat import HeartbeatResponse
+from anabranch.protocol.generated.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.metrics import Gauge
-from anabranch.runtime.metrics_listener import MetricsListener
-from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.metrics import OTHERS, Metrics, ShownTopics
 from tests.log_world import ManualClock
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 MISMATCH = KafkaError(ErrorCode.INVALID_PARTITION_METADATA, "another layout")
 LEGACY = KafkaError(ErrorCode.POLICY_VIOLATION, "names none")
+Values = dict[tuple[str, tuple[str, ...]], float]
+
+
+def sampled(metrics: Metrics) -> Values:
+    """Value by name and label values, as Prometheus reads them."""
+    found: Values = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            key = (sample.name, tuple(sample.labels[name] for name in sorted(sample.labels)))
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return found
+
+
+def of_topics(values: Values, name: str) -> dict[str, float]:
+    return {labels[0]: value for (found, labels), value in values.items() if found == name}
 
 
 def test_refusals_are_counted_by_topic() -> None:
@@ -48,49 +68,77 @@ def test_a_topics_refusals_give_one_line_in_a_while() -> None:
     ]
 
 
-@asynccontextmanager
-async def listening(metrics: BrokerMetrics) -> AsyncIterator[MetricsListener]:
-    listener = MetricsListener(RealNetwork(), "127.0.0.1:0", metrics.render)
-    await listener.listen()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(listener.run)
-        yield listener
-        nursery.cancel_scope.cancel()
+def test_topics_above_the_limit_are_summed_and_what_clients_make_up_is_never_a_label() -> None:
+    existing = {"a", "b", "c", "d"}
+    metrics = BrokerMetrics(lambda topic: topic in existing)
+    metrics.shown_topics = ShownTopics(2, lambda: existing)
+    for topic, records in (("d", 1), ("a", 2), ("b", 4), ("c", 8), ("made-up", 16)):
+        metrics.traffic(topic).messages_in += records
+    metrics.layout_refusals.add("c")
+    values = sampled(metrics)
+    assert of_topics(values, "kafka_server_brokertopicmetrics_messagesin_total") == {"a": 2, "b": 4, OTHERS: 25}
+    assert of_topics(values, "anabranch_layout_refusals_total") == {OTHERS: 1}
+    existing.remove("a")
+    values = sampled(metrics)
+    assert of_topics(values, "kafka_server_brokertopicmetrics_messagesin_total") == {"b": 4, "c": 8, OTHERS: 17}
 
 
-async def ask(listener: MetricsListener, request: bytes) -> str:
-    """The whole answer; the other side closes."""
-    with trio.fail_after(20):
-        async with await trio.open_tcp_stream("127.0.0.1", listener.port) as stream:
-            await stream.send_all(request)
-            return b"".join([part async for part in stream]).decode()
-
-
-@pytest.mark.trio
-async def test_prometheus_reads_them_over_http() -> None:
+def test_parts_of_requests_that_took_no_time_are_in_the_first_bucket() -> None:
     metrics = BrokerMetrics()
-    metrics.layout_refusals.add('a"b')
-    metrics.gauges.append(Gauge("anabranch_closed_partitions", "Sealed", lambda: 3))
-    async with listening(metrics) as listener:
-        answer = await ask(listener, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        head, _, body = answer.partition("\r\n\r\n")
-        assert head.startswith("HTTP/1.0 200 OK\r\n") and f"Content-Length: {len(body)}" in head
-        assert 'anabranch_layout_refusals_total{topic="a\\"b"} 1.0' in body
-        assert "anabranch_closed_partitions 3.0" in body
-        assert (await ask(listener, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith("\r\n\r\n")
+    metrics.requests.answered(ApiKey.PRODUCE, 9, False, 1.0, 1.0, 1.002, 1.002, 1.002)
+    metrics.requests.answered(ApiKey.PRODUCE, 8, False, 1.0, 1.5, 1.5, 3.5, 3.6)
+    metrics.requests.answered(ApiKey.FETCH, 12, True, 1.0, 1.0, 1.0, 1.0, 1.0)
+    metrics.requests.answered(ApiKey.FETCH, 12, False, 1.0, 1.0, 1.0, 1.0, 1.0)
+    values = sampled(metrics)
+    name = "kafka_network_requestmetrics"
+    requests = {key[1]: value for key, value in values.items() if key[0] == f"{name}_requests_total"}
+    assert requests == {
+        ("Produce", "8"): 1,
+        ("Produce", "9"): 1,
+        ("Fetch", "12"): 2,
+        ("FetchConsumer", "12"): 1,
+        ("FetchFollower", "12"): 1,
+    }
+    remote = {
+        key[1][0]: v for key, v in values.items() if key[0] == f"{name}_remotetimems_bucket" and key[1][1] == "Produce"
+    }
+    assert (remote["0.1"], remote["1000.0"], remote["5000.0"], remote["+Inf"]) == (1, 1, 2, 2)
+    assert values[f"{name}_remotetimems_sum", ("Produce",)] == pytest.approx(2000)
+    assert values[f"{name}_requestqueuetimems_sum", ("Produce",)] == pytest.approx(500)
+    assert values[f"{name}_localtimems_sum", ("Produce",)] == pytest.approx(2)
+    assert values[f"{name}_responsesendtimems_sum", ("Produce",)] == pytest.approx(100)
+    assert values[f"{name}_totaltimems_sum", ("Produce",)] == pytest.approx(2602)
 
 
-@pytest.mark.trio
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (b"GET / HTTP/1.1\r\n\r\n", "404"),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
-        (b"\x00\x00\r\n\r\n", "400"),
-        ((b"GET /" + b"x" * 8192)[:8192], "404"),  # an endless line
-    ],
-)
-async def test_anything_else_is_refused(request_bytes: bytes, status: str) -> None:
-    async with listening(BrokerMetrics()) as listener:
-        assert (await ask(listener, request_bytes)).startswith(f"HTTP/1.0 {status} ")
-        assert "200 OK" in await ask(listener, b"GET /metrics HTTP/1.1\r\n\r\n")
+def test_errors_are_counted_by_api_and_code() -> None:
+    metrics = BrokerMetrics()
+    produced = [
+        PartitionProduceResponse(index=0),
+        PartitionProduceResponse(index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        PartitionProduceResponse(index=2, error_code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+    ]
+    topics = [TopicProduceResponse(name="t", partition_responses=produced)]
+    metrics.note_response(ApiKey.PRODUCE, ProduceResponse(responses=topics), False)
+    committed = [OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.ILLEGAL_GENERATION)]
+    topics_of_commit = [OffsetCommitResponseTopic(name="t", partitions=committed * 2)]
+    metrics.note_response(ApiKey.OFFSET_COMMIT, OffsetCommitResponse(topics=topics_of_commit), False)
+    metrics.note_response(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), False)
+    values = sampled(metrics)
+    errors = {key[1]: value for key, value in values.items() if key[0] == "kafka_network_requestmetrics_errors_total"}
+    assert errors == {
+        ("NOT_LEADER_OR_FOLLOWER", "Produce"): 1,
+        ("ILLEGAL_GENERATION", "OffsetCommit"): 2,
+        ("REBALANCE_IN_PROGRESS", "Heartbeat"): 1,
+    }
+    assert values["kafka_server_brokertopicmetrics_totalproducerequests_total", ("t",)] == 3
+    assert values["kafka_server_brokertopicmetrics_failedproducerequests_total", ("t",)] == 1
+
+
+def test_what_is_fetched_counts_for_consumers_and_followers_apart() -> None:
+    metrics = BrokerMetrics()
+    partitions = [PartitionData(partition_index=0, records=b"12345"), PartitionData(partition_index=1, records=None)]
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+    for is_follower in (False, True, True):
+        metrics.note_response(ApiKey.FETCH, response, is_follower)
+    traffic = metrics.traffic("t")
+    assert (traffic.bytes_out, traffic.replication_bytes_out, traffic.fetch_requests) == (5, 10, 2)

@@ -12,6 +12,7 @@ import trio.testing
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dispatch import Dispatcher
 from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.server import Server
 from anabranch.runtime.background import Background
 
@@ -53,6 +54,7 @@ def fake_node(values: dict[str, int]) -> Any:
     config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "zk:2181", "log.dirs": "/none"})
     return SimpleNamespace(
         request_memory=MemoryBudget(-1),
+        metrics=BrokerMetrics(),
         config=SimpleNamespace(values=config.values, inter_broker_listener="INTERNAL"),
         dynamic=SimpleNamespace(values=values),
         env=SimpleNamespace(clock=SimpleNamespace(monotonic=trio.current_time)),

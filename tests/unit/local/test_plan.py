@@ -11,9 +11,9 @@ from anabranch.zk_schemas.static_keys import for_broker, for_controller
 
 def properties(brokers: int, key: str, **overrides: str) -> list[str]:
     config = LocalClusterConfig("/d", brokers=brokers, overrides=overrides)
-    plans = plan_brokers(config, "zk:2181", list(range(9092, 9092 + brokers)))
+    plans = plan_brokers(config, "zk:2181", list(range(9092, 9092 + brokers)), list(range(9500, 9500 + brokers)))
     if key.startswith("default"):
-        plans += plan_controllers(config, "zk:2181", [9000])
+        plans += plan_controllers(config, "zk:2181", [9000], [9600])
     return [plan.properties[key] for plan in plans]
 
 
@@ -34,8 +34,8 @@ def test_each_process_gets_the_settings_that_it_acts_by() -> None:
         "partition.drain.check.interval.ms=50",
     ]
     config = LocalClusterConfig("d", 1, overrides=parse_overrides(given))
-    (broker,) = plan_brokers(config, "z:1", [9092])
-    (controller,) = plan_controllers(config, "z:1", [9090])
+    (broker,) = plan_brokers(config, "z:1", [9092], [9500])
+    (controller,) = plan_controllers(config, "z:1", [9090], [9501])
     of_broker = {"num.partitions", "log.retention.ms", "metrics.listener"}
     of_controller = {
         "delete.topic.enable",

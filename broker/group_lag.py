@@ -1,0 +1,169 @@
+"""How far groups are behind, in records and in seconds: the coordinator's view, for Prometheus.
+
+A coordinator knows what its groups have committed. Where their partitions end it knows of those that it leads; of the
+others it asks the leaders from time to time. Of each partition it remembers how the end moved, so that for a committed
+offset it can say since when there was more: the lag in seconds is the age of the first record that was not committed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+import structlog
+import trio
+
+from anabranch.broker.consumer_holds import BrokerLinks
+from anabranch.broker.coordinator.service import GroupCoordinator
+from anabranch.broker.metadata_cache import MetadataCache
+from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
+
+logger = structlog.get_logger(__name__)
+
+_LATEST = -1
+_CONSUMER = -1
+_MOST_POINTS = 128
+_ASKED_AT_ONCE = 1000
+
+
+class EndHistory:
+    """Where a partition ended at some moments. The further back, the fewer moments are kept."""
+
+    __slots__ = ("_ends", "_times")
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._ends: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """The last end known."""
+        return self._ends[-1]
+
+    def add(self, now: float, end: int) -> None:
+        times, ends = self._times, self._ends
+        if ends and end < ends[-1]:  # another log of the name, or records that were lost
+            times.clear()
+            ends.clear()
+        if len(ends) >= 2 and ends[-1] == ends[-2] == end:
+            times[-1] = now  # between the two it did not move
+            return
+        times.append(now)
+        ends.append(end)
+        if len(times) > _MOST_POINTS:
+            half = _MOST_POINTS // 2
+            times[:half] = times[:half:2]
+            ends[:half] = ends[:half:2]
+
+    def behind_s(self, offset: int, now: float) -> float:
+        """The age of the record at ``offset``: at least, where it is older than what is known; 0: there is none."""
+        at = bisect_right(self._ends, offset)
+        if at == len(self._ends):
+            return 0.0
+        if at == 0:
+            return now - self._times[0]
+        before, after = self._ends[at - 1], self._ends[at]
+        part = (offset + 1 - before) / (after - before)
+        return now - (self._times[at - 1] + part * (self._times[at] - self._times[at - 1]))
+
+
+class GroupLag:
+    """The task of the module, and what it knows."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        groups: GroupCoordinator,
+        metadata: MetadataCache,
+        replicas: ReplicaManager,
+        links: BrokerLinks,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        most: int,
+    ) -> None:
+        """``most``: of so many partitions the ends are followed."""
+        self._clock = clock
+        self._groups = groups
+        self._metadata = metadata
+        self._replicas = replicas
+        self._links = links
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._most = most
+        self._histories: dict[TopicPartition, EndHistory] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self.look(nursery)
+                await trio.sleep(self._interval_s)
+
+    async def look(self, nursery: trio.Nursery) -> None:
+        """Note where the partitions that groups have committed in end now."""
+        wanted = self._wanted()
+        self._histories = {tp: known for tp, known in self._histories.items() if tp in wanted}
+        now = self._clock.monotonic()
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in wanted:
+            partition = self._replicas.hosted(tp)
+            if partition is not None and partition.is_leader:
+                self._add(tp, now, partition.log.high_watermark)
+            elif (info := self._metadata.partition(tp)) is not None and info.leader in self._metadata.brokers:
+                by_leader.setdefault(info.leader, []).append(tp)
+        async with trio.open_nursery() as asking:
+            for leader, partitions in by_leader.items():
+                asking.start_soon(self._ask, nursery, leader, partitions)
+
+    def _wanted(self) -> dict[TopicPartition, None]:
+        wanted: dict[TopicPartition, None] = {}
+        for shard in self._groups.shards():
+            for offsets in shard.durable.offsets.values():
+                wanted.update(dict.fromkeys(offsets))
+                if len(wanted) >= self._most:
+                    return dict.fromkeys(list(wanted)[: self._most])
+        return wanted
+
+    async def _ask(self, nursery: trio.Nursery, leader: int, partitions: list[TopicPartition]) -> None:
+        try:
+            for at in range(0, len(partitions), _ASKED_AT_ONCE):
+                request = _ends_request(partitions[at : at + _ASKED_AT_ONCE])
+                answer = await self._links.ask(nursery, leader, request, self._timeout_s)
+                now = self._clock.monotonic()
+                for topic in answer.topics:
+                    for found in topic.partitions:
+                        if found.error_code == ErrorCode.NONE:
+                            self._add(TopicPartition(topic.name, found.partition_index), now, found.offset)
+        except (OSError, KafkaError) as error:
+            logger.debug("group_lag.leader_not_asked", broker=leader, error=str(error))
+
+    def _add(self, tp: TopicPartition, now: float, end: int) -> None:
+        self._histories.setdefault(tp, EndHistory()).add(now, end)
+
+    # ------------------------------------------------------------ reading
+
+    def of(self, tp: TopicPartition, committed: int) -> tuple[int, float] | None:
+        """How many records, and how many seconds, a group that committed this offset is behind. None: not known."""
+        history = self._histories.get(tp)
+        partition = self._replicas.hosted(tp)
+        if partition is not None and partition.is_leader:
+            end = partition.log.high_watermark
+        elif history is not None:
+            end = history.end
+        else:
+            return None
+        lag = max(0, end - committed)
+        return lag, history.behind_s(committed, self._clock.monotonic()) if history is not None and lag else 0.0
+
+
+def _ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for tp in partitions:
+        topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))
+        topic.partitions.append(ListOffsetsPartition(partition_index=tp.partition, timestamp=_LATEST))
+    return ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))

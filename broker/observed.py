@@ -1,0 +1,58 @@
+"""A broker as operators see it: its metrics and its health, on ``metrics.listener``."""
+
+from __future__ import annotations
+
+from anabranch.broker.consumer_holds import BrokerLinks
+from anabranch.broker.group_lag import GroupLag
+from anabranch.broker.node import Node
+from anabranch.broker.server import Server
+from anabranch.broker.state_metrics import GroupMetrics, Limits, PartitionMetrics, log_metrics, network_metrics
+from anabranch.runtime.health import Problem
+from anabranch.runtime.metrics import Histogram, ShownTopics
+from anabranch.runtime.observed import Observed
+
+
+async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None) -> None:
+    """Serve what there is to see in the node's nursery, if the broker is to. Raises ``OSError``."""
+    values = node.config.values
+    address = values["metrics.listener"]
+    if address is None:
+        return
+    metrics = node.metrics
+    metrics.shown_topics = ShownTopics(values["metrics.max.topics"], lambda: node.metadata.topics)
+    limits = Limits(values["metrics.max.partitions"], values["metrics.max.groups"])
+    lag = GroupLag(
+        node.env.clock,
+        node.groups,
+        node.metadata,
+        node.replicas,
+        BrokerLinks(node.env, node.metadata, node.config, "lag"),
+        interval_s=values["metrics.lag.interval.ms"] / 1000,
+        timeout_s=values["request.timeout.ms"] / 1000,
+        most=limits.partitions,
+    )
+    metrics.sources += [
+        PartitionMetrics(node, metrics.shown_topics, limits),
+        GroupMetrics(node, lag, metrics.shown_topics, limits),
+        log_metrics(node.logs, node.env.clock.monotonic),
+        network_metrics(node, server),
+    ]
+    observed = Observed("broker", node.config.broker_id, node.env, metrics, node.background, node.zk, zk_latency)
+    observed.add_loop_gauges()
+    observed.health.checks.append(lambda: _registration(node))
+    observed.check_loop(values["health.loop.lag.ms"] / 1000)
+    await observed.listen(address)
+    node.nursery.start_soon(observed.run)
+    node.nursery.start_soon(node.background.keep, "group-lag", lag.run)
+
+
+def _registration(node: Node) -> list[Problem]:
+    """A broker serves once it is registered and the controller has told it so."""
+    broker_id = node.config.broker_id
+    if not node.registered.is_set():
+        return [Problem("registration", f"broker {broker_id} is not registered: it starts", is_fatal=True)]
+    if broker_id not in node.metadata.brokers:
+        known = sorted(node.metadata.brokers)
+        what = f"the controller has not told broker {broker_id} that it is registered: it knows {known}"
+        return [Problem("registration", what, is_fatal=True)]
+    return []

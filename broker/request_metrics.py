@@ -1,0 +1,180 @@
+"""Requests by API: how many, how long each part took, and which errors they got. Kafka's ``RequestMetrics``.
+
+What is counted for a request is a handful of additions; a part that took no time (an answer that waited for nothing, a
+response that left at once) is not even looked up: at the time of reading, what is missing is in the first bucket.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.runtime.metrics import cumulated
+
+BOUNDS_MS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0)
+_BOUNDS_S = tuple(bound / 1000 for bound in BOUNDS_MS)
+_PREFIX = "kafka_network_requestmetrics"
+_FETCH, _FOLLOWER = int(ApiKey.FETCH), -1
+"""Fetches of followers are counted apart."""
+_MAX_RESULTS = 1000
+"""So many results of one response are looked at for errors."""
+
+_PARTS = {
+    "requestqueuetimems": "from its arrival until it was looked at: those before it on its connection go first",
+    "localtimems": "in which it was applied",
+    "remotetimems": "until what the answer waits for was there: replicas, members, records, the controller",
+    "responsesendtimems": "until the answer had left, those before it on the connection included",
+    "totaltimems": "in all",
+}
+
+
+class _Part:
+    """How long one part of the requests of one API took, in seconds."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BOUNDS_S) + 1)
+        self.total = 0.0
+
+    def buckets(self, requests: int) -> list[tuple[str, float]]:
+        counts = list(self.counts)
+        counts[0] += requests - sum(counts)
+        return cumulated(BOUNDS_MS, counts)
+
+
+class _Api:
+    """The requests of one API. ``parts`` are in the order of ``_PARTS``."""
+
+    __slots__ = ("parts", "versions")
+
+    def __init__(self) -> None:
+        self.versions: dict[int, int] = {}
+        self.parts = tuple(_Part() for _ in _PARTS)
+
+    @property
+    def requests(self) -> int:
+        return sum(self.versions.values())
+
+
+class RequestMetrics:
+    """A source of ``Metrics``; ``answered`` is called once for each request."""
+
+    def __init__(self) -> None:
+        self._apis: dict[int, _Api] = {}
+        self.errors: dict[tuple[int, int], int] = {}
+        """By API and code."""
+
+    def answered(
+        self,
+        api_key: int,
+        version: int,
+        is_follower: bool,
+        arrived: float,
+        begun: float,
+        handled: float,
+        filled: float,
+        sent: float,
+    ) -> None:
+        """The answer to a request has left, or there is none. Times of one clock, in seconds.
+
+        ``handled``: its handler returned; ``filled``: the response was there.
+        """
+        key = _FOLLOWER if is_follower else api_key
+        api = self._apis.get(key)
+        if api is None:
+            api = self._apis[key] = _Api()
+        versions = api.versions
+        versions[version] = versions.get(version, 0) + 1
+        spent = (begun - arrived, handled - begun, filled - handled, sent - filled, sent - arrived)
+        for part, took in zip(api.parts, spent):
+            if took > 0.0:
+                part.counts[bisect_left(_BOUNDS_S, took)] += 1
+                part.total += took
+
+    def note_error(self, api_key: int, code: int, count: int = 1) -> None:
+        key = (api_key, code)
+        self.errors[key] = self.errors.get(key, 0) + count
+
+    def note_errors(self, api_key: int, response: Any) -> None:
+        """Count the error codes of a response and of its results, down to the second level."""
+        code = getattr(response, "error_code", 0)
+        if code:
+            self.note_error(api_key, code)
+        left = _MAX_RESULTS
+        for results in _lists(response):
+            for result in results[:left]:
+                code = getattr(result, "error_code", 0)
+                if code:
+                    self.note_error(api_key, code)
+                for inner in _lists(result):
+                    for one in inner[:left]:
+                        code = getattr(one, "error_code", 0)
+                        if code:
+                            self.note_error(api_key, code)
+                    left -= len(inner)
+            left -= len(results)
+            if left <= 0:
+                return
+
+    # ------------------------------------------------------------ reading
+
+    def __call__(self) -> Iterator[Metric | None]:
+        apis = list(self._named())
+        labels = ("request", "version")
+        requests = CounterMetricFamily(f"{_PREFIX}_requests", "Requests, by API and version", labels=labels)
+        for name, api in apis:
+            for version, count in sorted(api.versions.items()):
+                requests.add_metric((name, str(version)), count)
+        yield requests
+        errors = CounterMetricFamily(
+            f"{_PREFIX}_errors", "Error codes in responses, by API; one for each result", labels=("request", "error")
+        )
+        for (key, code), count in sorted(self.errors.items()):
+            errors.add_metric((_name(key), ErrorCode.of(code).name), count)
+        yield errors
+        for at, (part, what) in enumerate(_PARTS.items()):
+            yield None
+            what = f"Milliseconds of a request {what}"
+            family = HistogramMetricFamily(f"{_PREFIX}_{part}", what, labels=("request",))
+            for name, api in apis:
+                family.add_metric((name,), api.parts[at].buckets(api.requests), api.parts[at].total * 1000)
+            yield family
+
+    def _named(self) -> Iterator[tuple[str, _Api]]:
+        """Fetches three times, as Kafka has them: of consumers, of followers, and all."""
+        of_consumers, of_followers = self._apis.get(_FETCH), self._apis.get(_FOLLOWER)
+        for key in sorted(self._apis):
+            if key not in (_FETCH, _FOLLOWER):
+                yield _name(key), self._apis[key]
+        if of_consumers is not None or of_followers is not None:
+            consumers, followers = of_consumers or _Api(), of_followers or _Api()
+            yield "Fetch", _sum(consumers, followers)
+            yield "FetchConsumer", consumers
+            yield "FetchFollower", followers
+
+
+def _name(api_key: int) -> str:
+    return API[ApiKey(api_key)].name
+
+
+def _sum(one: _Api, other: _Api) -> _Api:
+    found = _Api()
+    for api in (one, other):
+        for version, count in api.versions.items():
+            found.versions[version] = found.versions.get(version, 0) + count
+        for part, more in zip(found.parts, api.parts):
+            part.counts = [a + b for a, b in zip(part.counts, more.counts)]
+            part.total += more.total
+    return found
+
+
+def _lists(message: Any) -> list[list[Any]]:
+    """The lists in a message."""
+    values = (getattr(message, name) for name in getattr(message, "FIELDS", ()))
+    return [value for value in values if isinstance(value, list) and value]

@@ -1,0 +1,434 @@
+"""A broker's numbers that are read from its state when Prometheus asks (ADR 39).
+
+A partition's are told by its leader, or by each of its replicas where they are about a log; a group's by its
+coordinator. ``Series`` bounds how many partitions and groups have series of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from anabranch.broker.coordinator.durable import OffsetAndMetadata
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import GroupState
+from anabranch.broker.coordinator.positions import owner_of
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.group_lag import GroupLag
+from anabranch.broker.log.cleaner import LogCleaner
+from anabranch.broker.log.log_manager import LogManager
+from anabranch.broker.node import Node
+from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.delayed_produce import DelayedProduce
+from anabranch.broker.replication.partition import Partition
+from anabranch.broker.server import Server
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.metrics import OTHERS, ShownTopics
+
+AT_ONCE = 256
+"""Partitions, or offsets of groups, that are read before other tasks may run."""
+RUNNING = 3
+"""Kafka's ``BrokerState.RUNNING``."""
+_PARTITION = ("topic", "partition")
+
+
+class Limits(NamedTuple):
+    """So many partitions, and groups, have series of their own."""
+
+    partitions: int
+    groups: int
+
+
+class _Rows:
+    """Families with the same labels, filled row by row; what is above the limit is summed in one row."""
+
+    def __init__(self, labels: tuple[str, ...], most: int, *names: tuple[str, str]) -> None:
+        self._families = [GaugeMetricFamily(name, what, labels=labels) for name, what in names]
+        self._rest = [0.0] * len(names)
+        self._others = (OTHERS,) * len(labels)
+        self._left = most
+        self._has_rest = False
+
+    def add(self, labels: tuple[str, ...], *values: float, is_shown: bool = True) -> None:
+        if is_shown and self._left > 0:
+            self._left -= 1
+            for family, value in zip(self._families, values):
+                family.add_metric(labels, value)
+            return
+        self._has_rest = True
+        self._rest = [known + value for known, value in zip(self._rest, values)]
+
+    def families(self) -> Iterator[Metric]:
+        for family, rest in zip(self._families, self._rest):
+            if self._has_rest:
+                family.add_metric(self._others, rest)
+            yield family
+
+
+# ---------------------------------------------------------------- partitions
+
+
+class PartitionMetrics:
+    """Replicas and leaders of this broker."""
+
+    def __init__(self, node: Node, shown: ShownTopics, limits: Limits) -> None:
+        self._node = node
+        self._shown = shown
+        self._limits = limits
+
+    def __call__(self) -> Iterator[Metric | None]:
+        node = self._node
+        partitions = sorted(node.replicas.all(), key=lambda partition: partition.key)
+        yield None
+        yield from _counts(node, partitions)
+        yield None
+        yield from self._of_leaders([partition for partition in partitions if partition.is_leader])
+        yield from self._of_logs(partitions)
+
+    def _of_leaders(self, led: list[Partition]) -> Iterator[Metric | None]:
+        rows = _Rows(
+            _PARTITION,
+            self._limits.partitions,
+            (
+                "kafka_topic_partition_current_offset",
+                "Where a partition led here ends: its high watermark",
+            ),
+            ("kafka_topic_partition_oldest_offset", "The first offset of a partition led here"),
+            ("kafka_topic_partition_in_sync_replica", "Replicas in sync of a partition led here"),
+            ("kafka_topic_partition_replicas", "Replicas of a partition led here"),
+            (
+                "kafka_topic_partition_under_replicated_partition",
+                "1 when a partition led here has replicas not in sync",
+            ),
+            ("kafka_topic_partition_leader_is_preferred", "1 when the leader is the first replica of the partition"),
+            ("kafka_topic_partition_leader", "The broker that leads the partition"),
+            ("kafka_cluster_partition_underminisr", "1 when fewer replicas are in sync than min.insync.replicas"),
+            ("kafka_cluster_partition_atminisr", "1 when exactly min.insync.replicas replicas are in sync"),
+            ("anabranch_partition_leader_epoch", "The leader epoch of a partition led here"),
+        )
+        for number, partition in enumerate(led):
+            if number % AT_ONCE == AT_ONCE - 1:
+                yield None
+            log, in_sync, replicas = partition.log, len(partition.isr), len(partition.replicas)
+            rows.add(
+                _labels(partition.key),
+                log.high_watermark,
+                log.log_start_offset,
+                in_sync,
+                replicas,
+                float(in_sync < replicas),
+                float(bool(partition.replicas) and partition.replicas[0] == partition.local_id),
+                partition.local_id,
+                float(in_sync < partition.min_insync_replicas),
+                float(in_sync == partition.min_insync_replicas),
+                partition.leader_epoch,
+                is_shown=partition.key.topic in self._shown,
+            )
+        for family in rows.families():
+            yield family
+            yield None
+
+    def _of_logs(self, partitions: list[Partition]) -> Iterator[Metric | None]:
+        rows = _Rows(
+            _PARTITION,
+            self._limits.partitions,
+            ("kafka_log_log_size", "Bytes of a replica's log files"),
+            ("kafka_log_log_numlogsegments", "Segments of a replica's log"),
+            ("kafka_log_log_logstartoffset", "The first offset of a replica's log"),
+            ("kafka_log_log_logendoffset", "The offset after the last of a replica's log"),
+        )
+        for number, partition in enumerate(partitions):
+            if number % AT_ONCE == AT_ONCE - 1:
+                yield None
+            log = partition.log
+            rows.add(
+                _labels(partition.key),
+                log.size_bytes,
+                len(log.segments),
+                log.log_start_offset,
+                log.log_end_offset,
+                is_shown=partition.key.topic in self._shown,
+            )
+        for family in rows.families():
+            yield family
+            yield None
+
+
+def _labels(key: TopicPartition) -> tuple[str, str]:
+    return key.topic, str(key.partition)
+
+
+def _gauge(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, what, value=value)
+
+
+def _counter(name: str, what: str, value: float) -> Metric:
+    return CounterMetricFamily(name, what, value=value)
+
+
+def _counts(node: Node, partitions: list[Partition]) -> Iterator[Metric]:
+    led = [partition for partition in partitions if partition.is_leader]
+    prefix = "kafka_server_replicamanager"
+    yield _gauge(f"{prefix}_partitioncount", "Replicas on this broker", len(partitions))
+    yield _gauge(f"{prefix}_leadercount", "Partitions this broker leads", len(led))
+    yield _gauge(
+        f"{prefix}_underreplicatedpartitions",
+        "Partitions led here of which a replica is not in sync",
+        sum(len(partition.isr) < len(partition.replicas) for partition in led),
+    )
+    yield _gauge(
+        f"{prefix}_underminisrpartitioncount",
+        "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused",
+        sum(len(partition.isr) < partition.min_insync_replicas for partition in led),
+    )
+    yield _gauge(
+        f"{prefix}_atminisrpartitioncount",
+        "Partitions led here with exactly min.insync.replicas replicas in sync",
+        sum(len(partition.isr) == partition.min_insync_replicas for partition in led),
+    )
+    yield _gauge(
+        f"{prefix}_offlinereplicacount",
+        "Replicas on this broker that their disk does not serve",
+        sum(partition.failed or partition.log.is_broken for partition in partitions),
+    )
+    changes = node.isr_changes
+    yield _counter(f"{prefix}_isrshrinks", "Times an ISR lost a replica at the request of this broker", changes.shrinks)
+    yield _counter(f"{prefix}_isrexpands", "Times an ISR gained one at the request of this broker", changes.expands)
+    yield _counter(f"{prefix}_failedisrupdates", "ISR changes that the controller refused", changes.refusals)
+    yield _gauge(
+        "kafka_server_replicafetchermanager_maxlag",
+        "The most records that a replica here is behind its leader's high watermark",
+        max((lag for partition in partitions if (lag := _follower_lag(partition)) > 0), default=0),
+    )
+    yield _gauge("kafka_server_kafkaserver_brokerstate", "3 while this broker runs, as in Kafka", RUNNING)
+    waiting: Tally[str] = Tally(_kind(operation) for operation in node.purgatory.waiting())
+    family = GaugeMetricFamily(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        "Requests that wait for a partition to change or for their time",
+        labels=("delayedOperation",),
+    )
+    for kind in ("Produce", "Fetch", *sorted(waiting.keys() - {"Produce", "Fetch"})):
+        family.add_metric((kind,), waiting[kind])
+    yield family
+
+
+def _follower_lag(partition: Partition) -> int:
+    return 0 if partition.is_leader else partition.log.high_watermark - partition.log.log_end_offset
+
+
+def _kind(operation: object) -> str:
+    if isinstance(operation, DelayedProduce):
+        return "Produce"
+    return "Fetch" if isinstance(operation, DelayedFetch) else "Other"
+
+
+# ---------------------------------------------------------------- logs
+
+
+def log_metrics(logs: LogManager, now: Callable[[], float]) -> Callable[[], Iterator[Metric | None]]:
+    """A source: disks, and the cleaner."""
+
+    def collect() -> Iterator[Metric | None]:
+        total = GaugeMetricFamily("anabranch_log_dir_bytes", "The size of a log dir's file system", labels=("path",))
+        free = GaugeMetricFamily(
+            "anabranch_log_dir_free_bytes", "What is free in a log dir's file system", labels=("path",)
+        )
+        lost = GaugeMetricFamily(
+            "kafka_log_logmanager_logdirectoryoffline",
+            "1: a log dir was lost at the start",
+            labels=("logDirectory",),
+        )
+        for path, total_bytes, free_bytes in logs.disk_usage():
+            lost.add_metric((path,), float(total_bytes is None))
+            if total_bytes is not None and total_bytes >= 0:
+                total.add_metric((path,), total_bytes)
+                free.add_metric((path,), free_bytes)
+        yield total
+        yield free
+        yield lost
+        yield None
+        yield from _cleaner(logs.cleaner, now())
+
+    return collect
+
+
+def _cleaner(cleaner: LogCleaner, now: float) -> Iterator[Metric]:
+    looked = cleaner.last_look_at
+    yield _gauge(
+        "kafka_log_logcleanermanager_time_since_last_run_ms",
+        "Milliseconds since the cleaner last looked for a log to compact",
+        0 if looked is None else max(0.0, now - looked) * 1000,
+    )
+    yield _gauge(
+        "kafka_log_logcleanermanager_max_dirty_percent",
+        "The largest part of a log that is to be compacted, in percent",
+        cleaner.largest_ratio * 100,
+    )
+    yield _counter("anabranch_log_cleaner_runs", "Compactions of a log", cleaner.runs)
+    yield _counter("anabranch_log_cleaner_read_bytes", "Bytes of logs before their compaction", cleaner.bytes_before)
+    yield _counter("anabranch_log_cleaner_kept_bytes", "Bytes of these after it", cleaner.bytes_after)
+
+
+# ---------------------------------------------------------------- network
+
+
+def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric | None]]:
+    """A source: connections, and the memory that requests take."""
+
+    def collect() -> Iterator[Metric | None]:
+        prefix = "kafka_server_socket_server_metrics"
+        open_now = GaugeMetricFamily(f"{prefix}_connection_count", "Open connections", labels=("listener",))
+        created = CounterMetricFamily(f"{prefix}_connection_creation", "Connections accepted", labels=("listener",))
+        closed = CounterMetricFamily(f"{prefix}_connection_close", "Connections closed again", labels=("listener",))
+        for entry in node.config.listeners:
+            accepted, ended = server.accepted[entry.name], server.closed[entry.name]
+            open_now.add_metric((entry.name,), accepted - ended)
+            created.add_metric((entry.name,), accepted)
+            closed.add_metric((entry.name,), ended)
+        yield from (open_now, created, closed)
+        yield _counter("anabranch_connections_refused", "Connections above max.connections.per.ip", server.refused)
+        budget = node.request_memory
+        prefix = "kafka_network_socketserver"
+        yield _gauge(f"{prefix}_memorypoolused", "Bytes that requests take", budget.held_bytes)
+        yield _gauge(
+            f"{prefix}_memorypoolavailable", "Bytes that are left for them; -1: there is no limit", budget.free_bytes
+        )
+
+    return collect
+
+
+# ---------------------------------------------------------------- groups
+
+
+class GroupMetrics:
+    """Groups whose coordinator this broker is."""
+
+    def __init__(self, node: Node, lag: GroupLag, shown: ShownTopics, limits: Limits) -> None:
+        self._node = node
+        self._lag = lag
+        self._shown = shown
+        self._limits = limits
+
+    def __call__(self) -> Iterator[Metric | None]:
+        shards = self._node.groups.shards()
+        yield from self._counts(shards)
+        yield None
+        groups = sorted(
+            ((group_id, shard, group) for shard in shards for group_id, group in shard.groups.items()),
+            key=lambda entry: entry[0],
+        )
+        shown = {group_id for group_id, _, _ in groups[: self._limits.groups]}
+        yield from self._members(groups, shown)
+        yield from self._offsets(groups, shown)
+        yield from self._waits(groups, shown)
+
+    def _counts(self, shards: list[Shard]) -> Iterator[Metric]:
+        prefix = "kafka_coordinator_group_groupmetadatamanager"
+        states: Tally[GroupState] = Tally(group.state for shard in shards for group in shard.groups.values())
+        yield _gauge(f"{prefix}_numgroups", "Groups coordinated here", sum(states.values()))
+        for state in GroupState:
+            name = f"{prefix}_numgroups{state.value.lower()}"
+            yield _gauge(name, f"Of these, the ones in state {state.value}", states[state])
+        yield _gauge(
+            f"{prefix}_numoffsets",
+            "Committed offsets of groups coordinated here",
+            sum(len(offsets) for shard in shards for offsets in shard.durable.offsets.values()),
+        )
+        groups = self._node.groups
+        yield _counter("anabranch_offset_commits", "OffsetCommit requests to this coordinator", groups.commits)
+        yield _counter("anabranch_committed_offsets", "Offsets in these", groups.committed_offsets)
+
+    def _members(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
+        rows = _Rows(("consumergroup",), self._limits.groups, ("kafka_consumergroup_members", "Members of a group"))
+        for group_id, _, group in groups:
+            rows.add((group_id,), len(group.members), is_shown=group_id in shown)
+        yield from rows.families()
+        yield None
+
+    def _offsets(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
+        labels = ("consumergroup", "topic", "partition")
+        most = self._limits.partitions
+        offsets = _Rows(labels, most, ("kafka_consumergroup_current_offset", "The offset that a group has committed"))
+        lags = _Rows(
+            labels,
+            most,
+            ("kafka_consumergroup_lag", "Records from a group's committed offset to the high watermark"),
+            (
+                "kafka_consumergroup_lag_seconds",
+                "The age of the first record that a group has not committed; 0 when there is none",
+            ),
+        )
+        sums: dict[tuple[str, str], list[float]] = {}
+        number = 0
+        for group_id, shard, _ in groups:
+            for tp, committed in list(shard.durable.offsets_of(group_id).items()):
+                number += 1
+                if number % AT_ONCE == 0:
+                    yield None
+                self._add(group_id, tp, committed, offsets, lags, sums, group_id in shown)
+        yield from offsets.families()
+        yield None
+        yield from lags.families()
+        yield None
+        totals = _Rows(
+            labels[:2],
+            most,
+            ("kafka_consumergroup_current_offset_sum", "The offsets that a group has committed in a topic, added up"),
+            ("kafka_consumergroup_lag_sum", "Records that a group is behind in a topic"),
+        )
+        for (group_id, topic), values in sums.items():
+            totals.add((group_id, topic), *values, is_shown=OTHERS not in (group_id, topic))
+        yield from totals.families()
+        yield None
+
+    def _add(
+        self,
+        group_id: str,
+        tp: TopicPartition,
+        committed: OffsetAndMetadata,
+        offsets: _Rows,
+        lags: _Rows,
+        sums: dict[tuple[str, str], list[float]],
+        is_group_shown: bool,
+    ) -> None:
+        is_shown = is_group_shown and tp.topic in self._shown
+        labels = (group_id, *_labels(tp))
+        offsets.add(labels, committed.offset, is_shown=is_shown)
+        total = sums.setdefault((group_id, tp.topic) if is_shown else (OTHERS, OTHERS), [0.0, 0.0])
+        total[0] += committed.offset
+        found = self._lag.of(tp, committed.offset)
+        if found is not None:
+            lags.add(labels, *found, is_shown=is_shown)
+            total[1] += found[0]
+
+    def _waits(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
+        rows = _Rows(
+            ("consumergroup", "topic", "partition", "waiting", "owner"),
+            self._limits.partitions,
+            (
+                "anabranch_consumergroup_wait_seconds",
+                "How long a member has waited for how far a partition is read, by the client ids of both",
+            ),
+        )
+        now_ms = self._node.env.clock.monotonic() * 1000
+        waits: dict[tuple[str, ...], tuple[float, bool]] = {}
+        for group_id, shard, group in groups:
+            for member_id, poller in group.positions.pollers.items():
+                waiting = group.members.get(member_id)
+                if waiting is None:
+                    continue
+                for tp, since_ms in poller.since_ms.items():
+                    owner_id = owner_of(shard, group, tp)
+                    owner = group.members.get(owner_id) if owner_id is not None else None
+                    clients = (waiting.client_id, "" if owner is None else owner.client_id)
+                    labels: tuple[str, ...] = (group_id, *_labels(tp), *clients)
+                    is_shown = group_id in shown and tp.topic in self._shown
+                    waited_s = max(0.0, now_ms - since_ms) / 1000
+                    waits[labels] = (max(waited_s, waits.get(labels, (0.0, True))[0]), is_shown)
+        for labels, (waited_s, is_shown) in waits.items():
+            rows.add(labels, waited_s, is_shown=is_shown)
+        yield from rows.families()
+        yield None

@@ -1,0 +1,161 @@
+"""The controller's numbers that are read from its image when Prometheus asks (ADR 39). All are zero out of office."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from anabranch.controller.active import ActiveController
+from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.metrics import ControllerMetrics, Resizing
+from anabranch.controller.resize import view
+from anabranch.controller.states import PartitionStatus
+from anabranch.runtime.metrics import OTHERS, ShownTopics
+
+AT_ONCE = 256
+"""Partitions that are looked at before other tasks may run."""
+_PREFIX = "kafka_controller_kafkacontroller"
+
+
+def _gauge(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, what, value=value)
+
+
+class ImageMetrics:
+    """A source of ``Metrics``: the cluster as the controller in office knows it."""
+
+    def __init__(
+        self,
+        active: Callable[[], ActiveController | None],
+        metrics: ControllerMetrics,
+        shown: ShownTopics,
+        most_partitions: int,
+        now: Callable[[], float],
+    ) -> None:
+        self._active = active
+        self._metrics = metrics
+        self._shown = shown
+        self._most = most_partitions
+        self._now = now
+
+    def __call__(self) -> Iterator[Metric | None]:
+        active = self._active()
+        image = active.image if active is not None else ClusterImage(-1, -1)
+        yield _gauge(f"{_PREFIX}_activecontrollercount", "1 for the controller in office", active is not None)
+        yield _gauge(f"{_PREFIX}_activebrokercount", "Registered brokers", len(image.brokers))
+        yield _gauge("kafka_brokers", "Registered brokers", len(image.brokers))
+        yield _gauge(f"{_PREFIX}_globaltopiccount", "Topics", len(image.topics))
+        yield _gauge(f"{_PREFIX}_topicstodeletecount", "Topics that are being deleted", len(image.deletions))
+        yield _gauge(
+            "kafka_controller_controllereventmanager_eventqueuesize",
+            "Events that wait for the controller",
+            active.queue_size if active is not None else 0,
+        )
+        yield None
+        yield from self._partitions(image)
+        yield from self._resizes(image, active)
+
+    def _partitions(self, image: ClusterImage) -> Iterator[Metric | None]:
+        total = offline = imbalanced = 0
+        for number, (tp, topic, partition) in enumerate(image.all_partitions()):
+            if number % AT_ONCE == AT_ONCE - 1:
+                yield None
+            total += 1
+            offline += partition.status is PartitionStatus.OFFLINE and tp.topic not in image.deletions
+            replicas, state = topic.replicas(tp.partition), partition.state
+            imbalanced += state is not None and bool(replicas) and state.leader >= 0 and state.leader != replicas[0]
+        yield _gauge(f"{_PREFIX}_globalpartitioncount", "Partitions", total)
+        yield _gauge(f"{_PREFIX}_offlinepartitionscount", "Partitions that had a leader and have none", offline)
+        yield _gauge(
+            f"{_PREFIX}_preferredreplicaimbalancecount",
+            "Partitions that are led by another than their first replica",
+            imbalanced,
+        )
+        yield None
+        counts = GaugeMetricFamily("kafka_topic_partitions", "Partitions of a topic", labels=("topic",))
+        of_others = 0
+        for name in sorted(image.topics):
+            if name in self._shown:
+                counts.add_metric((name,), len(image.topics[name].partitions))
+            else:
+                of_others += len(image.topics[name].partitions)
+        if of_others:
+            counts.add_metric((OTHERS,), of_others)
+        yield counts
+        yield None
+
+    # ------------------------------------------------------------ resizes
+
+    def _resizes(self, image: ClusterImage, active: ActiveController | None) -> Iterator[Metric | None]:
+        now = self._now()
+        step = GaugeMetricFamily(
+            "anabranch_resize_step", "1 for where a topic's resize is, and what it waits for", labels=("topic", "step")
+        )
+        age = GaugeMetricFamily(
+            "anabranch_resize_age_seconds", "How long this controller has seen a topic being resized", labels=("topic",)
+        )
+        marked = GaugeMetricFamily(
+            "anabranch_resize_marked_partitions",
+            "Partitions of a topic marked for deletion",
+            labels=("topic",),
+        )
+        resizing = [topic for name, topic in sorted(image.topics.items()) if view.is_resizing(topic)]
+        known = self._metrics.resizes
+        for over in known.keys() - {topic.name for topic in resizing}:
+            del known[over]
+        for number, topic in enumerate(resizing):
+            if number % AT_ONCE == AT_ONCE - 1:
+                yield None
+            seen = known.setdefault(topic.name, Resizing("", now, now))
+            if topic.name in self._shown:
+                step.add_metric((topic.name, _stage(topic)), 1)
+                age.add_metric((topic.name,), now - seen.begun_at)
+                marked.add_metric((topic.name,), len(view.marked(topic)))
+        yield from (step, age, marked)
+        yield None
+        left = GaugeMetricFamily(
+            "anabranch_resize_records_left",
+            "Records in a partition that is marked for deletion, as its leader has told",
+            labels=("topic", "partition"),
+        )
+        for topic in resizing:
+            for index in view.marked(topic):
+                ending = topic.partitions[index].ending
+                if ending is not None and 0 <= ending.log_start_offset <= ending.end_offset and self._has_room(left):
+                    left.add_metric((topic.name, str(index)), ending.end_offset - ending.log_start_offset)
+        yield left
+        yield None
+        yield from self._waits(active, now)
+
+    def _waits(self, active: ActiveController | None, now: float) -> Iterator[Metric]:
+        labels = ("topic", "partition", "group", "why")
+        since = GaugeMetricFamily(
+            "anabranch_resize_wait_seconds",
+            "How long a partition marked for deletion has waited, and for whom or what",
+            labels=labels,
+        )
+        unread = GaugeMetricFamily(
+            "anabranch_resize_unread_records",
+            "Records that the group has yet to read of a partition that waits for it",
+            labels=labels[:3],
+        )
+        if active is not None:
+            for tp, wait in sorted(active.waits.items()):
+                if tp.topic not in self._shown or not self._has_room(since):
+                    continue
+                names = (tp.topic, str(tp.partition), wait.group)
+                since.add_metric((*names, wait.why), now - active.waiting_since.get(tp, now))
+                if wait.group and wait.end_offset >= 0:
+                    unread.add_metric(names, max(0, wait.end_offset - max(0, wait.read)))
+        yield from (since, unread)
+
+    def _has_room(self, family: Metric) -> bool:
+        return len(family.samples) < self._most
+
+
+def _stage(topic: TopicImage) -> str:
+    """Where a resize is, in one word."""
+    if not view.is_settled(topic):
+        return "moving"
+    return "draining" if view.marked(topic) else "queued"

@@ -1,0 +1,100 @@
+"""What is wrong with a process, for ``/health/live`` and ``/health/ready``.
+
+Whoever gets an answer knows that the process lives: its loop serves. It is ready unless a problem says that it cannot
+do its work now. A problem of a part of it, such as a log, is listed; it is no reason to take the process out of
+service, unless the question is ``?strict``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import SessionState, ZkStore
+from anabranch.runtime.http_listener import Answer, json_answer
+from anabranch.runtime.loop_lag import LoopLag
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``kind`` is one word for programs, ``what`` a sentence for people. ``is_fatal``: the process cannot serve."""
+
+    kind: str
+    what: str
+    is_fatal: bool = False
+
+
+Check = Callable[[], list[Problem]]
+
+
+class Health:
+    """What ``checks`` find, all of them at each question."""
+
+    def __init__(self, kind: str, node_id: int, uptime_s: Callable[[], float]) -> None:
+        self._who = {"process": kind, "id": node_id}
+        self._uptime_s = uptime_s
+        self.checks: list[Check] = []
+
+    def problems(self) -> list[Problem]:
+        return [problem for check in self.checks for problem in check()]
+
+    async def live(self, _query: str) -> Answer:
+        """200 from a loop that serves."""
+        return json_answer(200, {**self._who, "status": "live", "uptime_s": round(self._uptime_s(), 3)})
+
+    async def ready(self, query: str) -> Answer:
+        """200 while the process does its work, 503 otherwise, with all that is wrong."""
+        found = self.problems()
+        is_strict = "strict" in parse_qs(query, keep_blank_values=True)
+        is_ready = not any(problem.is_fatal or is_strict for problem in found)
+        status = "unready" if not is_ready else "degraded" if found else "ready"
+        content: dict[str, Any] = {
+            **self._who,
+            "status": status,
+            "problems": [{"kind": one.kind, "what": one.what, "fatal": one.is_fatal} for one in found],
+        }
+        return json_answer(200 if is_ready else 503, content)
+
+
+def zookeeper_check(zk: ZkStore) -> Check:
+    """Without a session nothing new is decided, and a broker may be taken for dead."""
+
+    def check() -> list[Problem]:
+        if zk.state is SessionState.CONNECTED:
+            return []
+        return [Problem("zookeeper", f"the ZooKeeper session is {zk.state.value}", is_fatal=True)]
+
+    return check
+
+
+def loop_check(lag: LoopLag, limit_s: float) -> Check:
+    """A loop that was held up for long answers nobody meanwhile."""
+
+    def check() -> list[Problem]:
+        longest_s = lag.longest_s()
+        if longest_s <= limit_s:
+            return []
+        what = f"the event loop was held up for {longest_s:.3f} s within the last minute; health.loop.lag.ms allows"
+        return [Problem("loop-lag", f"{what} {limit_s * 1000:.0f} ms", is_fatal=True)]
+
+    return check
+
+
+def background_check(background: Background) -> Check:
+    """What fails behind a process that serves. A task that ended is dead until it is started again."""
+
+    def check() -> list[Problem]:
+        found = [Problem(_kind_of(line), line) for line in background.faults()]
+        for failure in background.failing():
+            is_task = failure.item == ""
+            found.append(Problem("task" if is_task else "background", background.line(failure), is_fatal=is_task))
+        return found
+
+    return check
+
+
+def _kind_of(line: str) -> str:
+    return "log" if line.startswith("log ") else "log-dir" if line.startswith("log-dir ") else "background"

@@ -1,0 +1,270 @@
+"""``metrics.listener``: what operators and Prometheus read over HTTP. h11 parses (ADR 39)."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import h11
+import structlog
+import trio
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
+from anabranch.runtime.accepting import accept_connections
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Listener, Network, Stream
+from anabranch.runtime.metrics import Metrics
+
+logger = structlog.get_logger(__name__)
+
+METRICS = "/metrics"
+LIVE = "/health/live"
+READY = "/health/ready"
+_MAX_HEAD_BYTES = 8192
+_MAX_CONNECTIONS = 16
+_MAX_REQUESTS = 1000
+"""Of one connection; it is closed then."""
+_PATIENCE_S = 5.0
+"""How long a client may take to ask, and to read the answer."""
+_IDLE_S = 75.0
+"""How long a connection may be quiet between two requests: longer than a usual interval of scrapes."""
+_LINGER_S = 1.0
+_LINGER_BYTES = 256 << 10
+"""For so long, and so many bytes, a client that gets no further answer is read on."""
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    """What a path says."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Handler = Callable[[str], Awaitable[Answer]]
+"""The answer to a request with this query string."""
+
+
+def metrics_handler(metrics: Metrics) -> Handler:
+    """Prometheus' text, with a turn of the loop between its pieces."""
+
+    async def answer(_query: str) -> Answer:
+        pieces = []
+        for piece in metrics.render_in_steps():
+            if piece is None:
+                await trio.lowlevel.checkpoint()
+            else:
+                pieces.append(piece)
+        return Answer(200, CONTENT_TYPE_PLAIN_0_0_4, b"".join(pieces))
+
+    return answer
+
+
+def json_answer(status: int, content: Any) -> Answer:
+    return Answer(status, _JSON, json.dumps(content, indent=1).encode() + b"\n")
+
+
+class HttpListener:
+    """Serves ``handlers`` by path. ``address`` is ``host:port``; port 0 is any free one, ``port`` says which."""
+
+    def __init__(
+        self, network: Network, address: str, handlers: Mapping[str, Handler], background: Background | None = None
+    ) -> None:
+        self._network = network
+        self._background = background or Background()
+        host, _, port = address.rpartition(":")
+        self._host = host.strip("[]")
+        self._wanted_port = int(port)
+        self._handlers = dict(handlers)
+        self._is_local = _is_loopback(self._host)
+        self._listener: Listener | None = None
+        self._open: dict[Stream, bool] = {}
+        """Connections, and whether each waits for its next request; the longest quiet first."""
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None
+        return self._listener.port
+
+    async def listen(self) -> None:
+        """Bind. Raises ``OSError``."""
+        self._listener = await self._network.listen(self._host, self._wanted_port)
+        logger.info("metrics.listening", host=self._host, port=self.port)
+
+    async def run(self) -> None:
+        """Accept until cancelled."""
+        assert self._listener is not None
+        try:
+            async with trio.open_nursery() as nursery:
+                await accept_connections(
+                    "metrics.listener",
+                    self._listener,
+                    self._background,
+                    lambda stream: nursery.start_soon(self._serve, stream),
+                )
+        finally:
+            self._listener.close()
+
+    async def _serve(self, stream: Stream) -> None:
+        if len(self._open) >= _MAX_CONNECTIONS and not self._close_idle():
+            stream.close()
+            return
+        self._open[stream] = False
+        try:
+            await self._talk(stream)
+        except OSError as error:
+            logger.debug("metrics.connection_lost", reason=str(error))
+        except Exception as error:  # a number that cannot be worked out must not end the process
+            self._background.failed_once("metrics", "", error)
+        finally:
+            self._open.pop(stream, None)
+            stream.close()
+
+    def _close_idle(self) -> bool:
+        """Make room by closing the connection that has waited longest for its next request; whether there was one."""
+        for stream, is_idle in self._open.items():
+            if is_idle:
+                del self._open[stream]
+                stream.close()
+                return True
+        return False
+
+    async def _talk(self, stream: Stream) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        with trio.CancelScope() as scope:
+            for number in range(_MAX_REQUESTS):
+                scope.deadline = trio.current_time() + (_IDLE_S if number else _PATIENCE_S)
+                if not await self._exchange(connection, stream, scope, is_last=number == _MAX_REQUESTS - 1):
+                    return
+                connection.start_next_cycle()
+
+    async def _exchange(
+        self, connection: h11.Connection, stream: Stream, scope: trio.CancelScope, *, is_last: bool
+    ) -> bool:
+        """One request and its answer; whether another may follow."""
+        try:
+            request = await self._next_request(connection, stream, scope)
+        except h11.RemoteProtocolError as error:
+            if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                refusal = Answer(error.error_status_hint, _TEXT, f"not a request: {error}\n".encode())
+                await _send(connection, stream, refusal, is_head=False, closes=True)
+                await _read_out(stream)
+            return False
+        if request is None:
+            return False
+        answer = self._refusal(request)
+        if answer is None:
+            path, _, query = request.target.decode("latin-1").partition("?")
+            answer = await self._handlers[path](query)
+            scope.deadline = trio.current_time() + _PATIENCE_S
+        # A body is not read, so what follows it cannot be found.
+        closes = is_last or answer.status in (421, 404, 405) or _has_body(request)
+        await _send(connection, stream, answer, is_head=request.method == b"HEAD", closes=closes)
+        if closes:
+            await _read_out(stream)
+        return not closes and connection.our_state is h11.DONE and connection.their_state is h11.DONE
+
+    async def _next_request(
+        self, connection: h11.Connection, stream: Stream, scope: trio.CancelScope
+    ) -> h11.Request | None:
+        """The head of the next request; None at the end of the stream. Raises ``h11.RemoteProtocolError``.
+
+        From its first byte on the client has ``_PATIENCE_S`` for the whole head.
+        """
+        buffer = memoryview(bytearray(4096))
+        is_first = True
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Request):
+                if not _has_body(event):
+                    connection.next_event()  # its end
+                return event
+            if event is not h11.NEED_DATA:
+                return None
+            self._note_idle(stream, is_first and connection.trailing_data[0] == b"")
+            received = await stream.receive_into(buffer)
+            self._note_idle(stream, False)
+            if is_first:
+                scope.deadline = min(scope.deadline, trio.current_time() + _PATIENCE_S)
+                is_first = False
+            connection.receive_data(bytes(buffer[:received]))
+
+    def _note_idle(self, stream: Stream, is_idle: bool) -> None:
+        if stream in self._open:
+            del self._open[stream]
+            self._open[stream] = is_idle
+
+    def _refusal(self, request: h11.Request) -> Answer | None:
+        path = request.target.decode("latin-1").partition("?")[0]
+        if not self._may_ask(request):
+            return Answer(421, _TEXT, b"this listener is local: ask for it by address or as localhost\n")
+        if path not in self._handlers:
+            paths = ", ".join(sorted(self._handlers))
+            return Answer(404, _TEXT, f"here are {paths}\n".encode())
+        if request.method not in (b"GET", b"HEAD"):
+            return Answer(405, _TEXT, b"GET it\n")
+        return None
+
+    def _may_ask(self, request: h11.Request) -> bool:
+        if not self._is_local:
+            return True
+        hosts = [value.decode("latin-1") for name, value in request.headers if name == b"host"]
+        return all(_is_address_or_localhost(host) for host in hosts)
+
+
+async def _send(connection: h11.Connection, stream: Stream, answer: Answer, *, is_head: bool, closes: bool) -> None:
+    headers = [
+        ("Content-Type", answer.content_type),
+        ("Content-Length", str(len(answer.body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+    if answer.status == 405:
+        headers.append(("Allow", "GET, HEAD"))
+    if closes:
+        headers.append(("Connection", "close"))
+    parts = [connection.send(h11.Response(status_code=answer.status, headers=headers))]
+    if not is_head:
+        parts.append(connection.send(h11.Data(data=answer.body)))
+    parts.append(connection.send(h11.EndOfMessage()))
+    await stream.send([part for part in parts if part])
+
+
+async def _read_out(stream: Stream) -> None:
+    """Read on for a moment: a connection that is closed with bytes unread takes the answer with it."""
+    buffer = memoryview(bytearray(4096))
+    with trio.move_on_after(_LINGER_S):
+        for _ in range(_LINGER_BYTES // len(buffer)):
+            if await stream.receive_into(buffer) == 0:
+                return
+
+
+def _has_body(request: h11.Request) -> bool:
+    lengths = [value for name, value in request.headers if name == b"content-length"]
+    return any(name == b"transfer-encoding" for name, _ in request.headers) or any(int(value) > 0 for value in lengths)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_address_or_localhost(host: str) -> bool:
+    """Whether a ``Host`` header names an address, or this machine by a name that no DNS answers for."""
+    name = host.rpartition(":")[0] if host.count(":") == 1 or (host.startswith("[") and "]:" in host) else host
+    name = name.strip("[]")
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,37 @@
+"""Numbers of the operating system's process: CPU, memory, descriptors, disk traffic; on Linux."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+
+_DISK = {
+    "read_bytes": "kafka_server_kafkaserver_linux_disk_read_bytes",
+    "write_bytes": "kafka_server_kafkaserver_linux_disk_write_bytes",
+}
+
+
+class ProcessMetrics:
+    """A source of ``Metrics``. ``kind`` is broker or controller."""
+
+    def __init__(self, kind: str, node_id: int, version: str) -> None:
+        self._info = {"kind": kind, "id": str(node_id), "version": version}
+        self._process = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
+
+    def __call__(self) -> Iterator[Metric | None]:
+        yield InfoMetricFamily("anabranch_process", "Which process this is, and its release", value=self._info)
+        yield from self._process.collect()
+        yield from _disk_traffic()
+
+
+def _disk_traffic() -> Iterator[Metric]:
+    try:
+        with open("/proc/self/io") as file:
+            values = dict(line.split(": ") for line in file.read().splitlines())
+    except OSError:
+        return
+    for field, name in _DISK.items():
+        what = "read from" if field == "read_bytes" else "written to"
+        yield GaugeMetricFamily(name, f"Bytes that this process has had {what} disks", value=float(values[field]))
