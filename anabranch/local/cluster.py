@@ -21,6 +21,7 @@ from anabranch.local.plan import (
     LocalClusterConfig,
     ProcessPlan,
     log_dir,
+    metrics_address,
     plan_brokers,
     plan_controllers,
     validate,
@@ -131,14 +132,16 @@ async def run_local_cluster(
             for index in range(config.brokers)
         ]
         controller_ports = [held.enter_context(held_port(HOST)) for _ in range(config.controllers)]
-        broker_metrics, controller_metrics = (
-            [held.enter_context(held_port(HOST)) for _ in ports] for ports in (broker_ports, controller_ports)
-        )
+        host, first = metrics_address(config)
+        metrics_ports = [
+            held.enter_context(held_port(host, first + index if first else 0, key="metrics.listener"))
+            for index in range(config.brokers + config.controllers)
+        ]
         zookeeper_port = held.enter_context(held_port(HOST))
         async with _run_on_ports(
             config,
-            (broker_ports, broker_metrics),
-            (controller_ports, controller_metrics),
+            (broker_ports, metrics_ports[: config.brokers]),
+            (controller_ports, metrics_ports[config.brokers :]),
             zookeeper_port,
             say=say,
             restart=restart,

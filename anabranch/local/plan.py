@@ -71,8 +71,23 @@ def parse_overrides(settings: list[str]) -> dict[str, str]:
     return overrides
 
 
+def metrics_address(config: LocalClusterConfig) -> tuple[str, int]:
+    """Host and first port of ``metrics.listener``: the brokers take the first ones, then the controllers.
+
+    0 takes free ones.
+    """
+    host, _, port = config.overrides.get("metrics.listener", f"{HOST}:0").rpartition(":")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
 def _for_broker(overrides: Mapping[str, str]) -> dict[str, str]:
-    return for_broker({key: value for key, value in overrides.items() if key in BROKER_CONFIGS})[0]
+    given = {key: value for key, value in overrides.items() if key in BROKER_CONFIGS and key != "metrics.listener"}
+    return for_broker(given)[0]
+
+
+def _metrics_listener(config: LocalClusterConfig, port: int) -> str:
+    host = metrics_address(config)[0]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _for_controller(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -101,7 +116,7 @@ def plan_brokers(
             "log.dirs": log_dir(config.directory, broker_id),
             "offsets.topic.replication.factor": _replicas(config),
             "default.replication.factor": _replicas(config),
-            "metrics.listener": f"{HOST}:{metrics_port}",
+            "metrics.listener": _metrics_listener(config, metrics_port),
             "group.initial.rebalance.delay.ms": "500",
             "controlled.shutdown.retry.backoff.ms": "500",
             **_for_broker(config.overrides),
@@ -124,7 +139,7 @@ def plan_controllers(
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "controller.listener": f"PLAINTEXT://{HOST}:{port}",
             "default.replication.factor": _replicas(config),
-            "metrics.listener": f"{HOST}:{metrics_port}",
+            "metrics.listener": _metrics_listener(config, metrics_port),
             **_for_controller(config.overrides),
         }
         name = f"controller-{controller_id}"

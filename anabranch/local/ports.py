@@ -15,19 +15,19 @@ from anabranch.cli.errors import CommandError
 
 
 @contextmanager
-def held_port(host: str, port: int = 0) -> Iterator[int]:
+def held_port(host: str, port: int = 0, key: str = "--port") -> Iterator[int]:
     """Hold ``port``, or a free one for 0, while a process started by the caller may listen on it.
 
     The socket that holds it is bound and never listens. With SO_REUSEADDR on both, Linux lets another socket listen
     there, but neither picks the port for anyone nor lets it be bound without the option. Elsewhere a bound socket would
     bar the listener, so there the port is only chosen. Raises ``CommandError`` when the port is taken.
     """
-    with socket.socket() as holder:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             holder.bind((host, port))
         except OSError as error:
-            raise CommandError(f"port {port} is taken ({error.strerror}); choose another with --port") from error
+            raise CommandError(f"port {port} is taken ({error.strerror}); choose another with {key}") from error
         chosen: int = holder.getsockname()[1]
         if sys.platform != "linux":
             holder.close()

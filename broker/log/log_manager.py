@@ -383,8 +383,7 @@ class LogManager:
             return
         self.moves.cancel(partition)
         directory = self._homes[partition]
-        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
-        doomed = join(directory.path, delete_directory_name(partition, unique))
+        doomed = self._doomed_path(directory.path, partition)
         try:
             self._storage.rename(log.directory, doomed)
         except OSError as error:
@@ -394,8 +393,7 @@ class LogManager:
 
     def _doom(self, partition: TopicPartition, directory: LogDirectory, path: str, due_ms: int) -> None:
         """Rename a log's directory, which is not in use, for deletion. Raises ``OSError``."""
-        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
-        doomed = join(directory.path, delete_directory_name(partition, unique))
+        doomed = self._doomed_path(directory.path, partition)
         self._storage.rename(path, doomed)
         self._doomed_directories.append((due_ms, doomed))
 
@@ -406,8 +404,7 @@ class LogManager:
         """
         partition = log.partition
         directory = self._homes[partition]
-        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
-        doomed = join(directory.path, delete_directory_name(partition, unique))
+        doomed = self._doomed_path(directory.path, partition)
         final = join(target.path, directory_name(partition))
         self._storage.rename(log.directory, doomed)
         try:
@@ -437,14 +434,16 @@ class LogManager:
     def discard(self, future: PartitionLog) -> None:
         """Remove a move's copy that is not needed any more, soon; what resists is left for the next start."""
         future.close_files()
-        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
-        doomed = join(parent_of(future.directory), delete_directory_name(future.partition, unique))
+        doomed = self._doomed_path(parent_of(future.directory), future.partition)
         try:
             self._storage.rename(future.directory, doomed)
         except OSError as error:
             logger.warning("log.not_removed", path=future.directory, error=str(error))
             return
         self._doomed_directories.append((0, doomed))
+
+    def _doomed_path(self, parent: str, partition: TopicPartition) -> str:
+        return join(parent, delete_directory_name(partition, uuid.UUID(int=self._env.rng.getrandbits(128), version=4)))
 
     def is_lost(self, path: str) -> bool:
         """Whether this is a log dir of the broker's that the disk refused at the start."""
@@ -462,16 +461,14 @@ class LogManager:
         """Every log dir with the sizes of its logs."""
         found = []
         for directory in self._directories.values():
-            total_bytes, usable_bytes = directory.usage()
             sizes = {log.partition: log.size_bytes for log in self._logs_in(directory)}
             futures = [future for future in self.moves.futures() if future.directory == directory.path]
-            found.append(LogDirDescription(directory.path, total_bytes, usable_bytes, sizes, futures))
+            found.append(LogDirDescription(directory.path, *directory.usage(), sizes, futures))
         return found + [LogDirDescription(path, -1, -1, is_lost=True) for path in self._lost]
 
     def disk_usage(self) -> list[tuple[str, int | None, int]]:
         """(path, bytes, free bytes) of each log dir's file system; None for a dir that was lost at the start."""
-        here = [(directory.path, *directory.usage()) for directory in self._directories.values()]
-        return [*here, *((path, None, 0) for path in self._lost)]
+        return [(each.path, *each.usage()) for each in self._directories.values()] + [(p, None, 0) for p in self._lost]
 
     def _describe_faults(self) -> list[str]:
         """What of the log dirs cannot be used now, a line each."""

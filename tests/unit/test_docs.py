@@ -21,6 +21,7 @@ from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
+METRICS = ROOT / "docs" / "metrics.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 CLIENTS = ROOT / "docs" / "clients.md"
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -108,7 +109,7 @@ def test_every_advertised_api_is_listed_with_its_versions() -> None:
 
 def test_every_number_is_explained() -> None:
     """Those of brokers and controllers by name; those of clients by name, or by the name of the time they are about."""
-    text = OPERATIONS.read_text()
+    text = OPERATIONS.read_text() + METRICS.read_text()
     metric = re.compile(r"(?:Counter|Gauge|Histogram)\(\s*\"(anabranch_\w+)\"")
     sources = [path for package in ("broker", "controller", "runtime") for path in (ROOT / package).rglob("*.py")]
     served = {name for path in sources for name in metric.findall(path.read_text())}

@@ -30,7 +30,7 @@ def test_each_process_gets_the_settings_that_it_acts_by() -> None:
         "unclean.leader.election.enable=true",
         "num.partitions=4",
         "log.retention.ms=1000",
-        "metrics.listener=127.0.0.1:0",
+        "metrics.listener=[::1]:9404",
         "partition.drain.check.interval.ms=50",
     ]
     config = LocalClusterConfig("d", 1, overrides=parse_overrides(given))
@@ -42,10 +42,13 @@ def test_each_process_gets_the_settings_that_it_acts_by() -> None:
         "unclean.leader.election.enable",
         "num.partitions",
         "partition.drain.check.interval.ms",
+        "metrics.listener",
     }
     names = {setting.partition("=")[0] for setting in given}
     assert names & broker.properties.keys() == of_broker
     assert names & controller.properties.keys() == of_controller
+    assert broker.properties["metrics.listener"] == "[::1]:9500"
+    assert controller.properties["metrics.listener"] == "[::1]:9501"
     assert for_broker(broker.properties)[1] == for_controller(controller.properties)[1] == []
 
 

@@ -139,7 +139,7 @@ class _Slow:
         self.sent = b""
 
     async def receive_into(self, buffer: memoryview) -> int:
-        await trio.sleep(1)
+        await trio.sleep(1)  # virtual time: one byte a second
         buffer[:1] = b"G"
         self.received += 1
         return 1
