@@ -8,7 +8,7 @@ FIRST ?= 0
 MINUTES ?= 10
 SEED ?=
 
-.PHONY: demo up test check sim soak model compose-test bench gen clean
+.PHONY: demo up test check sim soak model compose-test bench docs gen clean
 
 demo: $(VENV)/.user ## the main job on the embedded default
 	$(BIN)/anabranch demo $(ARGS)
@@ -51,6 +51,9 @@ compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.t
 
 bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
 	$(BIN)/python -m bench $(ARGS)
+
+docs: $(VENV)/.dev ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 gen: $(VENV)/.dev ## what is generated: message classes, codecs, the configuration reference
 	$(BIN)/python -m anabranch.protocol.generate

@@ -1,0 +1,99 @@
+"""The documentation as a site: complete, without broken links, and readable without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import anabranch
+from anabranch.cli.main import build_app
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADED = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
+NO_LOAD = {"canonical", "prev", "next"}
+CSS_LOAD = re.compile(r"(?:@import|url\()\s*[\"']?(https?:|//)")
+
+
+def build(to: Path, *, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(root / "mkdocs.yml"), "-d", str(to)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Strict: a link, an anchor or a name that is not there fails the build."""
+    to = tmp_path_factory.mktemp("site")
+    done = build(to)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return to
+
+
+class Loads(HTMLParser):
+    """What a browser fetches to show a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag in LOADED and values.get("rel") not in NO_LOAD:
+            self.found.append(values.get(LOADED[tag]) or "")
+
+
+def loads(page: Path) -> list[str]:
+    parser = Loads()
+    parser.feed(page.read_text("utf-8"))
+    return parser.found
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > len(list((ROOT / "docs").glob("*.md")))
+    assert all(loads(page) for page in pages)
+    assert {load for page in pages for load in loads(page) if "//" in load} == set()
+    styles = list(site.rglob("*.css"))
+    assert styles and not [style for style in styles if CSS_LOAD.search(style.read_text("utf-8"))]
+
+
+def test_every_page_of_the_repository_is_in_it(site: Path) -> None:
+    docs = ROOT / "docs"
+    pages = {page.relative_to(docs).with_suffix(".html").as_posix() for page in docs.rglob("*.md")}
+    there = {page.relative_to(site).as_posix() for page in site.rglob("*.html")}
+    assert {re.sub(r"README\.html$", "index.html", page) for page in pages} - there == set()
+    assert {"index.html", "contributing.html", "changelog.html", "security.html", "cli.html"} <= there
+
+
+def test_every_public_name_and_every_command_is_in_the_reference(site: Path) -> None:
+    api, commands = (site / "python-api.html").read_text("utf-8"), (site / "cli.html").read_text("utf-8")
+    missing = [name for name in anabranch.__all__ if not re.search(rf'id="anabranch\.[\w.]*\b{name}"', api)]
+    missing += [name for name in build_app() if not name.startswith("-") and f'id="anabranch-{name}"' not in commands]
+    assert missing == []
+
+
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    for name in (ROOT / "mkdocs.yml", *(path for path in ROOT.iterdir() if path.suffix == ".md" or path.is_dir())):
+        if name.name not in ("docs", "build") and not name.name.startswith("."):
+            (tmp_path / name.name).symlink_to(name)
+    (tmp_path / "mkdocs.yml").unlink()
+    (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text())
+    copy(ROOT / "docs", tmp_path / "docs")
+    with open(tmp_path / "docs" / "spark.md", "a") as page:
+        page.write("\n[what is not there](operations.md#nowhere)\n")
+    done = build(tmp_path / "out", root=tmp_path)
+    assert done.returncode != 0
+    assert "operations.md#nowhere" in done.stdout + done.stderr
+
+
+def copy(source: Path, target: Path) -> None:
+    for path in source.rglob("*"):
+        if path.suffix in (".md", ".py", ".json", ".png") and "__pycache__" not in path.parts:
+            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            (target / path.relative_to(source)).write_bytes(path.read_bytes())
