@@ -5,6 +5,9 @@ and imports neither an event loop nor ZooKeeper, so that it may run every few se
 listeners answers ApiVersions and names this broker in Metadata, that is, when it is registered and the controller has
 told it so. A controller serves when its listener answers, whether it is active or stands by.
 
+Where ``metrics.listener`` is set, ``/health/ready`` there must say that the server is ready too: that it has ZooKeeper,
+that its background tasks live, that its loop is not held up.
+
 What fails behind a server that serves (a log that cannot be compacted, a log dir that refuses writes, a listener that
 cannot accept) is printed, a line each. That alone is no reason to restart the server, so the exit status is 0, or 1
 with ``--strict``.
@@ -13,10 +16,13 @@ with ``--strict``.
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import os
 import socket
 import sys
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +43,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 
 TIMEOUT_S = 3.0
 _LOOPBACK = "127.0.0.1"
+_ANY = ("", "0.0.0.0", "::")
 _VERSIONS = {ApiKey.API_VERSIONS: 3, ApiKey.METADATA: 1}
 _WHO_ASKS = ApiVersionsRequest(client_software_name=HEALTH_CHECK, client_software_version="1")
 
@@ -67,6 +74,31 @@ def check_controller(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list
     """What fails behind the controller. Raises ``UnhealthyError`` unless the listener answers."""
     (versions,) = _ask(host, port, [_WHO_ASKS], timeout_s)
     return list(versions.background_failures)
+
+
+def check_ready(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """What ``/health/ready`` names beside being ready. Raises ``UnhealthyError`` unless it says that."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", "/health/ready")
+        answer = connection.getresponse()
+        problems = [str(problem["what"]) for problem in json.loads(answer.read())["problems"]]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise UnhealthyError(f"{host}:{port}/health/ready: {error}") from error
+    finally:
+        connection.close()
+    if answer.status != HTTPStatus.OK:
+        raise UnhealthyError("; ".join(problems) or f"{host}:{port}/health/ready: status {answer.status}")
+    return problems
+
+
+def _check_told(address: str | None) -> list[str]:
+    """``check_ready`` at ``metrics.listener``, if there is one."""
+    if address is None:
+        return []
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    return check_ready(_LOOPBACK if host in _ANY else host, int(port))
 
 
 def _ask(host: str, port: int, requests: Sequence[Message], timeout_s: float) -> list[Any]:
@@ -104,9 +136,9 @@ def _check_configured_broker(properties: str | None, where: str, settings: Seque
     config = BrokerConfig.from_given(given, where, socket.gethostname())
     failures: dict[str, None] = {}
     for listener in config.listeners:
-        host = _LOOPBACK if listener.host in ("", "0.0.0.0", "::") else listener.host
+        host = _LOOPBACK if listener.host in _ANY else listener.host
         failures |= dict.fromkeys(check_broker(host, listener.port, config.broker_id))
-    return list(failures)
+    return list(failures | dict.fromkeys(_check_told(config.values["metrics.listener"])))
 
 
 def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
@@ -115,7 +147,8 @@ def _check_configured_controller(properties: str | None, where: str, settings: S
 
     given, _ = for_controller(gather(properties, where, os.environ, settings))
     config = ControllerConfig.parse(given, where)
-    return check_controller(config.host, config.port)
+    failures = check_controller(config.host, config.port)
+    return list(dict.fromkeys([*failures, *_check_told(config.metrics_listener)]))
 
 
 CHECKS = {"broker": _check_configured_broker, "controller": _check_configured_controller}

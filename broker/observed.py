@@ -20,6 +20,7 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
         return
     metrics = node.metrics
     metrics.shown_topics = ShownTopics(values["metrics.max.topics"], lambda: node.metadata.topics)
+    metrics.most_series = values["metrics.max.partitions"]
     limits = Limits(values["metrics.max.partitions"], values["metrics.max.groups"])
     lag = GroupLag(
         node.env.clock,

@@ -18,6 +18,7 @@ from anabranch.runtime.metrics import cumulated
 
 BOUNDS_MS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0)
 _BOUNDS_S = tuple(bound / 1000 for bound in BOUNDS_MS)
+_SHORT_S = _BOUNDS_S[0]
 _PREFIX = "kafka_network_requestmetrics"
 _FETCH, _FOLLOWER = int(ApiKey.FETCH), -1
 """Fetches of followers are counted apart."""
@@ -94,8 +95,9 @@ class RequestMetrics:
         spent = (begun - arrived, handled - begun, filled - handled, sent - filled, sent - arrived)
         for part, took in zip(api.parts, spent):
             if took > 0.0:
-                part.counts[bisect_left(_BOUNDS_S, took)] += 1
                 part.total += took
+                if took > _SHORT_S:  # the others are those that are missing
+                    part.counts[bisect_left(_BOUNDS_S, took)] += 1
 
     def note_error(self, api_key: int, code: int, count: int = 1) -> None:
         key = (api_key, code)

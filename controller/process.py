@@ -89,6 +89,7 @@ class _Process:
         assert env.zk is not None
         shown = metrics.shown_topics = ShownTopics(config.metrics_max_topics, self._topic_names)
         most, now = config.metrics_max_partitions, env.clock.monotonic
+        metrics.most_series = most
         metrics.sources.append(ImageMetrics(lambda: self.active, metrics, shown, most, now))
         observed = Observed("controller", config.controller_id, env, metrics, self.background, env.zk, zk_latency)
         observed.check_loop(config.health_loop_lag_ms / 1000)

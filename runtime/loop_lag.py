@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
 
 import trio
 
@@ -12,48 +16,70 @@ BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 WINDOW_S = 60.0
 """How far back the longest round, and the share of idle time, are looked for."""
 _SLICES = 6
+_SHORT_S = BOUNDS_S[0]
+
+
+class _Slice(NamedTuple):
+    """A part of the window: when it began, busy seconds before it, its longest round once it is over."""
+
+    began: float
+    busy_before_s: float
+    longest_s: float
 
 
 class LoopLag(trio.abc.Instrument):
     """Measures every round of the loop while ``run`` runs: as long waits what arrives at a socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.rounds = Histogram(
             "anabranch_loop_lag_seconds",
             "Rounds of the event loop by how long each kept the loop from looking at its sockets",
             BOUNDS_S,
         )
+        self._now = now
         self._began: float | None = None
         self._slice_ends = 0.0
-        self._slices: deque[tuple[float, float, float]] = deque(maxlen=_SLICES)
-        """(when it began, busy seconds before it, longest round in it) of each part of the window, the oldest first."""
+        self._longest = 0.0
+        """The longest round of the slice that lasts."""
+        self._slices: deque[_Slice] = deque(maxlen=_SLICES)
+        """The parts of the window, the oldest first."""
 
     def after_io_wait(self, timeout: float) -> None:
-        self._began = trio.current_time()
+        self._began = self._now()
 
     def before_io_wait(self, timeout: float) -> None:
+        """Called in every round of a busy loop."""
         if self._began is None:
             return
-        now = trio.current_time()
+        now = self._now()
         took = now - self._began
+        rounds = self.rounds
         if now >= self._slice_ends:
-            self._slices.append((self._began, self.rounds.total, took))
-            self._slice_ends = now + WINDOW_S / _SLICES
-        elif took > self._slices[-1][2]:
-            self._slices[-1] = (*self._slices[-1][:2], took)
-        self.rounds.observe(took)
+            self._next_slice(self._began, now)
+        if took > self._longest:
+            self._longest = took
+        rounds.total += took
+        rounds.counts[0 if took <= _SHORT_S else bisect_left(BOUNDS_S, took)] += 1
+
+    def _next_slice(self, began: float, now: float) -> None:
+        if self._slices:
+            self._slices[-1] = self._slices[-1]._replace(longest_s=self._longest)
+        self._slices.append(_Slice(began, self.rounds.total, 0.0))
+        self._longest, self._slice_ends = 0.0, now + WINDOW_S / _SLICES
 
     def longest_s(self) -> float:
         """The longest round of the last minute, more or less; 0 when nothing was measured in it."""
-        oldest = trio.current_time() - WINDOW_S - WINDOW_S / _SLICES
-        return max((longest for began, _, longest in self._slices if began >= oldest), default=0.0)
+        oldest = self._now() - WINDOW_S - WINDOW_S / _SLICES
+        if not self._slices or self._slices[-1].began < oldest:
+            return 0.0
+        return max(self._longest, *(part.longest_s for part in self._slices if part.began >= oldest))
 
     def idle_share(self) -> float:
         """The part of the last minute, more or less, in which the loop waited for something to do; 1 before that."""
         if not self._slices:
             return 1.0
         began, busy_before, _ = self._slices[0]
-        passed = trio.current_time() - began
+        passed = self._now() - began
         return max(0.0, 1.0 - (self.rounds.total - busy_before) / passed) if passed > 0 else 1.0
 
     async def run(self) -> None:

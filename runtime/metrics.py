@@ -131,6 +131,8 @@ class Metrics(Collector):
         self.sources: list[Source] = []
         self.shown_topics: ShownTopics | None = None
         """None: every topic is shown."""
+        self.most_series: int | None = None
+        """Of one counter or labelled gauge, beside the sum of the others. None: there is no limit."""
 
     def add_background(self, background: Background) -> None:
         """Count and show the failures of the process's background work."""
@@ -172,14 +174,19 @@ class Metrics(Collector):
         return (family for family in self.families() if family is not None)
 
     def _folded(self, names: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Mapping[tuple[str, ...], float]:
-        """``values`` with the topics that are not shown summed."""
+        """``values`` with the topics that are not shown, and what is above the limit, summed."""
         shown = self.shown_topics
-        if shown is None or TOPIC not in names:
+        at = names.index(TOPIC) if shown is not None and TOPIC in names else None
+        if at is None and (self.most_series is None or len(values) <= self.most_series):
             return values
-        at = names.index(TOPIC)
+        others = (OTHERS,) * len(names)
         folded: dict[tuple[str, ...], float] = {}
         for labels, value in values.items():
-            key = (*labels[:at], shown.label(labels[at]), *labels[at + 1 :])
+            key = labels
+            if at is not None and shown is not None:
+                key = (*labels[:at], shown.label(labels[at]), *labels[at + 1 :])
+            if self.most_series is not None and key not in folded and len(folded) >= self.most_series:
+                key = others
             folded[key] = folded.get(key, 0) + value
         return folded
 

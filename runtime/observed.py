@@ -33,7 +33,7 @@ class Observed:
         self._env = env
         self._metrics = metrics
         self._background = background
-        self._lag = LoopLag()
+        self._lag = LoopLag(env.clock.monotonic)
         self._zk = ZkMetrics(zk)
         began = env.clock.monotonic()
         self.health = Health(kind, node_id, lambda: env.clock.monotonic() - began)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from anabranch.local.ports import held_port
-from tests.compose.deployment import BROKERS, Deployment, missing
+from tests.compose.deployment import BROKERS, CONTROLLERS, Deployment, missing
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,8 @@ def deployment() -> Iterator[Deployment]:
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     with ExitStack() as held:
         ports = {service: held.enter_context(held_port("127.0.0.1")) for service in BROKERS}
-        deployed = Deployment(f"anabranch-test-{os.getpid()}", ports)
+        metrics = {service: held.enter_context(held_port("127.0.0.1")) for service in (*BROKERS, *CONTROLLERS)}
+        deployed = Deployment(f"anabranch-test-{os.getpid()}", ports, metrics)
         try:
             deployed.compose("build", BROKERS[0])
             deployed.up()

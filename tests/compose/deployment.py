@@ -44,18 +44,24 @@ def missing() -> str:
 
 
 class Deployment:
-    """One run of the compose file. ``ports`` are where the brokers are published on this machine."""
+    """One run of the compose file.
 
-    def __init__(self, project: str, ports: Mapping[str, int]) -> None:
+    ``ports`` are where the brokers are published on this machine, ``metrics_ports`` where each server tells numbers.
+    """
+
+    def __init__(self, project: str, ports: Mapping[str, int], metrics_ports: Mapping[str, int]) -> None:
         compose = compose_command()
         assert compose is not None
         self.ports = dict(ports)
+        self.metrics_ports = dict(metrics_ports)
         self._compose = [*compose, "--project-name", project, "--file", str(ROOT / "docker-compose.yml")]
         self._override: list[str] = []
         self._containers: dict[str, str] = {}
         self._environment = {**os.environ, "COMPOSE_HTTP_TIMEOUT": "300"}
         for name, port in ports.items():
             self._environment[f"{name.upper().replace('-', '_')}_PORT"] = str(port)
+        for name, port in metrics_ports.items():
+            self._environment[f"{name.upper().replace('-', '_')}_METRICS_PORT"] = str(port)
 
     @property
     def bootstrap(self) -> str:

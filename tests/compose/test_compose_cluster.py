@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import textwrap
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +31,15 @@ def test_everything_is_healthy_and_runs_as_nobody_special(deployment: Deployment
     assert {service: deployment.health(service) for service in SERVICES} == dict.fromkeys(SERVICES, "healthy")
     for service in (*BROKERS, *CONTROLLERS):
         assert deployment.execute(service, "id", "-u").stdout.strip() == "10001"
+
+
+def test_every_server_tells_its_metrics_and_its_health_on_this_machine(deployment: Deployment) -> None:
+    for service, port in deployment.metrics_ports.items():
+        kind = service.partition("-")[0]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=DEADLINE_S) as answer:
+            assert json.loads(answer.read())["process"] == kind
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+            assert 'anabranch_process_info{id="' in (page := answer.read().decode()) and f'kind="{kind}"' in page
 
 
 def test_the_readmes_example_works_from_the_host(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:

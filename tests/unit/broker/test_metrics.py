@@ -83,6 +83,16 @@ def test_topics_above_the_limit_are_summed_and_what_clients_make_up_is_never_a_l
     assert of_topics(values, "kafka_server_brokertopicmetrics_messagesin_total") == {"b": 4, "c": 8, OTHERS: 17}
 
 
+def test_series_of_one_number_are_bounded_whatever_its_labels() -> None:
+    metrics = BrokerMetrics()
+    metrics.most_series = 2
+    for number in range(5):
+        metrics.holds_let_go.add("t", f"group-{number}", by=2**number)
+    metrics.shown_topics = ShownTopics(9, lambda: ["t"])
+    found = {key[1]: value for key, value in sampled(metrics).items() if key[0] == "anabranch_holds_let_go_total"}
+    assert found == {("group-0", "t"): 1, ("group-1", "t"): 2, (OTHERS, OTHERS): 28}
+
+
 def test_parts_of_requests_that_took_no_time_are_in_the_first_bucket() -> None:
     metrics = BrokerMetrics()
     metrics.requests.answered(ApiKey.PRODUCE, 9, False, 1.0, 1.0, 1.002, 1.002, 1.002)

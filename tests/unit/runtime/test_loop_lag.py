@@ -24,7 +24,7 @@ def test_a_histogram_counts_values_up_to_each_bound() -> None:
 
 @pytest.mark.trio
 async def test_a_round_that_takes_long_is_in_its_bucket(mock_clock: trio.testing.MockClock) -> None:
-    lag = LoopLag()
+    lag = LoopLag(trio.current_time)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lag.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -37,3 +37,28 @@ async def test_a_round_that_takes_long_is_in_its_bucket(mock_clock: trio.testing
     await trio.lowlevel.checkpoint()
     await trio.lowlevel.checkpoint()
     assert sum(lag.rounds.counts) == counted, "nothing is measured after it"
+
+
+def test_the_longest_round_of_the_last_minute_and_the_idle_share() -> None:
+    now = 100.0
+    lag = LoopLag(lambda: now)
+    assert (lag.longest_s(), lag.idle_share()) == (0.0, 1.0)
+
+    def round_of(busy_s: float, idle_s: float) -> None:
+        nonlocal now
+        now += idle_s
+        lag.after_io_wait(0)
+        now += busy_s
+        lag.before_io_wait(0)
+
+    round_of(1.0, 0.0)
+    for _ in range(30):
+        round_of(0.5, 0.5)
+    assert lag.longest_s() == 1.0
+    assert lag.idle_share() == pytest.approx(0.5, abs=0.05)
+    for _ in range(90):
+        round_of(0.25, 0.75)
+    assert lag.longest_s() == 0.25, "the rounds before are more than a minute ago"
+    assert lag.idle_share() == pytest.approx(0.75, abs=0.05)
+    now += 300
+    assert lag.longest_s() == 0.0
