@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.export_state import UNFINISHED_SUFFIX
 
 _LOCAL = ("file", "local")

@@ -23,7 +23,7 @@ from anabranch.broker.log.paths import (
     PARTITION_METADATA,
     parse_directory_name,
 )
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.export_destination import open_destination
 from anabranch.export_run import ExportReport, ExportRun, NoProgress, Progress, Source
 from anabranch.export_state import Bounds, CopyKey, Head

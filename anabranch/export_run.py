@@ -22,7 +22,7 @@ from anabranch.audit.manifest import (
     merge_layouts,
 )
 from anabranch.broker.log.paths import PARTITION_COUNT_CHECKPOINT
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.export_destination import Destination
 from anabranch.export_state import (
     CHECKPOINTS,

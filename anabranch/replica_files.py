@@ -7,7 +7,7 @@ from pathlib import Path
 from anabranch.audit.manifest import EpochStart
 from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_epochs, decode_offsets
 from anabranch.broker.log.paths import HIGH_WATERMARK_CHECKPOINT, LEADER_EPOCH_CHECKPOINT
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.protocol.types import TopicPartition
 
 

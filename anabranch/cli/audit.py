@@ -14,8 +14,8 @@ from rich.table import Table
 
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
-from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import Int, JsonFile
+from anabranch.command_error import CommandError, UsageError
 
 
 def audit(

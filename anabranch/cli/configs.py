@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from anabranch.cli.admin import parse_configs, with_admin
-from anabranch.cli.errors import UsageError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.client.admin_types import ALL_BROKERS, ConfigSource
+from anabranch.command_error import UsageError
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 

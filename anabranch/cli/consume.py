@@ -10,9 +10,9 @@ from typing import Any, Literal
 import anyio
 
 from anabranch import Consumer, TopicPartition
-from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, Settings, client_settings
 from anabranch.cli.record_text import TextFormat, to_json
+from anabranch.command_error import CommandError
 
 POLL_MS = 200
 

@@ -12,8 +12,8 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import Int, JsonFile
+from anabranch.command_error import CommandError, UsageError
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, DemoResult, run_demo
 from anabranch.demo.verify import Verdict

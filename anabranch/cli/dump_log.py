@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import Int, JsonFlag
+from anabranch.command_error import CommandError, UsageError
 from anabranch.record_decoders import Decoder, decode_offsets, decode_text, decode_transactions
 from anabranch.segment_dump import RECORDS, Fault, Row, UnknownFileError, What, dump_file
 

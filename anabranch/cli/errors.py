@@ -7,21 +7,10 @@ import sys
 import traceback
 
 from anabranch.cli.record_text import InputError
+from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.errors import KafkaError
 from anabranch.runtime.embedded_zookeeper import ZookeeperUnavailableError
 from anabranch.zk_schemas.config_def import ConfigError
-
-
-class CommandError(Exception):
-    """A command cannot go on; the message is one line that says what to do about it."""
-
-    exit_status = 1
-
-
-class UsageError(CommandError):
-    """What a command was asked for makes no sense."""
-
-    exit_status = 2
 
 
 def report_error(error: BaseException) -> int:

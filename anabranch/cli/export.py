@@ -17,8 +17,8 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bars
 
 from anabranch import Admin
-from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.command_error import CommandError
 from anabranch.export_offline import export_offline
 from anabranch.export_run import ExportReport, NoProgress, Progress
 from anabranch.exporting import export_topic

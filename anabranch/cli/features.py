@@ -11,10 +11,10 @@ from cyclopts import App, Parameter
 from anabranch import Admin
 from anabranch.cli import feature_changes as plan
 from anabranch.cli.admin import with_admin
-from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json
 from anabranch.client.admin_types import FeatureMetadata, UpgradeType
+from anabranch.command_error import CommandError, UsageError
 from anabranch.zk_schemas.features import SUPPORTED
 
 app = App(name="features", help="Describe, upgrade, downgrade, disable feature levels.")

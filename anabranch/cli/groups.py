@@ -12,7 +12,6 @@ from cyclopts import App, Parameter
 
 from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
-from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
@@ -28,6 +27,7 @@ from anabranch.cli.topic_view import (
 from anabranch.cli.waits import BlockedBy, GroupOnTopic
 from anabranch.client.admin_types import MemberDescription
 from anabranch.client.offsets import one_epoch_each
+from anabranch.command_error import CommandError, UsageError
 from anabranch.ordered_resize.explain import Wait
 
 EXPIRING_WITHIN_MS = 600_000

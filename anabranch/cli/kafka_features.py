@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from anabranch.cli import features
-from anabranch.cli.errors import UsageError
+from anabranch.command_error import UsageError
 
 _METADATA = "--metadata names a version of KRaft's metadata.version, which a cluster with ZooKeeper does not have"
 

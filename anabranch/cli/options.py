@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter, Token
 
-from anabranch.cli.errors import UsageError
+from anabranch.command_error import UsageError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 

@@ -12,11 +12,12 @@ import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
 from anabranch import KafkaError, Producer, RecordHandle, RefusedWithBatchError
-from anabranch.cli.errors import CommandError, UsageError, message_of
+from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
 from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
 from anabranch.cli.record_text import Input, InputError, parse_json, parse_text
+from anabranch.command_error import CommandError, UsageError
 
 MAX_UNCONFIRMED_READS = 64
 """Pieces of input, 64 KiB each, whose records may wait for their acknowledgements at once."""

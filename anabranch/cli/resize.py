@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 
 from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDescription
-from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
 from anabranch.cli.topic_view import (
@@ -22,6 +21,7 @@ from anabranch.cli.topic_view import (
     offsets,
     remaining,
 )
+from anabranch.command_error import CommandError
 from anabranch.ordered_resize.lineage import has_keys, last_merges
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
 from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS

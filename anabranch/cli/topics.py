@@ -19,7 +19,6 @@ from anabranch import (
 )
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
-from anabranch.cli.errors import UsageError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.resize import (
@@ -32,6 +31,7 @@ from anabranch.cli.resize import (
     wait_until_resized,
 )
 from anabranch.cli.topic_view import describe_topics, print_topic
+from anabranch.command_error import UsageError
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY
 from anabranch.zk_schemas.znode import format_id

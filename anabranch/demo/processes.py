@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 
 
 class Worker:

@@ -16,8 +16,8 @@ from typing import Any
 import trio
 
 from anabranch import Admin, NewTopic
-from anabranch.cli.errors import CommandError
 from anabranch.cli.resize_plan import moves
+from anabranch.command_error import CommandError
 from anabranch.demo.events import Event, load_events
 from anabranch.demo.hand_over import Flush, Percentiles, Resize, hand_overs, percentiles
 from anabranch.demo.processes import Worker

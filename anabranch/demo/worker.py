@@ -80,7 +80,7 @@ async def produce(arguments: argparse.Namespace) -> None:
             confirmed += 1
             report(count=confirmed)
 
-        async with Producer(bootstrap_servers=arguments.bootstrap, linger_ms=5) as producer:
+        async with Producer(bootstrap_servers=arguments.bootstrap, linger_ms=20) as producer:
             until = await _next_limit(0)
             pace = Pace(arguments.rate, time.monotonic())
             for event in share_of(arguments.index, arguments.count, arguments.events):

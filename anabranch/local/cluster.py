@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.local.directory import held_directory
 from anabranch.local.plan import (
     HOST,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 
 LOCK_FILE = ".lock"
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 
 
 @contextmanager

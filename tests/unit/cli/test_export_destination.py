@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.export_destination import Destination, FsspecDestination, LocalDestination, open_destination
 from tests.export_world import Cluster, batches
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.broker.log.checkpoint_files import MetaProperties, encode_meta_properties, encode_offsets
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.export_offline import export_offline
 from tests.export_world import TP, Cluster, Replica, batches
 

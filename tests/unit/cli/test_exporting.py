@@ -17,7 +17,7 @@ from anabranch import export_run, exporting, segment_copy
 from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.file_checks import wrong_files
 from anabranch.audit.manifest import EpochStart, Layout, OffsetRange
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.export_destination import LocalDestination
 from tests.export_world import Cluster, batches, offsets
 

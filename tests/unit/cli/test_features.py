@@ -11,8 +11,8 @@ import pytest
 
 from anabranch.cli import feature_changes as plan
 from anabranch.cli import features, kafka_features
-from anabranch.cli.errors import CommandError
 from anabranch.client.admin_types import FeatureMetadata, FeatureUpdate, LevelRange, UpgradeType
+from anabranch.command_error import CommandError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 KNOWN = FeatureMetadata(

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from anabranch.cli.errors import CommandError
+from anabranch.command_error import CommandError
 from anabranch.local.ports import held_port
 
 HOST = "127.0.0.1"
