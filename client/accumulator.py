@@ -315,8 +315,8 @@ class Accumulator:
 
     # ------------------------------------------------------------ ends
 
-    def expire(self, now_ms: float) -> list[ProducerBatch]:
-        """Fail every batch older than ``delivery_timeout_ms`` and return them.
+    def expire(self, now_ms: float, why: Callable[[ProducerBatch], str] = lambda _: "") -> list[ProducerBatch]:
+        """Fail every batch older than ``delivery_timeout_ms`` and return them; ``why`` ends the message.
 
         One that is on the wire stays among the outstanding until its answer comes, so no newer one overtakes it.
         """
@@ -328,7 +328,7 @@ class Accumulator:
                 expired.append(batch)
                 error = KafkaTimeoutError(
                     f"{batch.count} records for {batch.tp} were not acknowledged within "
-                    f"{self.delivery_timeout_ms:.0f} ms ({batch.attempts} attempts)"
+                    f"{self.delivery_timeout_ms:.0f} ms ({batch.attempts} attempts){why(batch)}"
                 )
                 if batch.in_flight:
                     queue.bump_needed = queue.bump_needed or batch.base_sequence != NO_SEQUENCE

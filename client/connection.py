@@ -78,8 +78,9 @@ class Pending:
 class Connection:
     """A connection and the API versions its broker speaks."""
 
-    def __init__(self, stream: Stream, client_id: str | None) -> None:
+    def __init__(self, stream: Stream, client_id: str | None, *, on_answer: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
+        self._on_answer = on_answer
         self._client_id = client_id
         self._frames = ClientConnection()
         self._outgoing: list[Part] = []
@@ -98,6 +99,11 @@ class Connection:
     @property
     def closed(self) -> bool:
         return self._closed is not None
+
+    @property
+    def closed_because(self) -> str | None:
+        """Why it was closed; None while it is not."""
+        return self._closed
 
     @property
     def in_flight(self) -> int:
@@ -151,6 +157,7 @@ class Connection:
         if correlation_id != pending.correlation_id:
             raise ValueError(f"response {correlation_id} where {pending.correlation_id} is next")
         self._pending.popleft()
+        self._on_answer()
         pending.settle(response=response)
 
     def close(self, why: str = "closed") -> None:

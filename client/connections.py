@@ -6,6 +6,7 @@ A broker answers in order, so what may be held back by the broker has a connecti
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +21,13 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.primitives import Message
 from anabranch.runtime.env import Env
 
+_log = logging.getLogger(__name__)
 GENERAL = "general"
 FETCH = "fetch"
 GROUP = "group"
 POSITIONS = "positions"
 
+IDLE = "idle for connections_max_idle_ms"
 _JITTER = 0.2
 
 
@@ -66,6 +69,8 @@ class Connections:
         self._tasks = tasks
         self._slots: dict[tuple[int, str], _Slot] = {}
         self._closed = False
+        self.answered_at = float("-inf")
+        """When a broker last answered anything."""
         self.on_lost: Callable[[int], None] = lambda node_id: None
         """Called with the broker id when a connection ends or cannot be made."""
 
@@ -95,7 +100,9 @@ class Connections:
                 raise ClientClosedError("the client is closed")
             try:
                 slot.connection = await self._open(node)
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, KafkaError):
+                    _log.log(logging.DEBUG if slot.failures else logging.INFO, "%s", error.message)
                 self._failed(slot)
                 raise
             slot.failures = 0
@@ -123,7 +130,7 @@ class Connections:
         except OSError as error:
             self.on_lost(node.id)
             raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {error}") from error
-        connection = Connection(stream, self._settings.client_id)
+        connection = Connection(stream, self._settings.client_id, on_answer=self._on_answer)
         self._tasks.start_soon(self._run, node.id, connection)
         try:
             await connection.negotiate(self._settings.request_timeout_ms / 1000)
@@ -135,7 +142,12 @@ class Connections:
     async def _run(self, node_id: int, connection: Connection) -> None:
         await connection.run()
         if not self._closed:
+            if connection.closed_because != IDLE:
+                _log.info("the connection to %s was lost: %s", connection.peer, connection.closed_because)
             self.on_lost(node_id)
+
+    def _on_answer(self) -> None:
+        self.answered_at = self._env.clock.monotonic()
 
     async def request(
         self,
@@ -173,7 +185,7 @@ class Connections:
         for slot in self._slots.values():
             connection = slot.connection
             if connection is not None and connection.in_flight == 0 and slot.last_used < limit:
-                connection.close("idle for connections_max_idle_ms")
+                connection.close(IDLE)
                 slot.connection = None
 
     def close(self) -> None:

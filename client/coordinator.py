@@ -8,6 +8,7 @@ user's timeout on getmany never loses an answer.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupR
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
+_log = logging.getLogger(__name__)
 _JOIN_MARGIN_MS = 5_000
 """A coordinator answers JoinGroup after up to the rebalance timeout; Kafka waits this much longer."""
 
@@ -269,6 +271,13 @@ class GroupCoordinator:
             try:
                 partitions = await self._join_and_sync()
                 self._joined = _Joined(partitions, self.member.generation_id)
+                _log.info(
+                    "group %s: joined as %s, generation_id=%d partitions=%s",
+                    self.link.group_id,
+                    self.member.member_id,
+                    self.member.generation_id,
+                    ",".join(map(str, sorted(partitions))) or "none",
+                )
                 return
             except KafkaError as error:
                 reaction = self._note_error(error)
@@ -286,6 +295,7 @@ class GroupCoordinator:
     def _note_error(self, error: KafkaError) -> Reaction:
         """Change the member's state as an error demands, and say what to do."""
         reaction = react(error.code)
+        _log.info("group %s: %s, %s", self.link.group_id, error, reaction.name.lower().replace("_", " "))
         if reaction is Reaction.FIND_COORDINATOR:
             self.link.moved()
         elif reaction is Reaction.REJOIN_AS_NEW:
@@ -495,6 +505,7 @@ class GroupCoordinator:
             purpose = GENERAL  # on the other connection the coordinator may hold back the JoinGroup, and all behind it
         self.member.forget()
         if member_id and self._config.group_instance_id is None:
+            _log.info("group %s: %s leaves", self.link.group_id, member_id)
             identity = MemberIdentity(member_id=member_id, group_instance_id=None)
             request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
             with contextlib.suppress(KafkaError):  # then the session timeout says it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import anyio
@@ -17,10 +18,15 @@ from anabranch.client.errors import (
     error_for,
 )
 from anabranch.client.signal import Signal
+from anabranch.client.troubles import Troubles
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
+_log = logging.getLogger(__name__)
+_NO_BROKER = "no broker answers"
+_NAMED_PARTITIONS = 10
+_TOPIC_ABSENT = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
 _TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
@@ -64,6 +70,10 @@ class Metadata:
         self._hurried = Signal()
         self._updated = anyio.Event()
         self._closed = False
+        self._asking_since: float | None = None
+        """Since when no refresh was answered; None when the last one was."""
+        self._changed = Signal()
+        self._troubles = Troubles()
         self._listeners: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------ wants
@@ -127,7 +137,13 @@ class Metadata:
     # ------------------------------------------------------------ refreshing
 
     async def run(self) -> None:
-        """Refresh until the client is closed."""
+        """Refresh until the client is closed; log what lasts."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch)
+            await self._refresh_on_demand()
+            tasks.cancel_scope.cancel()
+
+    async def _refresh_on_demand(self) -> None:
         attempt, first_ms, hurried = 0, self._retry_backoff_ms, False
         while True:
             if attempt == 0:
@@ -172,6 +188,9 @@ class Metadata:
         self._forget_idle_topics()
         names = None if self.all_topics else sorted(self._topics)
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        if self._asking_since is None:
+            self._asking_since = self._env.clock.monotonic()
+            self._changed.set()
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_create)
         response: MetadataResponse = await self._connections.request(self.any_node(), request)
         if not response.brokers:
@@ -179,6 +198,7 @@ class Metadata:
         # Topics wanted since the request left were not asked for: what is known of them stays.
         self.cluster = self.cluster.merge(response, None if names is None else self._topics)
         self.failure = None
+        self._asking_since = None
         if names is not None and not set(self._topics) <= set(names):
             self.request_update()
         self._announce()
@@ -187,8 +207,50 @@ class Metadata:
         oldest = self._env.clock.monotonic() - self._topic_idle_ms / 1000
         self._topics = {name: used for name, used in self._topics.items() if used >= oldest}
 
+    # ------------------------------------------------------------ what lasts
+
+    @property
+    def silence(self) -> str | None:
+        """What is wrong when no broker answers, for an error message; None when one does."""
+        if self._asking_since is None:
+            return None
+        nodes = ", ".join(str(node) for node in self.cluster.nodes.values() or self._bootstrap)
+        return f"{_NO_BROKER} at {nodes}" + ("" if self.failure is None else f" ({self.failure.message})")
+
+    async def _watch(self) -> None:
+        """Log what is wrong for longer than a moment, again while it lasts, and its end."""
+        while True:
+            now = self._env.clock.monotonic()
+            present = self._present_troubles()
+            for subject, lasted_s in self._troubles.end(now, present):
+                _log.warning("after %.0f s it is over: %s", lasted_s, subject)
+            for subject, lasted_s in self._troubles.look(now, present):
+                text = self.silence if subject == _NO_BROKER else subject
+                _log.warning("%s, for %.0f s now", text, lasted_s)
+            wait_s = self._troubles.next_at() - now
+            await self._changed.wait(None if wait_s == float("inf") else max(wait_s, 0.01))
+
+    def _present_troubles(self) -> dict[str, float | None]:
+        """What is wrong, and since when (None: since it is seen)."""
+        found: dict[str, float | None] = {}
+        if self._asking_since is not None:
+            found[_NO_BROKER] = max(self._asking_since, self._connections.answered_at)
+        for name in self._topics:
+            topic = self.cluster.topics.get(name)
+            if topic is None:
+                continue
+            if not topic.partitions and topic.error in _TOPIC_ABSENT:
+                found[f"topic {name} does not exist"] = None
+            elif leaderless := [p.partition for p in topic.partitions.values() if p.leader < 0]:
+                some = ", ".join(map(str, leaderless[:_NAMED_PARTITIONS])) + (
+                    ", ..." if len(leaderless) > _NAMED_PARTITIONS else ""
+                )
+                found[f"topic {name}: no leader for partitions {some}"] = None
+        return found
+
     def _announce(self) -> None:
         self.generation += 1
+        self._changed.set()
         updated, self._updated = self._updated, anyio.Event()
         updated.set()
         for listener in self._listeners:

@@ -57,6 +57,7 @@ class ProducerBatch:
         "created_ms",
         "data",
         "error",
+        "failure",
         "full",
         "in_flight",
         "incarnation",
@@ -90,6 +91,8 @@ class ProducerBatch:
         """The broker said that it does not have the batch: it may take another sequence. Else its fate is unknown."""
         self.lost = False
         """An attempt had no answer that says whether it was written."""
+        self.failure: str | None = None
+        """What came of the last attempt that is to be repeated."""
         self.incarnation = -1
         """That of the partition when the batch was first sent, -1 unknown."""
         self.data: bytes | None = None

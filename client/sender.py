@@ -67,6 +67,7 @@ class Sender:
         self._producer_id: int = NO_PRODUCER_ID
         self._producer_epoch: int = NO_PRODUCER_EPOCH
         self._initialising = False
+        self._init_failure: str | None = None
         self.metrics = ProducerMetrics()
         self.rounds = 0
         """How often it has looked for what is ready."""
@@ -104,7 +105,9 @@ class Sender:
     def _send_ready(self, now_ms: float) -> float:
         """Start a request to every broker that can take one; returns the milliseconds until time changes anything."""
         accumulator = self._accumulator
-        if accumulator.expire(now_ms):
+        if expired := accumulator.expire(now_ms, self._why_late):
+            for batch in expired:
+                _log.warning("%s", batch.error.message if batch.error is not None else batch.tp)
             self.on_progress()
         for topic in accumulator.topics.values():
             if topic.held:
@@ -133,6 +136,20 @@ class Sender:
         for node_id, queues in ready.items():
             self._send_to(node_id, queues, now_ms)
         return max(wait_ms, _SHORTEST_WAIT_MS)
+
+    def _why_late(self, batch: ProducerBatch) -> str:
+        """Why a batch is not acknowledged yet, as the end of an error message."""
+        if (silence := self._metadata.silence) is not None:
+            return f": {silence}"
+        if self._metadata.cluster.leader(batch.tp) < 0:
+            return ": the partition has no leader"
+        if batch.in_flight:
+            return ": the broker has not answered"
+        if batch.failure is not None:
+            return f": {batch.failure}"
+        if self._accumulator.idempotent and self._producer_id == NO_PRODUCER_ID:
+            return f": no producer id yet ({self._init_failure or 'not answered'})"
+        return ": they waited in the buffer"
 
     def _has_producer_id(self, queue: PartitionQueue) -> bool:
         """Whether batches of ``queue`` may take sequences; starts a new id or epoch where one is needed."""
@@ -312,6 +329,7 @@ class Sender:
             self._layout_refused(batch, now_ms)
             return
         batch.lost = batch.lost or may_have_written(code)
+        batch.failure = f"{code.name}: {message or code.message}"
         config = self._config
         retry_at_ms = now_ms + backoff_ms(
             batch.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random()
@@ -369,6 +387,7 @@ class Sender:
                     self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
                     return
                 except KafkaError as error:
+                    self._init_failure = f"{error.code.name}: {error.message}"
                     if not error.code.retriable:
                         self._accumulator.abort(error)
                         self.on_progress()

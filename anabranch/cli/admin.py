@@ -8,6 +8,7 @@ from typing import TypeVar
 import anyio
 
 from anabranch import Admin
+from anabranch.cli.logs import show_warnings
 from anabranch.cli.options import pairs_of
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> 
         ) as admin:
             return await work(admin)
 
+    show_warnings()
     return anyio.run(run)
 
 

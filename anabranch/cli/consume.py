@@ -10,6 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from anabranch import Consumer, TopicPartition
+from anabranch.cli.logs import show_warnings
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, Settings, client_settings
 from anabranch.cli.record_text import TextFormat, to_json
 from anabranch.command_error import CommandError
@@ -86,6 +87,7 @@ def consume(
             await _choose(consumer, topics, group, partition, offset)
             await _print(consumer, show, max_messages, timeout_ms)
 
+    show_warnings()
     anyio.run(run)
     return 0
 

@@ -24,6 +24,7 @@ class Brokers:
     def __init__(self, answer: MetadataResponse) -> None:
         self.answer = answer
         self.asked_at: list[float] = []
+        self.answered_at = float("-inf")
 
     def load(self, _node: Any) -> tuple[int, int]:
         return (0, 0)

@@ -1,0 +1,143 @@
+"""What the clients log when brokers are away: outages, lost connections, absent topics, late records, joins."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, Producer, TopicPartition
+from anabranch.client.metadata import Metadata
+from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from anabranch.runtime.real_anyio import client_env
+from tests.unit.client.fake_broker import FakeBroker, Fault
+
+pytestmark = pytest.mark.trio
+
+BROKER = MetadataResponseBroker(node_id=1, host="h", port=1)
+
+
+class Brokers:
+    """Refuses connections until ``answer`` is set; or does not answer at all."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.answer: MetadataResponse | None = None
+        self.silent = silent
+        self.answered_at = float("-inf")
+
+    def load(self, _node: Any) -> tuple[int, int]:
+        return (0, 0)
+
+    async def request(self, _node: Any, _body: Any) -> MetadataResponse:
+        await trio.lowlevel.checkpoint()
+        if self.silent:
+            await trio.sleep_forever()
+        if self.answer is None:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "no connection to h:1: refused")
+        return self.answer
+
+
+@asynccontextmanager
+async def metadata_of(brokers: Brokers) -> AsyncIterator[Metadata]:
+    any_brokers: Any = brokers
+    metadata = Metadata(
+        client_env(),
+        any_brokers,
+        [("h", 1)],
+        max_age_ms=300_000,
+        layout_backoff_ms=5,
+        retry_backoff_ms=100,
+        retry_backoff_max_ms=1_000,
+        allow_auto_create=False,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(metadata.run)
+        metadata.want("t")
+        yield metadata
+        nursery.cancel_scope.cancel()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert all(record.name.startswith("anabranch.client.") for record in caplog.records)
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+async def test_an_outage_is_logged_within_two_seconds_again_and_at_its_end(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = Brokers()
+    async with metadata_of(brokers):
+        await trio.sleep(2)  # virtual time: autojump_clock
+        assert warnings(caplog) == ["no broker answers at h:1 (no connection to h:1: refused), for 1 s now"]
+        await trio.sleep(10)  # virtual time: autojump_clock
+        assert warnings(caplog)[1:] == ["no broker answers at h:1 (no connection to h:1: refused), for 10 s now"]
+        brokers.answer = MetadataResponse(brokers=[BROKER])
+        await trio.sleep(5)  # virtual time: autojump_clock
+        (end,) = warnings(caplog)[2:]
+    assert end.startswith(("after 12 s it is over: no broker answers", "after 13 s it is over: no broker answers"))
+
+
+async def test_a_broker_that_takes_requests_and_is_silent_is_an_outage_too(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with metadata_of(Brokers(silent=True)):
+        await trio.sleep(2)  # virtual time: autojump_clock
+        assert warnings(caplog) == ["no broker answers at h:1, for 1 s now"]
+
+
+async def test_while_others_answer_one_silent_broker_is_no_outage(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = Brokers(silent=True)
+    async with metadata_of(brokers):
+        for _ in range(50):
+            brokers.answered_at = trio.current_time()
+            await trio.sleep(0.1)  # virtual time: autojump_clock
+        assert warnings(caplog) == []
+
+
+async def test_a_topic_that_does_not_exist_is_logged(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = Brokers()
+    absent = MetadataResponseTopic(name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    brokers.answer = MetadataResponse(brokers=[BROKER], topics=[absent])
+    async with metadata_of(brokers):
+        await trio.sleep(0.5)  # virtual time: autojump_clock
+        assert warnings(caplog) == []
+        await trio.sleep(2)  # virtual time: autojump_clock
+        assert warnings(caplog) == ["topic t does not exist, for 1 s now"]
+
+
+async def test_a_late_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    broker = FakeBroker({"t": 1})
+    async with broker.running():
+        settings: Any = {"request_timeout_ms": 200, "delivery_timeout_ms": 300, "linger_ms": 0}
+        async with Producer(bootstrap_servers=broker.address, **settings) as producer:
+            await producer.send_and_wait("t", b"x")
+            broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
+            with pytest.raises(KafkaTimeoutError, match=r"within 300 ms \(\d+ attempts\): NOT_ENOUGH_REPLICAS"):
+                await producer.send_and_wait("t", b"x")
+    assert any("were not acknowledged within 300 ms" in text for text in warnings(caplog))
+
+
+async def test_a_lost_connection_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "anabranch.client")
+    broker = FakeBroker({"t": 1})
+    async with broker.running():
+        producer = Producer(bootstrap_servers=broker.address)
+        async with producer:
+            await producer.send_and_wait("t", b"x")
+            connections = producer._connections
+            for slot in connections._slots.values():
+                if slot.connection is not None:
+                    slot.connection._stream.close()
+            with trio.fail_after(10):
+                while not any("was lost: " in record.getMessage() for record in caplog.records):
+                    await trio.sleep(0.001)  # polls: the log

@@ -1,0 +1,44 @@
+"""What is reported of something that lasts, and when."""
+
+from __future__ import annotations
+
+from anabranch.client.troubles import FIRST_S, Report, Troubles
+
+
+def test_what_lasts_is_reported_soon_and_again() -> None:
+    troubles = Troubles()
+    reported = [now for now in range(95) if troubles.look(float(now), {"a": 0.0})]
+    assert reported == [1, 10, 30, 60, 90]
+    assert FIRST_S < 2
+
+
+def test_the_next_look_is_when_a_report_is_due() -> None:
+    troubles = Troubles()
+    assert troubles.next_at() == float("inf")
+    assert troubles.look(5.0, {"a": None}) == []
+    assert troubles.next_at() == 6.0
+    assert troubles.look(6.0, {"a": None}) == [Report("a", 1.0)]
+    assert troubles.next_at() == 15.0
+
+
+def test_after_a_late_look_nothing_is_reported_twice() -> None:
+    troubles = Troubles()
+    assert troubles.look(40.0, {"a": 0.0}) == [Report("a", 40.0)]
+    assert troubles.look(40.0, {"a": 0.0}) == []
+    assert troubles.next_at() == 60.0
+
+
+def test_an_end_is_reported_of_what_was_reported() -> None:
+    troubles = Troubles()
+    troubles.look(0.0, {"short": None, "long": None})
+    assert troubles.end(0.5, ["long"]) == []
+    troubles.look(2.0, {"long": None})
+    assert troubles.end(3.0, []) == [Report("long", 3.0)]
+    assert troubles.end(4.0, []) == []
+    assert troubles.look(5.0, {"long": None}) == []  # it begins anew
+
+
+def test_an_answer_moves_the_beginning() -> None:
+    troubles = Troubles()
+    troubles.look(0.0, {"a": 0.0})
+    assert troubles.look(1.5, {"a": 1.2}) == []
