@@ -1,1 +1,1 @@
-"""One file per API family: request in, response or Deferred out."""
+"""One file for each API, named after it: request in, response or Deferred out. Versions: ``protocol/messages``."""

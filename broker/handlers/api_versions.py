@@ -1,4 +1,4 @@
-"""ApiVersions (18), versions 0-3: what this broker serves.
+"""ApiVersions (18): what this broker serves.
 
 The table of ``dispatch`` is the answer. An unknown version gets a version 0 answer with UNSUPPORTED_VERSION and the
 range of this API alone (KIP-511). Version 3 brings the features (KIP-584): what this broker supports, and what is

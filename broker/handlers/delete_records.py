@@ -1,4 +1,4 @@
-"""DeleteRecords (21), versions 0-2: raise a partition's log start; -1 means up to the high watermark.
+"""DeleteRecords (21): raise a partition's log start; -1 means up to the high watermark.
 
 In a compacted topic only a partition that is marked for deletion loses records, with
 ``delete.latest.values.when.drained`` (KIP-253). A request that drains such a partition names its leader epoch

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32), versions 1-4: configs of topics (resource type 2) and brokers (4), with where each comes from.
+"""DescribeConfigs (32): configs of topics (resource type 2) and brokers (4), with where each comes from.
 
 Topic overrides are read from their znode, so any broker answers for any topic. A broker answers for itself and, with an
 empty name, for the default of all brokers; what is asked of another broker is INVALID_REQUEST, as in Kafka.

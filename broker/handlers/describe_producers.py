@@ -1,4 +1,4 @@
-"""DescribeProducers (61), version 0: the producers a partition keeps state of (KIP-664).
+"""DescribeProducers (61): the producers a partition keeps state of (KIP-664).
 
 A follower asks ``without_records`` and gets a snapshot of the producers all of whose records were deleted.
 """

@@ -1,4 +1,4 @@
-"""Fetch (1), versions 4-12: read record batches, waiting for ``min_bytes`` up to ``max_wait_ms``.
+"""Fetch (1): read record batches, waiting for ``min_bytes`` up to ``max_wait_ms``.
 
 Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are
 file ranges, sent without being read here. A consumer sees up to the high watermark, with read_committed up to the last

@@ -1,4 +1,4 @@
-"""FindCoordinator (10), versions 0-4: the broker that coordinates a group.
+"""FindCoordinator (10): the broker that coordinates a group.
 
 It is the leader of the group's partition of ``__consumer_offsets``, which the first such request creates. Until that
 partition has a leader: COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordinators (key type 1).

@@ -1,4 +1,4 @@
-"""InitProducerId (22), versions 0-4: a producer id for an idempotent producer.
+"""InitProducerId (22): a producer id for an idempotent producer.
 
 Always a new id with epoch 0, also for a producer that names the one it has: without a transactional id nothing is to be
 fenced (KIP-360). Skipped: transactional ids.

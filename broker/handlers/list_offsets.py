@@ -1,4 +1,4 @@
-"""ListOffsets (2), versions 1-7: the offset for a timestamp.
+"""ListOffsets (2): the offset for a timestamp.
 
 -1 is the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version 7, KIP-734)
 the record with the largest timestamp. A timestamp that no record reaches gives offset -1. While the watermark of a new

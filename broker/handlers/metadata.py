@@ -1,4 +1,4 @@
-"""Metadata (3), versions 0-11: brokers, topics, leaders, as this broker knows them.
+"""Metadata (3): brokers, topics, leaders, as this broker knows them.
 
 A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
 is LEADER_NOT_AVAILABLE until it has leaders. A broker that was told nothing yet answers when it has been: librdkafka

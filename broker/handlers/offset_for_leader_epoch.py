@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended (KIP-101, KIP-279, KIP-320).
+"""OffsetForLeaderEpoch (23): where a leader epoch ended (KIP-101, KIP-279, KIP-320).
 
 Consumers of a resized topic let records through by where the epochs of earlier layouts ended (KIP-253). Of these they
 are told OFFSET_NOT_AVAILABLE as long as a replica in sync may have more, from when it led itself, and may lead again.

@@ -1,4 +1,4 @@
-"""Produce (0), versions 0-9: append record batches.
+"""Produce (0): append record batches.
 
 acks 0, 1 and all; with ``log.flush=ack`` an answer waits for the disk. Versions 0-2 are advertised for librdkafka 2.0
 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from anabranch.broker import large_requests, metadata_cache
-from anabranch.broker.handlers import controller_requests, fetch, log_dirs, metadata
+from anabranch.broker.handlers import alter_replica_log_dirs, describe_log_dirs, fetch, metadata, update_metadata
 from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.large_requests import NAMED
 from anabranch.broker.log.slices import TimeSlice
@@ -54,7 +54,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in list(NAMED):
         monkeypatch.setitem(NAMED, key, NAMED[key]._replace(at_once=FEW))
     monkeypatch.setattr(fetch, "READ_AT_ONCE", FEW)
-    for module in (metadata, metadata_cache, controller_requests, log_dirs):
+    for module in (metadata, metadata_cache, update_metadata, describe_log_dirs):
         monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "STEPS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 128)
@@ -227,7 +227,7 @@ async def test_metadata_of_many_partitions_is_gathered_in_slices(
 async def test_replicas_are_moved_between_log_dirs_and_looked_for_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
-    move = log_dirs._move
+    move = alter_replica_log_dirs._move
 
     def counted(*arguments: Any) -> Any:
         probe.step()
@@ -235,7 +235,7 @@ async def test_replicas_are_moved_between_log_dirs_and_looked_for_in_slices(
 
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", MANY)
-        monkeypatch.setattr(log_dirs, "_move", counted)
+        monkeypatch.setattr(alter_replica_log_dirs, "_move", counted)
         topics = [AlterReplicaLogDirTopic(name="t", partitions=list(range(MANY)))]
         answer = await broker.request(AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/x", topics=topics)]))
         found = [(result.partition_index, result.error_code) for result in answer.results[0].partitions]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.handlers import controller_requests
+from anabranch.broker.handlers import leader_and_isr, stop_replica, update_metadata
 from anabranch.broker.replication import replica_manager
 from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
 from anabranch.protocol.errors import ErrorCode
@@ -81,7 +81,8 @@ def strays_are_not_retired(patch: Patch) -> None:
 
 
 def earlier_controllers_and_registrations_are_obeyed(patch: Patch) -> None:
-    patch.setattr(controller_requests, "_refusal", lambda *_: ErrorCode.NONE)
+    for module in (leader_and_isr, stop_replica, update_metadata):
+        patch.setattr(module, "refusal_of", lambda *_: ErrorCode.NONE)
     patch.setattr(ReplicaManager, "check_term", lambda *_: True)
 
 

@@ -1,4 +1,4 @@
-"""PartitionLeaderEpochsForPartitions (25301), versions 0-1: which partitions had a partition's keys before, and up to
+"""PartitionLeaderEpochsForPartitions (25301): which partitions had a partition's keys before, and up to
 which of their leader epochs (KIP-253).
 
 Any broker answers, from ZooKeeper. LEADER_NOT_AVAILABLE (5) where it knows less than the client asks for; in version 0

@@ -1,10 +1,6 @@
-"""DescribeLogDirs (35), versions 1-2: every log dir with the sizes of its replicas; those on their way into it too.
+"""DescribeLogDirs (35): every log dir with the sizes of its replicas; those on their way into it too.
 
 Of partitions led here version 2 says what retention by time leaves there for a group (tag 10272).
-
-AlterReplicaLogDirs (34), versions 1-2 (KIP-113): move replicas between the log dirs of this broker. One that is not
-here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was asked for. A partition that the cluster does
-not have is answered UNKNOWN_TOPIC_OR_PARTITION: what is remembered stays within the cluster's size.
 """
 
 from __future__ import annotations
@@ -15,13 +11,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.request_context import Answer, RequestContext
-from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.alter_replica_log_dirs import (
-    AlterReplicaLogDirPartitionResult,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirTopicResult,
-)
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.describe_log_dirs import (
     DescribeLogDirsHeldRecords,
     DescribeLogDirsPartition,
@@ -40,7 +30,7 @@ PARTITIONS_AT_ONCE = 256
 """Replicas that are looked at in one step."""
 
 
-def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> Answer:
+def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Answer:
     work = _described(ctx, request)
     return ctx.node.later(
         lambda: in_slices(work, TimeSlice(ctx.node.env.clock)), lambda _error: DescribeLogDirsResponse(results=[])
@@ -95,35 +85,3 @@ def _future(future: FutureReplica) -> DescribeLogDirsPartition:
         offset_lag=future.offset_lag,
         is_future_key=True,
     )
-
-
-def alter_replica_log_dirs(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> Answer:
-    work = _altered(ctx, request)
-    return ctx.node.later(
-        lambda: in_slices(work, TimeSlice(ctx.node.env.clock)), lambda _error: AlterReplicaLogDirsResponse(results=[])
-    )
-
-
-def _altered(
-    ctx: RequestContext, request: AlterReplicaLogDirsRequest
-) -> Generator[None, None, AlterReplicaLogDirsResponse]:
-    """One step for each partition."""
-    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-    for directory in request.dirs:
-        for topic in directory.topics:
-            for index in topic.partitions:
-                code = _move(ctx, TopicPartition(topic.name, index), directory.path)
-                result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
-                results.setdefault(topic.name, []).append(result)
-                yield
-    return AlterReplicaLogDirsResponse(
-        results=[AlterReplicaLogDirTopicResult(topic_name=name, partitions=found) for name, found in results.items()]
-    )
-
-
-def _move(ctx: RequestContext, partition: TopicPartition, path: str) -> ErrorCode:
-    try:
-        ctx.node.logs.moves.request(partition, path, exists=ctx.node.metadata.contains(*partition))
-    except KafkaError as error:
-        return error.code
-    return ErrorCode.NONE

@@ -1,0 +1,52 @@
+"""AlterReplicaLogDirs (34): move replicas between the log dirs of this broker (KIP-113).
+
+One that is not here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was asked for. A partition that
+the cluster does not have is answered UNKNOWN_TOPIC_OR_PARTITION: what is remembered stays within the cluster's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from anabranch.broker.log.slices import TimeSlice, in_slices
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from anabranch.protocol.types import TopicPartition
+
+
+def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> Answer:
+    work = _altered(ctx, request)
+    return ctx.node.later(
+        lambda: in_slices(work, TimeSlice(ctx.node.env.clock)), lambda _error: AlterReplicaLogDirsResponse(results=[])
+    )
+
+
+def _altered(
+    ctx: RequestContext, request: AlterReplicaLogDirsRequest
+) -> Generator[None, None, AlterReplicaLogDirsResponse]:
+    """One step for each partition."""
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = _move(ctx, TopicPartition(topic.name, index), directory.path)
+                result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                results.setdefault(topic.name, []).append(result)
+                yield
+    return AlterReplicaLogDirsResponse(
+        results=[AlterReplicaLogDirTopicResult(topic_name=name, partitions=found) for name, found in results.items()]
+    )
+
+
+def _move(ctx: RequestContext, partition: TopicPartition, path: str) -> ErrorCode:
+    try:
+        ctx.node.logs.moves.request(partition, path, exists=ctx.node.metadata.contains(*partition))
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE

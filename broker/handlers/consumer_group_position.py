@@ -1,0 +1,10 @@
+"""ConsumerGroupPosition (25300): how far the members of a group are (KIP-253). ``broker/coordinator`` decides."""
+
+from __future__ import annotations
+
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+
+
+def handle(ctx: RequestContext, request: ConsumerGroupPositionRequest) -> Answer:
+    return ctx.node.groups.consumer_group_position(ctx, request)

@@ -1,0 +1,10 @@
+"""Heartbeat (12): a member lives, and learns of a rebalance. ``broker/coordinator`` decides."""
+
+from __future__ import annotations
+
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest
+
+
+def handle(ctx: RequestContext, request: HeartbeatRequest) -> Answer:
+    return ctx.node.groups.heartbeat(ctx, request)

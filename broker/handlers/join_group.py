@@ -1,0 +1,10 @@
+"""JoinGroup (11): become a member of a group, or of its next generation. ``broker/coordinator`` decides."""
+
+from __future__ import annotations
+
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.generated.join_group import JoinGroupRequest
+
+
+def handle(ctx: RequestContext, request: JoinGroupRequest) -> Answer:
+    return ctx.node.groups.join_group(ctx, request)

@@ -1,0 +1,83 @@
+"""LeaderAndIsr (4): the controller says which replicas this broker has, and who leads them.
+
+Which controller is heard: ``broker/controller_orders.py``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from anabranch.broker.controller_orders import refusal_of
+from anabranch.broker.log.producer_rebuild import catch_up
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.replication.replica_manager import Term
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from anabranch.protocol.types import TopicPartition
+
+_FULL = 2
+"""The type of a request that names every replica the broker is to have."""
+
+
+def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
+    node = ctx.node
+
+    async def apply() -> LeaderAndIsrResponse:
+        await node.registered.wait()
+        async with node.state_change_lock:
+            for topic in request.topic_states:
+                layout_version = max((state.layout_version for state in topic.partition_states), default=-1)
+                await node.dynamic.load_topic(topic.topic_name, topic.topic_id, layout_version)
+            code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            if code is ErrorCode.NONE and not node.replicas.check_term(_term(request)):
+                code = ErrorCode.STALE_CONTROLLER_EPOCH
+            if code is not ErrorCode.NONE:
+                return LeaderAndIsrResponse(error_code=code)
+            node.leader_addresses.update((live.broker_id, (live.host_name, live.port)) for live in request.live_leaders)
+            return LeaderAndIsrResponse(topics=await _apply(ctx, request))
+
+    return node.later(apply, lambda error: LeaderAndIsrResponse(error_code=error.code))
+
+
+def _term(request: LeaderAndIsrRequest) -> Term:
+    return Term(request.controller_epoch, request.broker_epoch, request.image_number)
+
+
+async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndIsrTopicError]:
+    """Partition by partition, with a pause where it takes long: a resize gives every partition a new epoch."""
+    topics = []
+    work = TimeSlice(ctx.node.env.clock)
+    term = _term(request)
+    refusal = ErrorCode.NONE
+    if request.type == _FULL:
+        named = (
+            TopicPartition(topic.topic_name, state.partition_index)
+            for topic in request.topic_states
+            for state in topic.partition_states
+        )
+        ctx.node.replicas.retire_strays(named, term)
+    for topic in request.topic_states:
+        errors = []
+        for state in topic.partition_states:
+            if refusal is ErrorCode.NONE and work.due():
+                await work.pause()
+                # A newer controller may have spoken meanwhile, or this broker may be registered anew.
+                refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            key = TopicPartition(topic.topic_name, state.partition_index)
+            log = ctx.node.logs.get(key)
+            if log is not None and log.rebuild is not None and state.leader == ctx.node.config.broker_id:
+                with suppress(KafkaError):  # what takes the role says so
+                    await catch_up(log)  # a leader has to know its producers
+                refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)
+            if code is ErrorCode.NONE:
+                ctx.node.replicas.note_term(key, term)
+            errors.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code))
+        topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
+    return topics

@@ -1,0 +1,10 @@
+"""LeaveGroup (13): members go without waiting for their session to end. ``broker/coordinator`` decides."""
+
+from __future__ import annotations
+
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest
+
+
+def handle(ctx: RequestContext, request: LeaveGroupRequest) -> Answer:
+    return ctx.node.groups.leave_group(ctx, request)

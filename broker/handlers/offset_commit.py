@@ -1,0 +1,10 @@
+"""OffsetCommit (8): a group's offsets are written down. ``broker/coordinator`` decides."""
+
+from __future__ import annotations
+
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
+
+
+def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Answer:
+    return ctx.node.groups.offset_commit(ctx, request)

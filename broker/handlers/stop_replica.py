@@ -1,0 +1,69 @@
+"""StopReplica (5): the controller takes replicas away, with the leader epoch that it means (KIP-570).
+
+Which controller is heard: ``broker/controller_orders.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from anabranch.broker.controller_orders import refusal_of
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.replication.replica_manager import Stopped
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+
+
+def handle(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
+    node = ctx.node
+
+    async def stop() -> StopReplicaResponse:
+        await node.registered.wait()
+        async with node.state_change_lock:
+            code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            if code is not ErrorCode.NONE:
+                return StopReplicaResponse(error_code=code)
+            return StopReplicaResponse(partition_errors=await _stop(ctx, request))
+
+    return node.later(stop, lambda error: StopReplicaResponse(error_code=error.code))
+
+
+async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopReplicaPartitionError]:
+    """Partition by partition, each with its own error; with a pause where it takes long, as when a topic is deleted."""
+    errors = []
+    work = TimeSlice(ctx.node.env.clock)
+    refusal = ErrorCode.NONE
+    for topic, state in _to_stop(request):
+        if refusal is ErrorCode.NONE and work.due():
+            await work.pause()
+            refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+        stopped = ctx.node.replicas.stop(topic, state) if refusal is ErrorCode.NONE else Stopped(refusal)
+        errors.append(
+            StopReplicaPartitionError(
+                topic_name=topic,
+                partition_index=state.partition_index,
+                error_code=stopped.error_code,
+                log_end_offset=stopped.log_end_offset,
+            )
+        )
+    return errors
+
+
+def _to_stop(request: StopReplicaRequest) -> Iterator[tuple[str, StopReplicaPartitionState]]:
+    """What a request of any version asks for, as version 3 has it.
+
+    Before version 3 no leader epoch is named, which is -1, and one flag counts for every partition (KIP-570).
+    """
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield topic.topic_name, state
+    older = [(partition.topic_name, partition.partition_index) for partition in request.ungrouped_partitions]
+    older += [(named.name, index) for named in request.topics for index in named.partition_indexes]
+    for name, index in older:
+        yield name, StopReplicaPartitionState(partition_index=index, delete_partition=request.delete_partitions)

@@ -1,0 +1,68 @@
+"""UpdateMetadata (6): the controller says what there is in the cluster.
+
+Which controller is heard: ``broker/controller_orders.py``. The answer has what the controller asks leaders for: the
+stock producers of its topics, and bytes appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from anabranch.broker import appended_bytes
+from anabranch.broker.controller_orders import refusal_of
+from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
+from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+
+
+def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
+    node = ctx.node
+    partitions = sum(len(topic.partition_states) for topic in request.topic_states)
+    if node.registered.is_set() and partitions <= PARTITIONS_AT_ONCE:
+        return at_once(_update_metadata(ctx, request))
+
+    async def update() -> UpdateMetadataResponse:
+        await node.registered.wait()
+        async with node.metadata_lock:
+            return await in_slices(_update_metadata(ctx, request), TimeSlice(node.env.clock))
+
+    return node.later(update, lambda error: UpdateMetadataResponse(error_code=error.code))
+
+
+def _update_metadata(
+    ctx: RequestContext, request: UpdateMetadataRequest
+) -> Generator[None, None, UpdateMetadataResponse]:
+    """In steps. It ends early when a newer controller has spoken meanwhile, which tells everything anew."""
+    removed: dict[TopicPartition, int] = {}
+    code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+    if code is ErrorCode.NONE:
+        for _ in ctx.node.metadata.update_in_steps(request, removed):
+            yield
+            code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            if code is not ErrorCode.NONE:
+                break
+    if removed:
+        ctx.node.dynamic.forget_topics(key.topic for key in removed)
+        ctx.node.groups.on_partitions_deleted(
+            {
+                key: incarnation
+                for key, incarnation in removed.items()
+                if key.topic != OFFSETS_TOPIC and not ctx.node.metadata.goes_on(*key)
+            }
+        )
+    if code is not ErrorCode.NONE:
+        return UpdateMetadataResponse(error_code=code)
+    if created := ctx.node.metadata.take_created():
+        ctx.node.groups.on_partitions_created(created)
+    ctx.node.retention_holds.take_over(request.topic_states)
+    ctx.node.replicas.brokers_changed()
+    ctx.node.metadata_was_updated()
+    named = [topic.topic_name for topic in request.topic_states]
+    return UpdateMetadataResponse(
+        stock_producers=ctx.node.stock_producers.report(named, ctx.node.metadata.topics),
+        appended_bytes=appended_bytes.report(ctx.node.metrics.appended_bytes, request.topic_states),
+    )
