@@ -18,7 +18,7 @@ from anabranch.broker.config import BrokerConfig, gather
 from anabranch.broker.log.log_manager import LogDirError
 from anabranch.broker.process import run
 from anabranch.broker.registration import DuplicateBrokerError
-from anabranch.runtime import garbage_collection
+from anabranch.runtime import garbage_collection, log_setup
 from anabranch.runtime.descriptor_limit import raise_descriptor_limit
 from anabranch.runtime.env import ZkError
 from anabranch.runtime.log_output import STDERR, LogOutput
@@ -37,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="a properties file with Kafka's keys")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
     parser.add_argument("--strict", action="store_true", help="do not start with keys that have no effect")
+    log_setup.add_arguments(parser)
     arguments = parser.parse_args(argv)
+    arguments.set += log_setup.settings(arguments)
     output = LogOutput(STDERR)
     try:
         return _run_with(arguments, output)
@@ -46,15 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.ExceptionRenderer(),
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, output)),
-    )
+    log_setup.begin(cast(TextIO, output))
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None
         given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
@@ -65,11 +59,14 @@ def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
     except (ConfigError, OSError) as error:
         print(f"broker: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_CONFIG
+    log_setup.begin(cast(TextIO, output), config.values["logging.levels"], config.values["logging.format"])
     for warning in warnings:
-        structlog.get_logger(__name__).warning("config.ignored", detail=warning)
+        structlog.get_logger("anabranch.broker").warning("config.ignored", detail=warning)
     garbage_collection.OF_THIS_PROCESS.begin()
     limit = raise_descriptor_limit()
-    structlog.get_logger(__name__).info("process.descriptors", was=limit.before, hard=limit.hard, allows=limit.allows)
+    structlog.get_logger("anabranch.broker").info(
+        "process.descriptors", was=limit.before, hard=limit.hard, allows=limit.allows
+    )
     return trio.run(_main, config)
 
 

@@ -16,7 +16,7 @@ import trio
 
 from anabranch.controller.config import ControllerConfig, gather
 from anabranch.controller.process import run
-from anabranch.runtime import garbage_collection
+from anabranch.runtime import garbage_collection, log_setup
 from anabranch.runtime.descriptor_limit import raise_descriptor_limit
 from anabranch.runtime.env import ZkError
 from anabranch.runtime.log_output import STDERR, LogOutput
@@ -27,7 +27,7 @@ from anabranch.zk_schemas.features import IncompatibleFeaturesError
 from anabranch.zk_schemas.static_keys import for_controller
 
 EXIT_BAD_CONFIG = 2
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("anabranch.controller")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="a properties file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
     parser.add_argument("--strict", action="store_true", help="do not start with keys that have no effect")
+    log_setup.add_arguments(parser)
     arguments = parser.parse_args(argv)
+    arguments.set += log_setup.settings(arguments)
     output = LogOutput(STDERR)
     try:
         return _run_with(arguments, output)
@@ -46,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
     stream = cast(TextIO, output)
-    logging.basicConfig(level=logging.INFO, stream=stream, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    log_setup.begin(stream)
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None
         given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
@@ -58,6 +59,7 @@ def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
     except (ConfigError, OSError) as error:
         print(f"controller: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_CONFIG
+    log_setup.begin(stream, config.logging_levels, config.logging_format)
     for warning in warnings:
         _log.warning("config: %s", warning)
     garbage_collection.OF_THIS_PROCESS.begin()

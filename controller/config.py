@@ -69,6 +69,8 @@ class ControllerConfig:
     metrics_max_topics: int = 1000
     metrics_max_partitions: int = 1000
     health_loop_lag_ms: int = 2_000
+    logging_levels: tuple[str, ...] = ("INFO",)
+    logging_format: str = "console"
     supported_features: Mapping[str, VersionRange] = field(default_factory=lambda: SUPPORTED)
 
     @classmethod
@@ -109,6 +111,8 @@ class ControllerConfig:
             metrics_max_topics=values["metrics.max.topics"],
             metrics_max_partitions=values["metrics.max.partitions"],
             health_loop_lag_ms=values["health.loop.lag.ms"],
+            logging_levels=tuple(values["logging.levels"]),
+            logging_format=values["logging.format"],
             supported_features=supported_by(values["supported.features"]),
         )
 

@@ -42,6 +42,7 @@ _TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
 _FORMAT_VERSION = Matches(r"\d+\.\d+(\.\d+){0,2}(-IV\d+)?", "a Kafka version like 3.0-IV1")
 _ADDRESS = Matches(r".*:\d{1,5}", "host:port")
 _REPLICAS = Matches(r"\*|\d+:\d+", "* or partition:broker")
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 _RATIO = Between(0, 1)
 _MIN_SEGMENT_BYTES = 14
 _POSITIVE = Between(1)
@@ -394,6 +395,16 @@ _NETWORK_KEYS = [
         _POSITIVE,
         doc="a process whose event loop was held up for longer within the last minute is not ready",
     ),
+    ConfigKey(
+        "logging.levels",
+        _LIST,
+        ["INFO"],
+        Matches(
+            rf"(?i:([\w.]+\s*=\s*)?({'|'.join(LOG_LEVELS)}))", f"LEVEL or LOGGER=LEVEL with {', '.join(LOG_LEVELS)}"
+        ),
+        doc="LEVEL for all loggers, LOGGER=LEVEL for one and those below it, such as anabranch.broker=DEBUG",
+    ),
+    ConfigKey("logging.format", _STRING, "console", OneOf(("console", "json")), doc="how a line of the log is written"),
     ConfigKey(
         "supported.features",
         _LIST,

@@ -24,6 +24,8 @@ SHARED_KEYS = (
     "metrics.max.topics",
     "metrics.max.partitions",
     "health.loop.lag.ms",
+    "logging.levels",
+    "logging.format",
     "supported.features",
 )
 """Keys of brokers that a controller takes too. Each process goes by its own file."""

@@ -20,6 +20,7 @@ from anabranch.zk_schemas.config_def import (
 )
 
 Strict = Annotated[bool, Parameter(negative=())]
+LogLevels = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)]
 
 ZOOKEEPER_CONFIGS = ConfigDef(
     "zookeeper",
@@ -53,7 +54,14 @@ def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     return 0
 
 
-def broker(*, config: Path | None = None, set_: Settings = None, strict: Strict = False) -> int:
+def broker(
+    *,
+    config: Path | None = None,
+    set_: Settings = None,
+    strict: Strict = False,
+    log_level: LogLevels = None,
+    log_format: Literal["console", "json"] | None = None,
+) -> int:
     """Run a broker until SIGTERM or Ctrl-C.
 
     Parameters
@@ -64,14 +72,25 @@ def broker(*, config: Path | None = None, set_: Settings = None, strict: Strict 
         key=value, wins over the file and the environment.
     strict
         Do not start with keys that have no effect; without it each is a warning.
+    log_level
+        LEVEL, or LOGGER=LEVEL for one logger and those below it (anabranch.broker=DEBUG); may be given many times.
+    log_format
+        How a line of the log is written.
     """
     end_on_sigterm()
     from anabranch.broker.__main__ import main
 
-    return main(_arguments(config, set_, strict))
+    return main([*_arguments(config, set_, strict), *_log_arguments(log_level, log_format)])
 
 
-def controller(*, config: Path | None = None, set_: Settings = None, strict: Strict = False) -> int:
+def controller(
+    *,
+    config: Path | None = None,
+    set_: Settings = None,
+    strict: Strict = False,
+    log_level: LogLevels = None,
+    log_format: Literal["console", "json"] | None = None,
+) -> int:
     """Run a controller until SIGTERM or Ctrl-C.
 
     Parameters
@@ -82,11 +101,15 @@ def controller(*, config: Path | None = None, set_: Settings = None, strict: Str
         key=value, wins over the file and the environment.
     strict
         Do not start with keys that have no effect; without it each is a warning.
+    log_level
+        LEVEL, or LOGGER=LEVEL for one logger and those below it (anabranch.controller=DEBUG); may be given many times.
+    log_format
+        How a line of the log is written.
     """
     end_on_sigterm()
     from anabranch.controller.__main__ import main
 
-    return main(_arguments(config, set_, strict))
+    return main([*_arguments(config, set_, strict), *_log_arguments(log_level, log_format)])
 
 
 def health(role: Literal["broker", "controller"], /, *, config: Path | None = None, set_: Settings = None) -> int:
@@ -111,4 +134,11 @@ def _arguments(config: Path | None, settings: list[str] | None, strict: bool) ->
     arguments += [] if config is None else ["--config", str(config)]
     for setting in settings or []:
         arguments += ["--set", setting]
+    return arguments
+
+
+def _log_arguments(levels: list[str] | None, form: str | None) -> list[str]:
+    arguments = [] if form is None else ["--log-format", form]
+    for level in levels or []:
+        arguments += ["--log-level", level]
     return arguments

@@ -1,9 +1,9 @@
 """CreateTopics (19), DeleteTopics (20), AlterConfigs (33), CreatePartitions (37), ElectLeaders (43),
 IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionReassignments (46), UpdateFeatures (57).
 
-The active controller decides: a request is forwarded in the same API and version, and NOT_CONTROLLER is retried here.
-The answer is held back until this broker's own metadata shows what was changed, within the request's time, so that a
-client that asks next finds it.
+Levels of loggers are this process's own and set here. The rest the active controller decides: a request is forwarded in
+the same API and version, and NOT_CONTROLLER is retried here. The answer is held back until this broker's own metadata
+shows what was changed, within the request's time, so that a client that asks next finds it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from anabranch.broker.handlers import broker_loggers
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -37,11 +38,12 @@ from anabranch.protocol.generated.elect_leaders import (
     ReplicaElectionResult,
 )
 from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementalResourceResponse,
-)
-from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+)
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
 from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -171,7 +173,30 @@ def incremental_alter_configs(ctx: RequestContext, request: IncrementalAlterConf
             ]
         )
 
-    return _forward(ctx, request, 0, lambda response: response.responses, lambda _: True, failed)
+    loggers = [each for each in request.resources if each.resource_type == broker_loggers.RESOURCE]
+    if not loggers:
+        return _forward(ctx, request, 0, lambda response: response.responses, lambda _: True, failed)
+    if len(loggers) < len(request.resources):
+        return failed(KafkaError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed in a request of their own"))
+    return IncrementalAlterConfigsResponse(
+        responses=[_alter_loggers(ctx, resource, request.validate_only) for resource in loggers]
+    )
+
+
+def _alter_loggers(
+    ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool
+) -> IncrementalResourceResponse:
+    code, message = ErrorCode.NONE, None
+    try:
+        broker_loggers.alter(ctx.node.config.broker_id, resource, validate_only=validate_only)
+    except KafkaError as error:
+        code, message = error.code, error.message
+    return IncrementalResourceResponse(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> Answer:

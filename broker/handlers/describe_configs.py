@@ -1,4 +1,6 @@
-"""DescribeConfigs (32): configs of topics (resource type 2) and brokers (4), with where each comes from.
+"""DescribeConfigs (32): configs of topics (resource type 2), brokers (4) and loggers (8).
+
+Each comes with where it is from.
 
 Topic overrides are read from their znode, so any broker answers for any topic. A broker answers for itself and, with an
 empty name, for the default of all brokers; what is asked of another broker is INVALID_REQUEST, as in Kafka.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
+from anabranch.broker.handlers import broker_loggers
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_configs import (
@@ -124,6 +127,8 @@ async def _describe(
             for key in TOPIC_CONFIGS
             if _wanted(resource, key)
         ]
+    if resource.resource_type == broker_loggers.RESOURCE:
+        return broker_loggers.describe(node.config.broker_id, resource)
     if resource.resource_type != RESOURCE_BROKER:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
     layers = await _layers(ctx, None)

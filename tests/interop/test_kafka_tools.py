@@ -156,6 +156,19 @@ def test_configs_take_effect_at_once(tools: Tools, fresh_name: Callable[[str], s
     assert "broker.id=1" in tools("kafka-configs", "--describe", "--broker", "1", "--all")
 
 
+def test_levels_of_loggers_are_changed_while_the_broker_runs(tools: Tools) -> None:
+    of_broker = ["--entity-type", "broker-loggers", "--entity-name", "1"]
+    name = "anabranch.broker.connection"
+    assert f"{name}=INFO" in tools("kafka-configs", "--describe", *of_broker)
+    tools("kafka-configs", "--alter", *of_broker, "--add-config", f"{name}=DEBUG")
+    described = tools("kafka-configs", "--describe", *of_broker)
+    assert f"{name}=DEBUG" in described and "anabranch.broker.server=INFO" in described
+    tools("kafka-configs", "--alter", *of_broker, "--delete-config", name)
+    assert f"{name}=INFO" in tools("kafka-configs", "--describe", *of_broker)
+    wrong = tools.refused("kafka-configs", "--alter", *of_broker, "--add-config", f"{name}=LOUD")
+    assert "InvalidConfiguration" in wrong and "TRACE, DEBUG, INFO, WARN, ERROR, FATAL" in wrong
+
+
 def test_records_are_deleted_and_log_dirs_described(
     tools: Tools, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,68 @@
+"""Configs of BROKER_LOGGER (resource type 8): what the process of this broker logs, until it ends (KIP-412).
+
+A key is the name of a logger, its value a level in Kafka's words. They are this process's alone, so nobody is asked.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.describe_configs import DescribeConfigsResource, DescribeConfigsResourceResult
+from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsResource
+from anabranch.runtime import log_setup
+
+logger = structlog.get_logger(__name__)
+
+RESOURCE = 8
+_DYNAMIC_BROKER_LOGGER = 6
+_SET, _DELETE = 0, 1
+
+
+def describe(broker_id: int, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+    """The level in force of each logger. Raises ``KafkaError`` unless this broker is asked for its own."""
+    _check_is_ours(broker_id, resource.resource_name)
+    wanted = resource.configuration_keys
+    return [
+        DescribeConfigsResourceResult(
+            name=name, value=level, read_only=False, config_source=_DYNAMIC_BROKER_LOGGER, is_sensitive=False
+        )
+        for name, level in log_setup.levels().items()
+        if not wanted or name in wanted
+    ]
+
+
+def alter(broker_id: int, resource: AlterConfigsResource, *, validate_only: bool) -> None:
+    """Set levels, or take them back, all or none. Raises ``KafkaError``."""
+    _check_is_ours(broker_id, resource.resource_name)
+    changes: dict[str, str | None] = {}
+    for config in resource.configs:
+        if config.name in changes:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"logger {config.name} is named twice")
+        if not log_setup.exists(config.name):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"logger {config.name} does not exist")
+        changes[config.name] = _level(config.name, config.config_operation, config.value)
+    if validate_only:
+        return
+    for name, level in changes.items():
+        log_setup.set_level(name, level)
+        logger.info("logging.level_set", of=name, to=level or "its parent's")
+
+
+def _level(name: str, operation: int, value: str | None) -> str | None:
+    if operation == _DELETE:
+        if name == log_setup.ROOT:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the root logger has no parent to take a level from")
+        return None
+    if operation != _SET:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the level of {name} can be set and deleted, nothing else")
+    if value not in log_setup.LEVELS:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{value!r} is no level for {name}; levels are {', '.join(log_setup.LEVELS)}"
+        )
+    return value
+
+
+def _check_is_ours(broker_id: int, name: str) -> None:
+    if name != str(broker_id):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} was asked for the loggers of broker {name!r}")

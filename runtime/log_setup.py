@@ -1,0 +1,140 @@
+"""What a process logs: the level of each logger, and how a line is written. Also while it runs (KIP-412).
+
+structlog's loggers and those of the standard library (the controller's, kazoo's) go the same way. A logger is named as
+the module that logs; what has no level of its own takes its parent's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+ROOT = "root"
+"""The parent of all, in levels that are asked for and told."""
+TRACE = 5
+LEVELS = {
+    "TRACE": TRACE,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+"""Kafka's names."""
+FORMATS = CONSOLE, JSON = "console", "json"
+_QUIET = {"kazoo": logging.WARNING}
+"""Loggers of libraries that tell more than an operator asks for, unless they are set."""
+_OURS = "anabranch"
+_FIRST = ["timestamp", "level", "logger", "event"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of a server for its log."""
+    parser.add_argument(
+        "--log-level",
+        action="append",
+        default=[],
+        metavar="[LOGGER=]LEVEL",
+        help="sets logging.levels; may be repeated",
+    )
+    parser.add_argument("--log-format", choices=FORMATS, help="sets logging.format")
+
+
+def settings(arguments: argparse.Namespace) -> list[str]:
+    """The flags as ``key=value``."""
+    found = [f"logging.levels={','.join(arguments.log_level)}"] if arguments.log_level else []
+    return found + ([f"logging.format={arguments.log_format}"] if arguments.log_format else [])
+
+
+def begin(stream: TextIO, levels: Iterable[str] = ("INFO",), form: str = CONSOLE) -> None:
+    """Log to ``stream`` from now on. ``levels``: ``LEVEL`` for all, ``LOGGER=LEVEL`` for a logger and those below."""
+    shared: list[Processor] = [
+        structlog.stdlib.add_logger_name,
+        _add_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if form == JSON
+        else structlog.processors.KeyValueRenderer(key_order=_FIRST, drop_missing=True)
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.ExceptionRenderer(),
+                _in_order,
+                renderer,
+            ],
+        )
+    )
+    logging.addLevelName(TRACE, "TRACE")
+    logging.root.handlers[:] = [handler]
+    logging.root.setLevel(logging.INFO)
+    for name, level in _QUIET.items():
+        logging.getLogger(name).setLevel(level)
+    for entry in levels:
+        name, level_name = parse_level(entry)
+        set_level(name, level_name)
+
+
+def parse_level(entry: str) -> tuple[str, str]:
+    """The logger and the level of ``LEVEL`` or ``LOGGER=LEVEL``."""
+    name, _, level = entry.rpartition("=")
+    return name.strip() or ROOT, level.strip().upper()
+
+
+def set_level(name: str, level: str | None) -> None:
+    """Give a logger a level; None: take its parent's again. Raises ``KeyError`` for what is none of ``LEVELS``."""
+    _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
+
+
+def levels() -> dict[str, str]:
+    """The level in force of every logger there is or may be: also of modules that have not logged yet."""
+    return {name: level_name(_logger(name).getEffectiveLevel()) for name in sorted(_names())}
+
+
+def exists(name: str) -> bool:
+    """Whether there is a logger of the name, or below it."""
+    return name in _names()
+
+
+def level_name(level: int) -> str:
+    """Kafka's name of a level of the standard library: the highest that is not above it."""
+    return next((name for name, number in reversed(LEVELS.items()) if number <= level), "TRACE")
+
+
+def _names() -> set[str]:
+    modules = {name for name in sys.modules if name == _OURS or name.startswith(f"{_OURS}.")}
+    return {ROOT, *modules, *logging.root.manager.loggerDict}
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.root if name == ROOT else logging.getLogger(name)
+
+
+def _add_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """The level as both libraries call it, in lower case."""
+    record = event.get("_record")
+    if record is not None:
+        event["level"] = record.levelname.lower()
+    else:
+        event["level"] = "error" if method == "exception" else method
+    return event
+
+
+def _in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {**{name: event[name] for name in _FIRST if name in event}, **event}

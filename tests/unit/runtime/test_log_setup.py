@@ -1,0 +1,132 @@
+"""What a process logs, and how: levels by logger, structlog and the standard library alike."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from anabranch.runtime import log_setup
+from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, LOG_LEVELS
+
+ONE, OTHER = "anabranch.broker.one", "anabranch.controller.other"
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """What was configured before; loggers of the names here take their parents' levels."""
+    handlers, level, before = list(logging.root.handlers), logging.root.level, structlog.get_config()
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+    for name in ("anabranch", "anabranch.broker", ONE, OTHER, "kazoo"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    structlog.configure(**before)
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    found = stream.getvalue().splitlines()
+    stream.truncate(0)
+    stream.seek(0)
+    return found
+
+
+def say(word: str) -> None:
+    """A line at each level, by both ways to log."""
+    of_structlog, of_library = structlog.get_logger(ONE), logging.getLogger(OTHER)
+    for level in ("debug", "info", "warning", "error"):
+        getattr(of_structlog, level)(f"{word}.{level}", partition="t-0")
+        getattr(of_library, level)("%s %s", word, level)
+
+
+def events(stream: io.StringIO) -> list[tuple[str, str]]:
+    return [(line["logger"], line["level"]) for line in map(json.loads, lines(stream))]
+
+
+def test_lines_of_both_kinds_have_the_same_names() -> None:
+    stream = io.StringIO()
+    log_setup.begin(stream, form=log_setup.JSON)
+    structlog.get_logger(ONE).info("log.opened", partition="t-0", raw=b"\xff")
+    logging.getLogger(OTHER).warning("what %s", "happened")
+    first, second = map(json.loads, lines(stream))
+    assert list(first)[:4] == list(second)[:4] == ["timestamp", "level", "logger", "event"]
+    assert (first["event"], first["level"], first["logger"], first["partition"]) == ("log.opened", "info", ONE, "t-0")
+    assert (second["event"], second["level"], second["logger"]) == ("what happened", "warning", OTHER)
+    assert first["timestamp"] <= second["timestamp"]
+
+
+def test_a_line_of_the_console_begins_with_when_how_grave_who_and_what() -> None:
+    stream = io.StringIO()
+    log_setup.begin(stream)
+    structlog.get_logger(ONE).warning("log.opened", partition="t-0")
+    (line,) = lines(stream)
+    names = [pair.partition("=")[0] for pair in line.split(" ")]
+    assert names == ["timestamp", "level", "logger", "event", "partition"]
+    assert "event='log.opened'" in line
+
+
+@pytest.mark.parametrize("form", log_setup.FORMATS)
+def test_an_exception_is_in_its_line(form: str) -> None:
+    stream = io.StringIO()
+    log_setup.begin(stream, form=form)
+    try:
+        raise ValueError("boom\nsecond line")
+    except ValueError:
+        structlog.get_logger(ONE).error("task.failed", exc_info=True)
+        logging.getLogger(OTHER).exception("failed")
+    found = lines(stream)
+    assert len(found) == 2
+    assert all("ValueError: boom" in line and "second line" in line for line in found)
+
+
+def test_levels_hold_for_loggers_and_those_below_and_change_while_the_process_runs() -> None:
+    stream = io.StringIO()
+    log_setup.begin(stream, ["warn", "anabranch.broker=DEBUG"], log_setup.JSON)
+    say("a")
+    assert events(stream) == [
+        (ONE, "debug"),
+        (ONE, "info"),
+        (ONE, "warning"),
+        (OTHER, "warning"),
+        (ONE, "error"),
+        (OTHER, "error"),
+    ]
+    log_setup.set_level(ONE, "FATAL")
+    log_setup.set_level("root", "ERROR")
+    say("b")
+    assert events(stream) == [(OTHER, "error")]
+    log_setup.set_level(ONE, None)
+    say("c")
+    assert [name for name, _ in events(stream)] == [ONE] * 3 + [ONE, OTHER]
+
+
+def test_the_levels_in_force_are_told_by_logger() -> None:
+    log_setup.begin(io.StringIO(), ["INFO", f"{ONE}=TRACE"])
+    levels = log_setup.levels()
+    assert (levels["root"], levels[ONE], levels["kazoo"]) == ("INFO", "TRACE", "WARN")
+    assert levels["anabranch.runtime.log_setup"] == "INFO", "it has not logged yet"
+    assert log_setup.exists("anabranch") and not log_setup.exists("anabranch.no_such_module")
+
+
+def test_flags_become_keys() -> None:
+    parser = argparse.ArgumentParser()
+    log_setup.add_arguments(parser)
+    given = parser.parse_args(["--log-level", "WARN", "--log-level", "kazoo=DEBUG", "--log-format", "json"])
+    assert log_setup.settings(given) == ["logging.levels=WARN,kazoo=DEBUG", "logging.format=json"]
+    assert log_setup.settings(parser.parse_args([])) == []
+
+
+@pytest.mark.parametrize("wrong", ["LOUD", "anabranch=", "a b=INFO", "=INFO", "INFO=anabranch"])
+def test_what_is_no_level_is_refused_by_name(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="LEVEL or LOGGER=LEVEL"):
+        BROKER_CONFIGS.parse({"broker.id": "1", "zookeeper.connect": "z:1", "logging.levels": wrong})
+
+
+def test_the_key_takes_the_levels_there_are() -> None:
+    assert tuple(log_setup.LEVELS) == LOG_LEVELS
