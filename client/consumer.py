@@ -56,7 +56,7 @@ class Consumer(Client[ConsumerConfig]):
         if len({a.name for a in self._assignors}) != len(self._assignors):
             raise ConfigError("partition_assignment_strategy", "names an assignor twice")
         self._deserializers = Deserializers(self._config.key_deserializer, self._config.value_deserializer)
-        self._subscription = Subscription()
+        self._subscription = Subscription(has_group=self._config.group_id is not None)
         self._changed = Signal()
         self._coordinator: GroupCoordinator | None = None
         self._link: CoordinatorLink | None = None
@@ -66,6 +66,9 @@ class Consumer(Client[ConsumerConfig]):
         self._ordered: OrderedDelivery
         self._current: PartitionState | None = None
         self._since_poll = 0
+        self._listener = RebalanceListener()
+        self._told: frozenset[TopicPartition] = frozenset()
+        """The partitions the listener was told of, without a group."""
 
     async def _start(self, tasks: TaskGroup) -> None:
         config = self._config
@@ -137,6 +140,10 @@ class Consumer(Client[ConsumerConfig]):
         self._changed.set()
 
     def _on_metadata(self) -> None:
+        if self._subscription.takes_every_partition and self._subscription.follow(
+            self._metadata.cluster, exclude_internal=self._config.exclude_internal_topics
+        ):
+            self._fetcher.wake()
         self._subscription.on_metadata(self._metadata.cluster)
         self._positions.on_metadata(self._metadata.cluster.topics)
         self._changed.set()
@@ -156,6 +163,8 @@ class Consumer(Client[ConsumerConfig]):
     ) -> None:
         """Read ``topics``, or all topics whose name ``pattern`` matches from its start, as a member of the group.
 
+        Without a ``group_id`` every partition is read here, also those that come later.
+
         Replaces what was subscribed to before. ``listener`` may have ``on_partitions_revoked``,
         ``on_partitions_assigned`` and ``on_partitions_lost``, plain or async, each taking a list of TopicPartition.
 
@@ -164,8 +173,6 @@ class Consumer(Client[ConsumerConfig]):
         another member may go on with them, ``on_partition_key_assigned`` loads it before the first such record comes.
         """
         self._ensure_open()
-        if self._coordinator is None:
-            raise IllegalStateError("subscribe needs a group_id; assign works without")
         if (topics is None) == (pattern is None):
             raise ValueError("subscribe takes either topics or a pattern")
         if pattern is not None:
@@ -177,9 +184,13 @@ class Consumer(Client[ConsumerConfig]):
                 raise TypeError("topics is a list of names, not one name")
             self._subscription.subscribe(topics or ())
             self._metadata.want_only(self._subscription.topics)
-        self._coordinator.listener = RebalanceListener(listener)
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
-        self._coordinator.request_rejoin()
+        self._listener = RebalanceListener(listener)
+        if self._coordinator is not None:
+            self._coordinator.listener = self._listener
+            self._coordinator.request_rejoin()
+        else:
+            self._on_metadata()
 
     def assign(self, partitions: Iterable[TopicPartition], *, partition_key_listener: object | None = None) -> None:
         """Read exactly ``partitions``, outside of any group's rebalances.
@@ -261,6 +272,8 @@ class Consumer(Client[ConsumerConfig]):
 
     async def _call_back(self) -> None:
         """Run the callbacks that are due; what was lost while one ran longer than the group waits is given up."""
+        if self._subscription.takes_every_partition:
+            await self._tell_of_followed()
         while True:
             if self._coordinator is not None:
                 await self._coordinator.poll()
@@ -269,6 +282,16 @@ class Consumer(Client[ConsumerConfig]):
             await self._ordered.poll()
             if self._coordinator is None or not self._coordinator.has_lost:
                 return
+
+    async def _tell_of_followed(self) -> None:
+        held, told = frozenset(self._subscription.partitions), self._told
+        if held == told:
+            return
+        self._told = held
+        if gone := told - held:
+            await self._listener.lost(sorted(gone))
+        if new := held - told:
+            await self._listener.assigned(sorted(new))
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
         """The next record, however long it takes. The position moves by one record."""

@@ -203,7 +203,8 @@ class Mode(enum.Enum):
 class Subscription:
     """Topics subscribed to, or partitions assigned by hand, and the state of every partition assigned."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_group: bool = True) -> None:
+        self._has_group = has_group
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
@@ -242,7 +243,12 @@ class Subscription:
 
     @property
     def is_group_managed(self) -> bool:
-        return self.mode in (Mode.TOPICS, Mode.PATTERN)
+        return self._has_group and self.mode in (Mode.TOPICS, Mode.PATTERN)
+
+    @property
+    def takes_every_partition(self) -> bool:
+        """Whether it is subscribed without a group: every partition of the topics is read here."""
+        return not self._has_group and self.mode in (Mode.TOPICS, Mode.PATTERN)
 
     def match(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
         """Find the topics of the pattern in ``cluster``; True when they are others than before."""
@@ -262,6 +268,22 @@ class Subscription:
     def set_assignment(self, partitions: Iterable[TopicPartition]) -> None:
         """Hold exactly ``partitions``; those held before keep their state."""
         self.partitions = {tp: self.partitions.get(tp) or PartitionState(tp) for tp in partitions}
+
+    def follow(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
+        """Without a group: hold every partition of the topics there are now. True when that changed something.
+
+        A partition that was removed stays until what was fetched of it is delivered, and those of a topic of which
+        nothing is known stay.
+        """
+        self.match(cluster, exclude_internal=exclude_internal)
+        found = {TopicPartition(name, p) for name in self.topics for p in _partitions(cluster, name)}
+        for tp, state in self.partitions.items():
+            if tp.topic in self.topics and (state.buffer or not _partitions(cluster, tp.topic)):
+                found.add(tp)
+        if found == self.partitions.keys():
+            return False
+        self.set_assignment(sorted(found))
+        return True
 
     def state(self, tp: TopicPartition) -> PartitionState:
         """The state of an assigned partition; IllegalStateError for another."""
@@ -326,3 +348,8 @@ class Subscription:
             readable = state.state is FetchState.FETCHING and not state.paused
             if (readable or state.error is not None) and (not only or state.tp in only):
                 yield state
+
+
+def _partitions(cluster: Cluster, topic: str) -> Iterable[int]:
+    known = cluster.topics.get(topic)
+    return known.partitions if known is not None else ()

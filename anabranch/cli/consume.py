@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
 
 import anyio
+from cyclopts import Parameter
 
-from anabranch import Consumer, TopicPartition
+from anabranch import Admin, Consumer, TopicPartition
+from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import show_warnings
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, Settings, client_settings
-from anabranch.cli.record_text import TextFormat, to_json
-from anabranch.command_error import CommandError
+from anabranch.cli.record_text import FormatError, FormatString, TextFormat, to_json, to_tsv
+from anabranch.command_error import CommandError, UsageError
 
 POLL_MS = 200
+TEXT, JSON, TSV = "text", "json", "tsv"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin without a group; the end where nothing is given."""
+
+    partition: int | None = None
+    offset: int | None = None
+    tail: int | None = None
+    timestamp_ms: int | None = None
+
+    @property
+    def is_given(self) -> bool:
+        return any(value is not None for value in (self.partition, self.offset, self.tail, self.timestamp_ms))
 
 
 def consume(
@@ -25,16 +44,21 @@ def consume(
     from_beginning: bool = False,
     partition: Int | None = None,
     offset: Int | None = None,
+    tail: Int | None = None,
+    from_timestamp: str | None = None,
     max_messages: Int | None = None,
     timeout_ms: Int | None = None,
-    format: Literal["text", "json"] = "text",
+    format: Annotated[str, Parameter(name=["--format", "-f"])] = TEXT,
     key_separator: str | None = None,
     print_place: bool = False,
     print_timestamp: bool = False,
     print_headers: bool = False,
     set_: Settings = None,
 ) -> int:
-    """Print records until Ctrl-C, --max-messages, or --timeout-ms without a new one.
+    r"""Print records until Ctrl-C, --max-messages, or --timeout-ms without a new one.
+
+    Partitions that are added meanwhile are read from their start. Ctrl-C and SIGTERM commit what was printed and leave
+    the group.
 
     Parameters
     ----------
@@ -48,12 +72,19 @@ def consume(
         Only this partition, without a group.
     offset
         Where to start in --partition.
+    tail
+        Start so many records before the end of each partition, without a group.
+    from_timestamp
+        Start at the first record of each partition at or after this time, without a group: 2026-01-31T12:00:00Z (local
+        time when it has no zone), or milliseconds since 1970.
     max_messages
         Stop after so many.
     timeout_ms
         Stop when nothing came for so long.
     format
-        text, or json: one object a line.
+        text; json: one object a line; tsv: topic, partition, offset, timestamp, key and value with tabs between; or a
+        format string as kcat's, e.g. '%t %p %o %k: %s\n': %s value, %S its length, %k key, %K its length,
+        %T timestamp, %h headers, %t topic, %p partition, %o offset.
     key_separator
         Print the key, then this text, then the value.
     print_place
@@ -66,51 +97,128 @@ def consume(
         A consumer config, e.g. isolation_level=read_committed; may be given many times.
     """
     if not topics:
-        raise CommandError("name a topic: anabranch consume TOPIC")
-    if partition is not None and (group is not None or len(topics) != 1):
-        raise CommandError("--partition reads one topic without a group")
-    if offset is not None and partition is None:
-        raise CommandError("--offset needs --partition")
+        raise UsageError("name a topic: anabranch consume TOPIC")
+    start = Start(partition, offset, tail, None if from_timestamp is None else milliseconds(from_timestamp))
+    _check(start, topics, group, from_beginning=from_beginning)
     separator = None if key_separator is None else key_separator.encode()
     text = TextFormat(separator, print_place, print_timestamp, print_headers)
-    show: Callable[[Any], bytes] = (lambda record: to_json(record).encode()) if format == "json" else text.line
+    if format != TEXT and text != TextFormat():
+        raise UsageError("--key-separator and --print-... are for the format text")
+    show = _printer(format, text)
     settings: dict[str, Any] = {
         "group_id": group,
         "auto_offset_reset": "earliest" if from_beginning else "latest",
         "enable_auto_commit": group is not None,
         "client_id": f"anabranch-consume-{uuid.uuid4().hex[:8]}",
+        "allow_auto_create_topics": False,
         **client_settings(set_),
     }
 
-    async def run() -> None:
-        async with Consumer(bootstrap_servers=bootstrap_server, **settings) as consumer:
-            await _choose(consumer, topics, group, partition, offset)
-            await _print(consumer, show, max_messages, timeout_ms)
+    async def run() -> int:
+        reader = Consumer(bootstrap_servers=bootstrap_server, **settings)
+        async with Interrupts() as interrupts:
+            with anyio.CancelScope() as scope:
+                interrupts.on_first(scope.cancel)
+                await _check_topics(bootstrap_server, topics, partition)
+            if interrupts.status:
+                return interrupts.status
+            async with reader as consumer:
+                with anyio.CancelScope() as scope:
+                    interrupts.on_first(scope.cancel)
+                    await _begin(consumer, topics, start, in_group=group is not None)
+                    await _print(consumer, show, max_messages, timeout_ms)
+            return interrupts.status
 
     show_warnings()
-    anyio.run(run)
-    return 0
+    return anyio.run(run)
 
 
-async def _choose(
-    consumer: Consumer, topics: tuple[str, ...], group: str | None, partition: int | None, offset: int | None
-) -> None:
-    """Subscribe with a group; without one take every partition, or the one asked for."""
-    if group is not None:
+def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beginning: bool) -> None:
+    if start.partition is not None and (group is not None or len(topics) != 1):
+        raise UsageError("--partition reads one topic without a group")
+    if start.offset is not None and start.partition is None:
+        raise UsageError("--offset needs --partition")
+    if start.is_given and group is not None:
+        raise UsageError("--tail and --from-timestamp read without a group; anabranch groups reset-offsets moves one")
+    if sum((start.offset is not None, start.tail is not None, start.timestamp_ms is not None, from_beginning)) > 1:
+        raise UsageError("give one of --from-beginning --offset --tail --from-timestamp")
+    for option, value in (("--offset", start.offset), ("--tail", start.tail), ("--partition", start.partition)):
+        if value is not None and value < 0:
+            raise UsageError(f"{option} {value} is below 0" + ("; see --tail" if option == "--offset" else ""))
+
+
+def milliseconds(text: str) -> int:
+    """A time as a user gives it, in milliseconds since 1970."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        when = -1.0
+    if when < 0:
+        raise UsageError(
+            f"--from-timestamp {text}: expected a time as 2026-01-31T12:00:00Z, or milliseconds since 1970"
+        )
+    return int(when * 1000)
+
+
+def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:
+    """What is printed of a record, its line end included."""
+    if format == JSON:
+        return lambda record: to_json(record).encode() + b"\n"
+    if format == TSV:
+        return lambda record: to_tsv(record) + b"\n"
+    if format == TEXT:
+        return lambda record: text.line(record) + b"\n"
+    if "%" not in format:
+        raise UsageError(f"--format {format} is neither text, json, tsv nor a format string such as '%k %s\\n'")
+    try:
+        return FormatString(format).text
+    except FormatError as error:
+        raise UsageError(f"--format: {error}") from None
+
+
+async def _check_topics(bootstrap: str, topics: Iterable[str], partition: int | None) -> None:
+    """Say at once what does not exist: a consumer waits for a topic that may be created any time."""
+    async with Admin(bootstrap_servers=bootstrap, client_id="anabranch-consume") as admin:
+        existing = {listing.name for listing in await admin.list_topics()}
+        for topic in topics:
+            if topic not in existing:
+                raise CommandError(f"topic {topic} does not exist; anabranch topics create {topic}")
+        if partition is None:
+            return
+        for name, described in (await admin.describe_topics(list(topics))).items():
+            numbers = [one.partition for one in described.partitions]
+            if partition not in numbers:
+                raise CommandError(f"topic {name} has partitions {min(numbers)} to {max(numbers)}, not {partition}")
+
+
+async def _begin(consumer: Consumer, topics: tuple[str, ...], start: Start, *, in_group: bool) -> None:
+    """Subscribe, or take the one partition asked for, and go to where reading begins."""
+    if start.partition is not None:
+        consumer.assign([TopicPartition(topics[0], start.partition)])
+    else:
         consumer.subscribe(list(topics))
+    if in_group:
         return
-    assigned = []
-    for topic in topics:
-        existing = await consumer.partitions_for_topic(topic)
-        if not existing:
-            raise CommandError(f"topic {topic} does not exist; anabranch topics create {topic}")
-        if partition is not None and partition not in existing:
-            raise CommandError(f"topic {topic} has partitions 0 to {max(existing)}, not {partition}")
-        wanted = sorted(existing) if partition is None else [partition]
-        assigned += [TopicPartition(topic, number) for number in wanted]
-    consumer.assign(assigned)
-    if offset is not None:
-        consumer.seek(assigned[0], offset)
+    if start.partition is None:
+        for topic in topics:
+            await consumer.partitions_for_topic(topic)
+    chosen = sorted(consumer.assignment())
+    ends = await consumer.end_offsets(chosen)
+    if start.timestamp_ms is not None:
+        found = await consumer.offsets_for_times(dict.fromkeys(chosen, start.timestamp_ms))
+        for tp, at in found.items():
+            consumer.seek(tp, ends[tp] if at is None else at.offset)
+    if start.tail is not None or start.offset is not None:
+        begins = await consumer.beginning_offsets(chosen)
+        for tp in chosen:
+            if start.tail is not None:
+                consumer.seek(tp, max(begins[tp], ends[tp] - start.tail))
+            elif start.offset is not None:
+                if not begins[tp] <= start.offset <= ends[tp]:
+                    raise CommandError(f"{tp} has offsets {begins[tp]} to {ends[tp]}, not {start.offset}")
+                consumer.seek(tp, start.offset)
 
 
 async def _print(
@@ -124,7 +232,7 @@ async def _print(
         batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=limit)
         for records in batches.values():
             for record in records:
-                out.write(show(record) + b"\n")
+                out.write(show(record))
             printed += len(records)
         if batches:
             out.flush()

@@ -161,3 +161,89 @@ class TextFormat:
         if self.key_separator is not None:
             value = (b"null" if record.key is None else record.key) + self.key_separator + value
         return b"\t".join([*fields, value])
+
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+_DIRECTIVES = frozenset("sSRkKThtpo%")
+_TSV_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
+
+
+class FormatError(ValueError):
+    """A format string that says nothing; the message says why."""
+
+
+class FormatString:
+    """kcat's: ``%s`` value, ``%S`` its length (-1 for none), ``%R`` that as four bytes, ``%k`` key, ``%K`` its length,
+    ``%T`` timestamp, ``%h`` headers, ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%%``; ``\\n \\r \\t \\xHH``.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._parts: list[bytes | str] = []
+        """Literal bytes, and the letters of directives."""
+        rest = iter(text)
+        for letter in rest:
+            if letter == "%":
+                directive = next(rest, "")
+                if directive not in _DIRECTIVES or not directive:
+                    raise FormatError(f"%{directive} is none of %{' %'.join(sorted(_DIRECTIVES - {'%'}))} %%")
+                self._parts.append(b"%" if directive == "%" else directive)
+            elif letter == "\\":
+                escape = next(rest, "")
+                if escape == "x":
+                    digits = next(rest, "") + next(rest, "")
+                    try:
+                        self._parts.append(bytes.fromhex(digits))
+                    except ValueError:
+                        raise FormatError(f"\\x{digits} is not \\x and two hexadecimal digits") from None
+                elif escape in _ESCAPES:
+                    self._parts.append(_ESCAPES[escape])
+                else:
+                    raise FormatError(f"\\{escape} is none of \\n \\r \\t \\0 \\\\ \\xHH")
+            else:
+                self._parts.append(letter.encode())
+
+    def text(self, record: RecordLike) -> bytes:
+        """What is printed; a line end only where the format has one."""
+        return b"".join(part if isinstance(part, bytes) else _field(part, record) for part in self._parts)
+
+
+def _field(directive: str, record: RecordLike) -> bytes:
+    match directive:
+        case "s":
+            return record.value or b""
+        case "k":
+            return record.key or b""
+        case "S":
+            return b"%d" % _length(record.value)
+        case "K":
+            return b"%d" % _length(record.key)
+        case "R":
+            return _length(record.value).to_bytes(4, signed=True)
+        case "T":
+            return b"%d" % record.timestamp
+        case "h":
+            return b",".join(n.encode() + b"=" + (b"NULL" if v is None else v) for n, v in record.headers)
+        case "t":
+            return record.topic.encode()
+        case "p":
+            return b"%d" % record.partition
+    return b"%d" % record.offset
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def to_tsv(record: RecordLike) -> bytes:
+    """Topic, partition, offset, timestamp, key, value; tabs, line ends and backslashes in the last two are escaped, a
+    missing one is ``\\N``, as in PostgreSQL's COPY."""
+    place = b"%s\t%d\t%d\t%d" % (record.topic.encode(), record.partition, record.offset, record.timestamp)
+    return b"\t".join([place, _tsv(record.key), _tsv(record.value)])
+
+
+def _tsv(data: bytes | None) -> bytes:
+    if data is None:
+        return b"\\N"
+    for raw, escaped in _TSV_ESCAPES:
+        data = data.replace(raw, escaped)
+    return data

@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from anabranch import NewTopic
+from anabranch import NewTopic, TopicPartition
 from anabranch.sync import Admin
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
@@ -97,3 +97,94 @@ def test_a_record_the_broker_refuses_costs_no_other(cluster: Cluster, topic: str
     assert done.returncode == 1
     assert b"line 4 of standard input: INVALID_TIMESTAMP" in done.stderr and b"4 records were written" in done.stderr
     assert values(cluster, topic) == ["0", "1", "2", "4"]
+
+
+def fill(cluster: Cluster, topic: str, count: int, *, partition: int = 0) -> None:
+    lines = [json.dumps({"key": f"k{n}", "value": f"v{n}", "partition": partition}) for n in range(count)]
+    done = run(cluster, "produce", topic, "--format", "json", given="\n".join(lines).encode())
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_group_records_of_partitions_that_come_later_are_printed(cluster: Cluster, topic: str) -> None:
+    with running(cluster, "consume", topic, "--from-beginning", "--max-messages", "200") as process:
+        assert process.stdout is not None
+        keys = [f"{n}:{n}" for n in range(100)]
+        done = run(cluster, "produce", topic, "--key-separator", ":", given="\n".join(keys).encode())
+        assert done.returncode == 0, done.stderr
+        first = [process.stdout.readline() for _ in range(50)]
+        done = run(cluster, "topics", "alter", topic, "--partitions", "6", "--wait")
+        assert done.returncode == 0, done.stderr
+        done = run(cluster, "produce", topic, "--key-separator", ":", given="\n".join(keys).encode())
+        assert done.returncode == 0, done.stderr
+        rest = process.stdout.read().splitlines(keepends=True)
+        assert process.wait(DEADLINE_S) == 0
+    assert sorted(first + rest) == sorted([b"%d\n" % n for n in range(100)] * 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_commits_what_was_printed_and_leaves_the_group(
+    cluster: Cluster, topic: str, fresh_name: Fresh, number: signal.Signals
+) -> None:
+    group = fresh_name("cli-group")
+    fill(cluster, topic, 5)
+    with running(cluster, "consume", topic, "--group", group, "--from-beginning") as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert [process.stdout.readline() for _ in range(5)] == [b"v%d\n" % n for n in range(5)]
+        process.send_signal(number)
+        assert process.wait(DEADLINE_S) == 128 + number
+        assert process.stderr.read() == b""
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        assert admin.describe_groups([group])[group].state == "Empty"
+        assert admin.list_group_offsets(group)[TopicPartition(topic, 0)].offset == 5
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_topic_that_does_not_exist_is_an_error_and_is_not_created(
+    cluster: Cluster, topic: str, in_group: bool
+) -> None:
+    misspelt = f"{topic}x"
+    group = ("--group", f"{topic}-group") if in_group else ()
+    done = run(cluster, "consume", topic, misspelt, *group)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == f"anabranch: topic {misspelt} does not exist; anabranch topics create {misspelt}\n"
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        assert misspelt not in {listing.name for listing in admin.list_topics()}
+
+
+def test_a_place_that_does_not_exist_is_an_error(cluster: Cluster, topic: str) -> None:
+    fill(cluster, topic, 3)
+    done = run(cluster, "consume", topic, "--partition", "7")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == f"anabranch: topic {topic} has partitions 0 to 1, not 7\n"
+    done = run(cluster, "consume", topic, "--partition", "0", "--offset", "4")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == f"anabranch: {topic}-0 has offsets 0 to 3, not 4\n"
+
+
+def test_where_to_start_and_what_to_print(cluster: Cluster, topic: str) -> None:
+    stamped = [{"value": f"v{n}", "key": "k", "partition": 0, "timestamp": 1000 * n} for n in range(1, 6)]
+    other = [{"value": "a\tb", "partition": 1, "timestamp": 1000}]
+    given = "\n".join(map(json.dumps, stamped + other)).encode()
+    assert run(cluster, "produce", topic, "--format", "json", given=given).returncode == 0
+    until_quiet = ("--timeout-ms", "1000")
+    done = run(cluster, "consume", topic, "--tail", "2", "--format", "%p %o %k=%s\\n", *until_quiet)
+    assert sorted(done.stdout.splitlines()) == [b"0 3 k=v4", b"0 4 k=v5", b"1 0 =a\tb"]
+    done = run(cluster, "consume", topic, "--from-timestamp", "4000", *until_quiet)
+    assert done.stdout == b"v4\nv5\n"
+    done = run(cluster, "consume", topic, "--from-timestamp", "1970-01-01T00:00:05+00:00", *until_quiet)
+    assert done.stdout == b"v5\n"
+    done = run(cluster, "consume", topic, "--partition", "1", "--offset", "0", "--format", "tsv", *until_quiet)
+    assert done.stdout.decode() == f"{topic}\t1\t0\t1000\t\\N\ta\\tb\n"
+
+
+def test_a_reader_that_goes_away_and_bytes_that_are_no_text(cluster: Cluster, topic: str) -> None:
+    given = b"\xff\xfe\n" + b"\n".join(b"%d" % n for n in range(20_000))
+    assert run(cluster, "produce", topic, given=given).returncode == 0
+    with running(cluster, "consume", topic, "--from-beginning") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(DEADLINE_S) == 141
+        assert process.stderr.read() == b""
+    done = run(cluster, "consume", topic, "--from-beginning", "--max-messages", "20001")
+    assert b"\xff\xfe" in done.stdout.splitlines()

@@ -22,6 +22,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
 )
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch, set_base_offset
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.resized_broker import CHILD, FAST, NO_SECOND_TRY, PARENT, Resized, Shrunk, Story
 
@@ -69,6 +70,47 @@ def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end(run: Run
             stable = 10
             await story.read_until(consumer, lambda: len(story.records(1)) == 5)
             assert story.records(0) == list(range(10))
+
+    run(check)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[TopicPartition]]] = []
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.calls.append(("assigned", partitions))
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self.calls.append(("lost", partitions))
+
+
+@pytest.mark.parametrize("by", ["name", "pattern"])
+def test_without_a_group_a_subscription_follows_the_partitions(run: Run, by: str) -> None:
+    async def check() -> None:
+        broker = Resized()
+        broker.topics["t"] = 1
+        broker.announce("t", (1, 1, 0))
+        told = Told()
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, **{**FAST, "auto_offset_reset": "latest"}) as consumer,
+        ):
+            if by == "name":
+                consumer.subscribe(["t"], listener=told)
+            else:
+                consumer.subscribe(pattern="t", listener=told)
+            while not consumer.assignment():
+                assert await consumer.getmany(timeout_ms=10) == {}
+            assert await consumer.position(PARENT) == 10
+            broker.announce("t", (1, 2, 1))
+            consumer._metadata.request_update()
+            found = [await consumer.getone() for _ in range(5)]
+            assert [(r.partition, r.offset) for r in found] == [(1, n) for n in range(5)]  # from its start
+            assert consumer.assignment() == {PARENT, CHILD}
+            assert told.calls == [("assigned", [PARENT]), ("assigned", [CHILD])]
+            await consumer.unsubscribe()
+            assert consumer.assignment() == frozenset()
 
     run(check)
 

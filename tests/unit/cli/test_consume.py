@@ -1,0 +1,30 @@
+"""``consume`` before it asks a broker anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name a topic"),
+        (("t", "--offset", "1"), "--offset needs --partition"),
+        (("t", "--group", "g", "--tail", "1"), "without a group"),
+        (("t", "--tail", "1", "--from-beginning"), "give one of"),
+        (("t", "--tail", "-1"), "--tail -1 is below 0"),
+        (("t", "--from-timestamp", "yesterday"), "--from-timestamp yesterday: expected a time"),
+        (("t", "--format", "xml"), "--format xml is neither"),
+        (("t", "--format", "%q"), "%q is none of"),
+        (("t", "--set", "max_poll_records=no"), "max_poll_records"),
+    ],
+)
+def test_wrong_usage_is_said_without_a_cluster(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["consume", *arguments])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
