@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import anyio
 
-from anabranch import Admin
-from anabranch.cli.logs import show_warnings
+from anabranch import Admin, KafkaError, KafkaTimeoutError
+from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import pairs_of
+from anabranch.command_error import CommandError
 
 T = TypeVar("T")
 
@@ -26,10 +27,27 @@ def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> 
         ) as admin:
             return await work(admin)
 
-    show_warnings()
-    return anyio.run(run)
+    with warnings_shown():
+        return anyio.run(run)
 
 
 def parse_configs(settings: list[str] | None) -> dict[str, str]:
     """The pairs of ``--config``. Raises ``UsageError`` for one without ``=``."""
     return pairs_of("--config", settings, "retention.ms=3600000")
+
+
+def absent_topic(name: str) -> CommandError:
+    return CommandError(f"topic {name} does not exist; anabranch topics list shows those that do")
+
+
+async def each(names: Iterable[str], work: Callable[[str], Awaitable[object]]) -> dict[str, KafkaError]:
+    """Do ``work`` with one name after the other; what was refused, by name. A cluster that is away ends it."""
+    refused: dict[str, KafkaError] = {}
+    for name in names:
+        try:
+            await work(name)
+        except KafkaTimeoutError:
+            raise
+        except KafkaError as error:
+            refused[name] = error
+    return refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from anabranch import Admin, Consumer, TopicPartition
 from anabranch.cli.interrupts import Interrupts
-from anabranch.cli.logs import show_warnings
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, Settings, client_settings
+from anabranch.cli.logs import warnings_shown
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Natural, Offset, Settings, client_settings
 from anabranch.cli.record_text import FormatError, FormatString, TextFormat, to_json, to_tsv
 from anabranch.command_error import CommandError, UsageError
 
@@ -42,12 +42,12 @@ def consume(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     group: str | None = None,
     from_beginning: bool = False,
-    partition: Int | None = None,
-    offset: Int | None = None,
-    tail: Int | None = None,
+    partition: Natural | None = None,
+    offset: Offset | None = None,
+    tail: Natural | None = None,
     from_timestamp: str | None = None,
-    max_messages: Int | None = None,
-    timeout_ms: Int | None = None,
+    max_messages: Offset | None = None,
+    timeout_ms: Offset | None = None,
     format: Annotated[str, Parameter(name=["--format", "-f"])] = TEXT,
     key_separator: str | None = None,
     print_place: bool = False,
@@ -101,10 +101,7 @@ def consume(
     start = Start(partition, offset, tail, None if from_timestamp is None else milliseconds(from_timestamp))
     _check(start, topics, group, from_beginning=from_beginning)
     separator = None if key_separator is None else key_separator.encode()
-    text = TextFormat(separator, print_place, print_timestamp, print_headers)
-    if format != TEXT and text != TextFormat():
-        raise UsageError("--key-separator and --print-... are for the format text")
-    show = _printer(format, text)
+    show = _printer(format, TextFormat(separator, print_place, print_timestamp, print_headers))
     settings: dict[str, Any] = {
         "group_id": group,
         "auto_offset_reset": "earliest" if from_beginning else "latest",
@@ -114,23 +111,38 @@ def consume(
         **client_settings(set_),
     }
 
-    async def run() -> int:
-        reader = Consumer(bootstrap_servers=bootstrap_server, **settings)
-        async with Interrupts() as interrupts:
+    reading = Reading(topics, start, show, max_messages, timeout_ms, in_group=group is not None)
+    with warnings_shown():
+        return anyio.run(_consume, bootstrap_server, settings, reading)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read and printed."""
+
+    topics: tuple[str, ...]
+    start: Start
+    show: Callable[[Any], bytes]
+    max_messages: int | None
+    timeout_ms: int | None
+    in_group: bool
+
+
+async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading) -> int:
+    """The exit status: 130 or 143 after a signal."""
+    reader = Consumer(bootstrap_servers=bootstrap, **settings)
+    async with Interrupts() as interrupts:
+        with anyio.CancelScope() as scope:
+            interrupts.on_first(scope.cancel)
+            await _check_topics(bootstrap, reading.topics, reading.start.partition)
+        if interrupts.status:
+            return interrupts.status
+        async with reader as consumer:
             with anyio.CancelScope() as scope:
                 interrupts.on_first(scope.cancel)
-                await _check_topics(bootstrap_server, topics, partition)
-            if interrupts.status:
-                return interrupts.status
-            async with reader as consumer:
-                with anyio.CancelScope() as scope:
-                    interrupts.on_first(scope.cancel)
-                    await _begin(consumer, topics, start, in_group=group is not None)
-                    await _print(consumer, show, max_messages, timeout_ms)
-            return interrupts.status
-
-    show_warnings()
-    return anyio.run(run)
+                await _begin(consumer, reading.topics, reading.start, in_group=reading.in_group)
+                await _print(consumer, reading.show, reading.max_messages, reading.timeout_ms)
+        return interrupts.status
 
 
 def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beginning: bool) -> None:
@@ -142,9 +154,6 @@ def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beg
         raise UsageError("--tail and --from-timestamp read without a group; anabranch groups reset-offsets moves one")
     if sum((start.offset is not None, start.tail is not None, start.timestamp_ms is not None, from_beginning)) > 1:
         raise UsageError("give one of --from-beginning --offset --tail --from-timestamp")
-    for option, value in (("--offset", start.offset), ("--tail", start.tail), ("--partition", start.partition)):
-        if value is not None and value < 0:
-            raise UsageError(f"{option} {value} is below 0" + ("; see --tail" if option == "--offset" else ""))
 
 
 def milliseconds(text: str) -> int:
@@ -164,6 +173,8 @@ def milliseconds(text: str) -> int:
 
 def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:
     """What is printed of a record, its line end included."""
+    if format != TEXT and text != TextFormat():
+        raise UsageError("--key-separator and --print-... are for the format text")
     if format == JSON:
         return lambda record: to_json(record).encode() + b"\n"
     if format == TSV:

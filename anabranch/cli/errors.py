@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 
 from anabranch.cli.record_text import InputError
 from anabranch.command_error import CommandError, UsageError
@@ -23,6 +24,11 @@ def report_error(error: BaseException) -> int:
         traceback.print_exception(error)
     print("anabranch: " + " ".join(message_of(error).split()), file=sys.stderr)
     return exit_status_of(error)
+
+
+def report_some(errors: Iterable[BaseException]) -> int:
+    """Print what went wrong with some of what a command was asked for; the exit status, 0 when nothing did."""
+    return max(map(report_error, errors), default=0)
 
 
 def message_of(error: BaseException) -> str:

@@ -11,9 +11,10 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import App, Parameter
 
 from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
-from anabranch.cli.admin import with_admin
+from anabranch.cli.admin import each, with_admin
+from anabranch.cli.errors import report_some
 from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, Offset
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.topic_view import (
     ANSWER_WITHIN_MS,
@@ -60,10 +61,11 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
     """
     if not groups:
         raise UsageError("name a group: anabranch groups describe GROUP")
-    described = with_admin(bootstrap_server, lambda admin: _describe(admin, list(groups)))
+    described, absent = with_admin(bootstrap_server, lambda admin: _describe(admin, list(groups)))
+    status = report_some(absent_group(group) for group in absent)
     if json_:
         print_json(described)
-        return 0
+        return status
     columns = ["topic", "partition", "committed_offset", "high_watermark", "lag", "member", "client_id", "host"]
     for group in described:
         where = f"coordinator {group['coordinator']}"
@@ -77,15 +79,22 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
             print("who waits for whom across the resize:")
             for line in _sentences(group["waits"]):
                 print(f"  {line}")
-    return 0
+    return status
 
 
-async def _describe(admin: Admin, group_ids: list[str]) -> list[dict[str, Any]]:
-    described = []
+def absent_group(group: str) -> CommandError:
+    return CommandError(f"group {group} does not exist; anabranch groups list shows those that do")
+
+
+async def _describe(admin: Admin, group_ids: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every group that there is, and the names of those that there are not."""
+    described: list[dict[str, Any]] = []
+    absent = []
     for group_id, group in (await admin.describe_groups(group_ids)).items():
         committed = await admin.list_group_offsets(group_id)
         if group.state == "Dead" and not committed:
-            raise CommandError(f"group {group_id} does not exist; anabranch groups list shows those that do")
+            absent.append(group_id)
+            continue
         owners = {tp: member for member in group.members for tp in member.partitions}
         partitions = sorted({*committed, *owners})
         existing = {topic.name for topic in await admin.list_topics()}
@@ -122,7 +131,7 @@ async def _describe(admin: Admin, group_ids: list[str]) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return described
+    return described, absent
 
 
 async def _ends(
@@ -251,15 +260,34 @@ class Reset(NamedTuple):
     new: int
 
 
+def _milliseconds(when: datetime) -> int:
+    try:
+        milliseconds = int(when.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        milliseconds = -1
+    if milliseconds < 0:
+        raise UsageError(f"--to-datetime {when.isoformat()}: there are no records of before 1970")
+    return milliseconds
+
+
+async def _set_offsets(admin: Admin, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    try:
+        await admin.alter_group_offsets(group, offsets)
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+            raise
+        raise CommandError(f"{group} has members: its offsets can be set when they have left") from error
+
+
 @app.command(name="reset-offsets")
 def reset_offsets(
     group: str,
     *,
     topic: str,
-    partition: Annotated[list[Int] | None, Parameter(negative=(), consume_multiple=False)] = None,
+    partition: Annotated[list[Natural] | None, Parameter(negative=(), consume_multiple=False)] = None,
     to_earliest: Annotated[bool, Parameter(negative=())] = False,
     to_latest: Annotated[bool, Parameter(negative=())] = False,
-    to_offset: Int | None = None,
+    to_offset: Offset | None = None,
     to_datetime: datetime | None = None,
     shift_by: Int | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
@@ -292,23 +320,27 @@ def reset_offsets(
     choices = [to_earliest or None, to_latest or None, to_offset, to_datetime, shift_by]
     if sum(choice is not None for choice in choices) != 1:
         raise UsageError("give exactly one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
+    to_ms = None if to_datetime is None else _milliseconds(to_datetime)
 
     async def work(admin: Admin) -> list[Reset]:
         description = (await admin.describe_topics([topic]))[topic]
-        numbers = sorted(partition) if partition else [info.partition for info in description.partitions]
+        existing = [info.partition for info in description.partitions]
+        if absent := sorted(set(partition or ()) - set(existing)):
+            raise CommandError(f"topic {topic} has partitions {existing[0]} to {existing[-1]}, not {absent[0]}")
+        numbers = sorted(partition) if partition else existing
         tps = [TopicPartition(topic, number) for number in numbers]
         first = await admin.list_offsets(dict.fromkeys(tps, "earliest"))
         end = await admin.list_offsets(dict.fromkeys(tps, "latest"))
         committed = await admin.list_group_offsets(group, tps)
         at_time = {}
-        if to_datetime is not None:
-            at_time = await admin.list_offsets({tp: int(to_datetime.timestamp() * 1000) for tp in tps})
+        if to_ms is not None:
+            at_time = await admin.list_offsets(dict.fromkeys(tps, to_ms))
         rows = []
         for tp in tps:
             old = committed[tp].offset if tp in committed else None
             if to_earliest:
                 new = first[tp].offset
-            elif to_datetime is not None and at_time[tp].offset >= 0:
+            elif to_ms is not None and at_time[tp].offset >= 0:
                 new = at_time[tp].offset
             elif to_offset is not None:
                 new = to_offset
@@ -318,12 +350,7 @@ def reset_offsets(
                 new = end[tp].offset
             rows.append(Reset(topic, tp.partition, old, min(max(new, first[tp].offset), end[tp].offset)))
         if not dry_run:
-            try:
-                await admin.alter_group_offsets(group, {TopicPartition(topic, row.partition): row.new for row in rows})
-            except KafkaError as error:
-                if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
-                    raise
-                raise CommandError(f"{group} has members: its offsets can be set when they have left") from error
+            await _set_offsets(admin, group, {TopicPartition(topic, row.partition): row.new for row in rows})
         return rows
 
     rows = with_admin(bootstrap_server, work)
@@ -345,6 +372,7 @@ def delete(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int
     """
     if not groups:
         raise UsageError("name a group: anabranch groups delete GROUP")
-    with_admin(bootstrap_server, lambda admin: admin.delete_groups(groups))
-    print(f"deleted {', '.join(groups)}")
-    return 0
+    refused = with_admin(bootstrap_server, lambda admin: each(groups, lambda group: admin.delete_groups([group])))
+    if deleted := [group for group in groups if group not in refused]:
+        print(f"deleted {', '.join(deleted)}")
+    return report_some(refused.values())

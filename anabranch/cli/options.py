@@ -21,7 +21,20 @@ def whole(_type: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
+def _from_0_to(highest: int) -> Parameter:
+    def convert(type_: Any, tokens: Sequence[Token]) -> int:
+        number = whole(type_, tokens)
+        if not 0 <= number <= highest:
+            raise ValueError(f"{number} is not from 0 to {highest}")
+        return number
+
+    return Parameter(converter=convert)
+
+
 Int: TypeAlias = Annotated[int, Parameter(converter=whole)]
+Natural: TypeAlias = Annotated[int, _from_0_to((1 << 31) - 1)]
+"""A count, a partition, a broker, a time in milliseconds."""
+Offset: TypeAlias = Annotated[int, _from_0_to((1 << 63) - 1)]
 Bootstrap: TypeAlias = Annotated[
     str,
     Parameter(name=["--bootstrap-server", "-b"], env_var="ANABRANCH_BOOTSTRAP_SERVER", help="Brokers, host:port,..."),

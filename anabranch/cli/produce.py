@@ -15,7 +15,7 @@ from anabranch import KafkaError, Producer, RecordHandle, RefusedWithBatchError
 from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
 from anabranch.cli.interrupts import Interrupts
-from anabranch.cli.logs import show_warnings
+from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
 from anabranch.cli.record_text import Input, InputError, parse_json, parse_text
 from anabranch.command_error import CommandError, UsageError
@@ -54,8 +54,8 @@ def produce(
         raise UsageError("--key-separator is empty")
     separator = None if key_separator is None else key_separator.encode()
     settings = client_settings(set_)
-    show_warnings()
-    return anyio.run(_produce, topic, bootstrap_server, Lines(separator, format), settings)
+    with warnings_shown():
+        return anyio.run(_produce, topic, bootstrap_server, Lines(separator, format), settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from anabranch import (
     PartitionReassignment,
     TopicPartition,
 )
-from anabranch.cli.admin import parse_configs, with_admin
+from anabranch.cli.admin import absent_topic, each, parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
+from anabranch.cli.errors import report_some
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.resize import (
     LOSS_FLAG,
@@ -38,7 +39,7 @@ from anabranch.zk_schemas.znode import format_id
 
 app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")
 
-Partitions = Annotated[list[Int] | None, Parameter(name="--partition", negative=(), consume_multiple=False)]
+Partitions = Annotated[list[Natural] | None, Parameter(name="--partition", negative=(), consume_multiple=False)]
 Configs = Annotated[list[str] | None, Parameter(name="--config", negative=(), consume_multiple=False)]
 
 
@@ -119,13 +120,19 @@ def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
     topics
         Which; all by default.
     """
-    described = with_admin(bootstrap_server, lambda admin: describe_topics(admin, list(topics)))
+
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
+        existing = {listing.name for listing in await admin.list_topics()} if topics else set()
+        known = [name for name in topics if name in existing]
+        return await describe_topics(admin, known) if known or not topics else [], [t for t in topics if t not in known]
+
+    described, absent = with_admin(bootstrap_server, work)
     if json_:
         print_json(described)
-        return 0
-    for topic in described:
-        print_topic(topic)
-    return 0
+    else:
+        for topic in described:
+            print_topic(topic)
+    return report_some(absent_topic(name) for name in absent)
 
 
 @app.command
@@ -139,7 +146,7 @@ def alter(
     delete_latest_values_when_drained: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     wait: Annotated[bool, Parameter(negative=())] = False,
-    timeout_ms: Int = 120_000,
+    timeout_ms: Natural = 120_000,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
@@ -310,9 +317,10 @@ def delete(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int
     """
     if not topics:
         raise UsageError("name a topic: anabranch topics delete TOPIC")
-    with_admin(bootstrap_server, lambda admin: admin.delete_topics(topics))
-    print(f"deleted {', '.join(topics)}")
-    return 0
+    refused = with_admin(bootstrap_server, lambda admin: each(topics, lambda name: admin.delete_topics([name])))
+    if deleted := [name for name in topics if name not in refused]:
+        print(f"deleted {', '.join(deleted)}")
+    return report_some(refused.values())
 
 
 @app.command
@@ -374,7 +382,7 @@ def reassign(
         _print_reassignments(moving, as_json=json_)
         return 0
     try:
-        target = None if replicas is None else [int(broker) for broker in replicas.split(",")]
+        target = None if replicas is None else [_broker(one) for one in replicas.split(",")]
     except ValueError:
         raise UsageError(f"--replicas {replicas}: expected broker ids, e.g. --replicas 2,3,1") from None
 
@@ -389,6 +397,13 @@ def reassign(
     begun = [tp for tp, error in results.items() if error is None]
     print(f"{'moving' if target is not None else 'taken back'}: {len(begun)} partitions of {topic}")
     return _report({tp: error for tp, error in results.items() if error is not None})
+
+
+def _broker(text: str) -> int:
+    broker = int(text)
+    if not 0 <= broker < 1 << 31:
+        raise ValueError
+    return broker
 
 
 async def _partitions(admin: Admin, topics: Sequence[str], only: list[int] | None) -> list[TopicPartition]:

@@ -14,7 +14,7 @@ from anabranch.cli.main import main
         (("t", "--offset", "1"), "--offset needs --partition"),
         (("t", "--group", "g", "--tail", "1"), "without a group"),
         (("t", "--tail", "1", "--from-beginning"), "give one of"),
-        (("t", "--tail", "-1"), "--tail -1 is below 0"),
+        (("t", "--tail", "-1"), "-1 is not from 0 to"),
         (("t", "--from-timestamp", "yesterday"), "--from-timestamp yesterday: expected a time"),
         (("t", "--format", "xml"), "--format xml is neither"),
         (("t", "--format", "%q"), "%q is none of"),

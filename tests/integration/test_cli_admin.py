@@ -1,0 +1,61 @@
+"""Commands about topics and groups, against a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from anabranch import NewTopic
+from anabranch.cli.main import main
+from anabranch.sync import Admin, Consumer
+from anabranch.testing.cluster import Cluster
+
+pytestmark = pytest.mark.integration
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "-b", cluster.bootstrap_servers])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def topic(cluster: Cluster, fresh_name: Callable[[str], str]) -> str:
+    name = fresh_name("cli-admin")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])
+    return name
+
+
+def commit(cluster: Cluster, group: str, topic: str) -> None:
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id=group, enable_auto_commit=False) as consumer:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.getmany(timeout_ms=100)
+        consumer.commit()
+
+
+def test_one_bad_name_does_not_hide_the_good_ones(cluster: Cluster, topic: str, command: Command) -> None:
+    commit(cluster, topic, topic)
+    for what in ("topics", "groups"):
+        status, out, err = command(what, "describe", f"{topic}x", topic)
+        assert status == 1 and topic in out
+        kind = what.removesuffix("s")
+        assert err == f"anabranch: {kind} {topic}x does not exist; anabranch {what} list shows those that do\n"
+    for what in ("groups", "topics"):
+        status, out, err = command(what, "delete", f"{topic}x", topic)
+        assert (status, out) == (1, f"deleted {topic}\n")
+        assert f"{topic}x: " in err
+
+
+def test_a_partition_that_does_not_exist_is_an_error(topic: str, command: Command) -> None:
+    status, _, err = command("groups", "reset-offsets", "g", "--topic", topic, "--partition", "9", "--to-latest")
+    assert (status, err) == (1, f"anabranch: topic {topic} has partitions 0 to 1, not 9\n")
