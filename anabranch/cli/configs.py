@@ -48,14 +48,17 @@ def describe(
     chosen = [entries[key] for key in sorted(entries) if all_ or not entries[key].is_default]
     if json_:
         print_json(
-            [{"name": e.name, "value": e.value, "source": _source(e.source), "read_only": e.read_only} for e in chosen]
+            [
+                {"name": e.name, "value": e.value, "source": source_name(e.source), "read_only": e.read_only}
+                for e in chosen
+            ]
         )
     else:
-        print_table(["key", "value", "source"], [[e.name, e.value, _source(e.source)] for e in chosen])
+        print_table(["key", "value", "source"], [[e.name, e.value, source_name(e.source)] for e in chosen])
     return 0
 
 
-def _source(number: int) -> str:
+def source_name(number: int) -> str:
     try:
         return ConfigSource(number).name
     except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -61,7 +61,7 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
     """
     if not groups:
         raise UsageError("name a group: anabranch groups describe GROUP")
-    described, absent = with_admin(bootstrap_server, lambda admin: _describe(admin, list(groups)))
+    described, absent = with_admin(bootstrap_server, lambda admin: describe_groups(admin, list(groups)))
     status = report_some(absent_group(group) for group in absent)
     if json_:
         print_json(described)
@@ -77,7 +77,7 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
                 print(f"  {row['topic']}: {consumer_hold_lines([row])[0]}")
         if group["waits"]:
             print("who waits for whom across the resize:")
-            for line in _sentences(group["waits"]):
+            for line in wait_sentences(group["waits"]):
                 print(f"  {line}")
     return status
 
@@ -86,7 +86,7 @@ def absent_group(group: str) -> CommandError:
     return CommandError(f"group {group} does not exist; anabranch groups list shows those that do")
 
 
-async def _describe(admin: Admin, group_ids: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Every group that there is, and the names of those that there are not."""
     described: list[dict[str, Any]] = []
     absent = []
@@ -154,7 +154,7 @@ async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescript
     ]
 
 
-def _sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
+def wait_sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         until, position = (-1 if row[name] is None else row[name] for name in ("until", "position"))
         numbers = (row["partition"], row["from_epoch"], row["waits_for"], row["epoch"], until, position)
@@ -270,9 +270,54 @@ def _milliseconds(when: datetime) -> int:
     return milliseconds
 
 
-async def _set_offsets(admin: Admin, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+class Where(NamedTuple):
+    """Where a group goes on: exactly one of these."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_offset: int | None = None
+    to_ms: int | None = None
+    """The first record at or after this time, ms since 1970."""
+    shift_by: int | None = None
+
+
+async def plan_reset(
+    admin: Admin, group: str, topic: str, partitions: Sequence[int] | None, where: Where
+) -> list[Reset]:
+    """What each partition's offset would be set to; all partitions where none are named."""
+    description = (await admin.describe_topics([topic]))[topic]
+    existing = [info.partition for info in description.partitions]
+    if absent := sorted(set(partitions or ()) - set(existing)):
+        raise CommandError(f"topic {topic} has partitions {existing[0]} to {existing[-1]}, not {absent[0]}")
+    numbers = sorted(partitions) if partitions else existing
+    tps = [TopicPartition(topic, number) for number in numbers]
+    first = await admin.list_offsets(dict.fromkeys(tps, "earliest"))
+    end = await admin.list_offsets(dict.fromkeys(tps, "latest"))
+    committed = await admin.list_group_offsets(group, tps)
+    at_time = {}
+    if where.to_ms is not None:
+        at_time = await admin.list_offsets(dict.fromkeys(tps, where.to_ms))
+    rows = []
+    for tp in tps:
+        old = committed[tp].offset if tp in committed else None
+        if where.to_earliest:
+            new = first[tp].offset
+        elif where.to_ms is not None and at_time[tp].offset >= 0:
+            new = at_time[tp].offset
+        elif where.to_offset is not None:
+            new = where.to_offset
+        elif where.shift_by is not None and old is not None:
+            new = old + where.shift_by
+        else:
+            new = end[tp].offset
+        rows.append(Reset(topic, tp.partition, old, min(max(new, first[tp].offset), end[tp].offset)))
+    return rows
+
+
+async def apply_reset(admin: Admin, group: str, rows: Iterable[Reset]) -> None:
+    """Set the offsets. Raises ``CommandError`` while the group has members."""
     try:
-        await admin.alter_group_offsets(group, offsets)
+        await admin.alter_group_offsets(group, {TopicPartition(row.topic, row.partition): row.new for row in rows})
     except KafkaError as error:
         if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
             raise
@@ -322,35 +367,12 @@ def reset_offsets(
         raise UsageError("give exactly one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
     to_ms = None if to_datetime is None else _milliseconds(to_datetime)
 
+    where = Where(to_earliest, to_latest, to_offset, to_ms, shift_by)
+
     async def work(admin: Admin) -> list[Reset]:
-        description = (await admin.describe_topics([topic]))[topic]
-        existing = [info.partition for info in description.partitions]
-        if absent := sorted(set(partition or ()) - set(existing)):
-            raise CommandError(f"topic {topic} has partitions {existing[0]} to {existing[-1]}, not {absent[0]}")
-        numbers = sorted(partition) if partition else existing
-        tps = [TopicPartition(topic, number) for number in numbers]
-        first = await admin.list_offsets(dict.fromkeys(tps, "earliest"))
-        end = await admin.list_offsets(dict.fromkeys(tps, "latest"))
-        committed = await admin.list_group_offsets(group, tps)
-        at_time = {}
-        if to_ms is not None:
-            at_time = await admin.list_offsets(dict.fromkeys(tps, to_ms))
-        rows = []
-        for tp in tps:
-            old = committed[tp].offset if tp in committed else None
-            if to_earliest:
-                new = first[tp].offset
-            elif to_ms is not None and at_time[tp].offset >= 0:
-                new = at_time[tp].offset
-            elif to_offset is not None:
-                new = to_offset
-            elif shift_by is not None and old is not None:
-                new = old + shift_by
-            else:
-                new = end[tp].offset
-            rows.append(Reset(topic, tp.partition, old, min(max(new, first[tp].offset), end[tp].offset)))
+        rows = await plan_reset(admin, group, topic, partition, where)
         if not dry_run:
-            await _set_offsets(admin, group, {TopicPartition(topic, row.partition): row.new for row in rows})
+            await apply_reset(admin, group, rows)
         return rows
 
     rows = with_admin(bootstrap_server, work)
