@@ -1,0 +1,185 @@
+"""A real Prometheus scrapes a real cluster: its numbers are in order, dashboards show some, real faults fire alerts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
+from anabranch.testing.processes import ProcessCluster, wait_for
+from tests.prometheus_tools import DEADLINE_S, Prometheus, expressions, needed, promtool, scraping
+
+pytestmark = pytest.mark.integration
+
+BROKERS = 3
+STOPPED = 3
+KEYS = [b"key-%d" % number for number in range(32)]
+LIMITS = {
+    "AnabranchGroupBehind": ("> 300", "> 0"),
+    "AnabranchDrainWaits": ("> 3600", "> 0"),
+}
+"""What takes minutes in operation."""
+KAFKAS_OWN = {
+    ("kafka_consumergroup_current_offset_sum", 'should not have "_sum" suffix'),
+    ("kafka_consumergroup_lag_sum", 'should not have "_sum" suffix'),
+    ("kafka_log_logcleanermanager_time_since_last_run_ms", "abbreviated units"),
+    ("kafka_log_logmanager_logdirectoryoffline", "label names should be written in 'snake_case'"),
+    ("kafka_server_delayedoperationpurgatory_purgatorysize", "label names should be written in 'snake_case'"),
+    ("kafka_server_socket_server_metrics_connection_count", 'should not have "_count" suffix'),
+}
+"""What Prometheus would name otherwise. Dashboards of Kafka read it by these names."""
+NOT_HERE = {
+    "Errors by API and code",
+    "Who waits for whom",
+    "Refused for their layout",
+    "Hand-overs",
+    "Steps",
+    "Age",
+    "Marked partitions",
+    "What marked partitions wait for",
+    "Records left to drain",
+}
+"""Panels that are empty unless a resize, or an error, is going on."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    needed("prometheus")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ANABRANCH_RETENTION_WARNING_INTERVAL_MS", "200")
+        environment.setenv("ANABRANCH_METRICS_LAG_INTERVAL_MS", "200")
+        with ProcessCluster(brokers=BROKERS) as running:
+            anyio.run(use, running)
+            yield running
+
+
+@pytest.fixture(scope="module")
+def prometheus(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with scraping(tmp_path_factory.mktemp("prometheus"), cluster.metrics.values(), LIMITS) as running:
+        yield running
+
+
+async def use(cluster: ProcessCluster) -> None:
+    """A topic that is written and read by a group."""
+    async with (
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+        Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap, group_id="readers", auto_offset_reset="earliest") as consumer,
+    ):
+        await admin.create_topics([NewTopic("t", 3, 3, {"min.insync.replicas": "3"}), NewTopic("single", 9, 1)])
+        consumer.subscribe(["t"])
+        await send(producer, "t")
+        read = 0
+        with anyio.fail_after(DEADLINE_S):
+            while read < len(KEYS):
+                read += sum(map(len, (await consumer.getmany(timeout_ms=200)).values()))
+        await consumer.commit()
+
+
+async def send(producer: Producer, topic: str) -> None:
+    for handle in [await producer.send(topic, key=key, value=b"v") for key in KEYS]:
+        await handle
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process neither works nor ends meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_promtool_finds_no_fault_with_the_pages(cluster: ProcessCluster) -> None:
+    for process, address in cluster.metrics.items():
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
+            done = promtool("check", "metrics", text=answer.read().decode())
+        found = [line for line in (done.stdout + done.stderr).splitlines() if line]
+        assert [
+            line for line in found if not any(line.startswith(name) and what in line for name, what in KAFKAS_OWN)
+        ] == [], process
+
+
+def test_the_dashboard_shows_numbers(prometheus: Prometheus) -> None:
+    def empty() -> set[str]:
+        return {title for title, expression in expressions() if not prometheus.query(expression)}
+
+    wait_for(lambda: empty() <= NOT_HERE, DEADLINE_S, f"{empty() - NOT_HERE} show something")
+
+
+def test_a_group_that_is_behind(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    async def move(offset: int) -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.alter_group_offsets("late", {TopicPartition("t", p): offset for p in range(3)})
+
+    assert "AnabranchGroupBehind" not in prometheus.firing()
+    anyio.run(move, 0)
+    prometheus.until_firing("AnabranchGroupBehind")
+    anyio.run(move, len(KEYS))
+    prometheus.until_quiet("AnabranchGroupBehind")
+
+
+def test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group(
+    cluster: ProcessCluster, prometheus: Prometheus
+) -> None:
+    """``slow`` has not read what was there before the split; then it has not read the partitions that are to go."""
+
+    async def fill() -> None:
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        ):
+            await admin.create_topics([NewTopic("watched", 2, 3, {"retention.ms": "600000"})])
+            await send(producer, "watched")
+            await admin.alter_group_offsets("slow", {TopicPartition("watched", 0): 1})
+            await admin.create_partitions({"watched": 4})
+
+    async def shrink() -> None:
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        ):
+            await send(producer, "watched")
+            await admin.alter_group_offsets("slow", {TopicPartition("watched", p): 0 for p in range(4)})
+            await admin.create_partitions({"watched": 2})
+
+    anyio.run(fill)
+    prometheus.until_firing("AnabranchUnreadRecordsExpire")
+    anyio.run(shrink)
+    prometheus.until_firing("AnabranchDrainWaits")
+
+
+def test_zookeeper_and_the_controller_away(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    pids = cluster.state["pids"]
+    with stopped(pids["zookeeper"]):
+        prometheus.until_firing("AnabranchZookeeperAway")
+    prometheus.until_quiet("AnabranchZookeeperAway", "AnabranchNoActiveController")
+    with stopped(pids["controller"][0]):
+        prometheus.until_firing("AnabranchNoActiveController", "AnabranchProcessDown")
+    prometheus.until_quiet("AnabranchNoActiveController", "AnabranchProcessDown")
+
+
+def test_a_broker_away(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    """It leads partitions that nobody else has, and it is needed for min.insync.replicas and for a resize."""
+
+    async def grow() -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_partitions({"single": 18})
+
+    with stopped(cluster.broker_pids()[STOPPED]):
+        prometheus.until_firing(
+            "AnabranchProcessDown",
+            "AnabranchUnderReplicatedPartitions",
+            "AnabranchUnderMinIsr",
+            "AnabranchOfflinePartitions",
+        )
+        anyio.run(grow)
+        prometheus.until_firing("AnabranchResizeStuck")
+    prometheus.until_quiet("AnabranchProcessDown", "AnabranchOfflinePartitions", "AnabranchResizeStuck")

@@ -1,0 +1,46 @@
+"""The files of ``deploy/``: what they ask for is what brokers and controllers tell."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tests.metrics_page import PAGE, page_rows
+from tests.prometheus_tools import DASHBOARD, expressions, metric_names, rules
+
+TOLD = set(page_rows(PAGE.read_text())) | {"up"}
+
+
+def test_alerts_ask_for_what_is_told() -> None:
+    asked = {rule["alert"]: metric_names(rule["expr"]) for rule in rules()}
+    assert {alert: names - TOLD for alert, names in asked.items() if names - TOLD or not names} == {}
+
+
+def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
+    for rule in rules():
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert re.fullmatch(r"Anabranch[A-Z]\w+", rule["alert"])
+
+
+def test_the_dashboard_asks_for_what_is_told() -> None:
+    asked = [(title, metric_names(expression)) for title, expression in expressions()]
+    assert [(title, names) for title, names in asked if names - TOLD or not names] == []
+    assert len(asked) >= 30
+
+
+def test_the_dashboards_panels_are_apart() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
+
+
+def test_names_are_found_in_expressions() -> None:
+    found = metric_names('sum by (kafka_x, le) (rate(anabranch_a_bucket{up="1"}[5m])) / kafka_b_total > up')
+    assert found == {"anabranch_a", "kafka_b_total", "up"}
