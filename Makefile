@@ -58,6 +58,7 @@ docs: $(VENV)/.dev ## the documentation as a site, in build/site
 gen: $(VENV)/.dev ## what is generated: message classes, codecs, the configuration reference
 	$(BIN)/python -m anabranch.protocol.generate
 	$(BIN)/python -m anabranch.config_reference
+	$(BIN)/python -m anabranch.sync_types
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
@@ -40,6 +40,7 @@ from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, er
 from anabranch.client.lifecycle import Client
 from anabranch.client.lineages import LINEAGE_VERSION, LINEAGES_AT_ONCE, in_requests, lineages_request
 from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
+from anabranch.client.options import AdminOptions
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.create_partitions import (
@@ -76,7 +77,7 @@ class Admin(Client[AdminConfig]):
     pass is tried again for ``default_api_timeout_ms``.
     """
 
-    def __init__(self, *, env: Env | None = None, **config: Any) -> None:
+    def __init__(self, *, env: Env | None = None, **config: Unpack[AdminOptions]) -> None:
         super().__init__(AdminConfig.parse(config), env)
         self._queries: OffsetQueries
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -22,6 +22,7 @@ from anabranch.client.fetcher import Fetcher
 from anabranch.client.lifecycle import Client
 from anabranch.client.listener import PartitionKeyListener, RebalanceListener
 from anabranch.client.offsets import OffsetAndTimestamp, OffsetQueries
+from anabranch.client.options import ConsumerOptions, Key, Value
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.ordered_delivery.explain import BlockedPartition
 from anabranch.client.positions import PositionResolver
@@ -37,7 +38,7 @@ _UNCLEAN_LEAVE_S = 1.0
 """How long a consumer that is left by an exception or cancelled tries to tell its group."""
 
 
-class Consumer(Client[ConsumerConfig]):
+class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     """Reads records; the keyword arguments are Kafka's consumer keys with underscores.
 
         async with Consumer(bootstrap_servers="localhost:9092", group_id="g") as c:
@@ -50,8 +51,16 @@ class Consumer(Client[ConsumerConfig]):
     commits (with ``enable_auto_commit``) and leaves the group; leaving it by an exception does not commit.
     """
 
-    def __init__(self, *, env: Env | None = None, **config: Any) -> None:
-        super().__init__(ConsumerConfig.parse(config), env)
+    def __init__(
+        self,
+        *,
+        key_deserializer: Callable[[bytes | None], Key] | None = None,
+        value_deserializer: Callable[[bytes | None], Value] | None = None,
+        env: Env | None = None,
+        **config: Unpack[ConsumerOptions],
+    ) -> None:
+        deserializers = {"key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
+        super().__init__(ConsumerConfig.parse({**config, **deserializers}), env)
         self._assignors = resolve_assignors(self._config.partition_assignment_strategy)
         if len({a.name for a in self._assignors}) != len(self._assignors):
             raise ConfigError("partition_assignment_strategy", "names an assignor twice")
@@ -241,12 +250,18 @@ class Consumer(Client[ConsumerConfig]):
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, Records]:
+    ) -> dict[TopicPartition, Records[Key, Value]]:
         """Records that are there, at most ``max_records`` (default ``max_poll_records``), of ``partitions`` or all.
 
         Waits up to ``timeout_ms`` for the first; the result is empty when none came. The records are decoded while
         they are read.
         """
+        return await self._take(partitions, timeout_ms, max_records)
+
+    async def _take(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float, max_records: int | None, most: int | None = None
+    ) -> dict[TopicPartition, Records[Key, Value]]:
+        """``getmany`` of at most ``most`` partitions."""
         self._ensure_open()
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
@@ -257,7 +272,9 @@ class Consumer(Client[ConsumerConfig]):
         while True:
             await self._call_back()
             self._positions.start()
-            found = self._subscription.collect(limit, partitions, self._deserializers)
+            found: dict[TopicPartition, Records[Any, Any]] = self._subscription.collect(
+                limit, partitions, self._deserializers, most=most
+            )
             if found:
                 if self._ordered.hand_overs.undelivered:
                     self._ordered.note_delivered(found)
@@ -293,7 +310,7 @@ class Consumer(Client[ConsumerConfig]):
         if new := held - told:
             await self._listener.assigned(sorted(new))
 
-    async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
+    async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Key, Value]:
         """The next record, however long it takes. The position moves by one record."""
         record = self._next_buffered(partitions)
         while record is None:
@@ -303,7 +320,7 @@ class Consumer(Client[ConsumerConfig]):
                 record = records[0]
         return record
 
-    def _next_buffered(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord | None:
+    def _next_buffered(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord[Key, Value] | None:
         """The next record of the partition read last, without the rounds of ``getmany``; None when these are due."""
         state = self._current
         if state is None or not state.buffer or self._since_poll >= self._config.max_poll_records:
@@ -318,19 +335,38 @@ class Consumer(Client[ConsumerConfig]):
         if not spans:
             return None
         self._since_poll += 1
-        return Records(state.tp, spans, self._deserializers)[0]
+        records: Records[Any, Any] = Records(state.tp, spans, self._deserializers)
+        return records[0]
 
     def __aiter__(self) -> Self:
         self._ensure_open()
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[Key, Value]:
         if self._closed:
             raise StopAsyncIteration
         try:
             return await self.getone()
         except ClientClosedError:
             raise StopAsyncIteration from None
+
+    async def batches(self, *, max_records: int | None = None) -> AsyncIterator[Records[Key, Value]]:
+        """Records of one partition after the other, for as long as the consumer is open.
+
+            async for records in consumer.batches():
+                await store(records.partition, list(records))
+
+        Taking the next ones says that those before are processed.
+        """
+        while not self._closed:
+            try:
+                found = await self._take((), self._config.default_api_timeout_ms, max_records, most=1)
+            except ClientClosedError:
+                if not self._closed:
+                    raise
+                return
+            for records in found.values():
+                yield records
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
         """The assigned partitions that are held back so that keys keep their order, and what each waits for."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from typing import Any, Generic, NamedTuple, overload
 
 from anabranch.client.config import Deserializer
 from anabranch.client.errors import RecordDeserializationError
+from anabranch.client.options import KeyOut, ValueOut
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
@@ -17,7 +18,7 @@ from anabranch.protocol.types import Buffer, TopicPartition
 _MOVED = MOVED_HEADER.encode()
 
 
-class ConsumerRecord(NamedTuple):
+class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
     """A record as consumed. ``timestamp`` is milliseconds since the Unix epoch, -1 for none."""
 
     topic: str
@@ -28,8 +29,8 @@ class ConsumerRecord(NamedTuple):
     timestamp: int
     timestamp_type: int
     """0 CreateTime, 1 LogAppendTime."""
-    key: Any
-    value: Any
+    key: KeyOut
+    value: ValueOut
     headers: Sequence[Header]
 
 
@@ -125,7 +126,7 @@ class FetchedBatch:
         return self._records if self._records is not None else self.batch.records()
 
 
-class Records(Sequence[ConsumerRecord]):
+class Records(Sequence[ConsumerRecord[KeyOut, ValueOut]], Generic[KeyOut, ValueOut]):
     """Records of one partition in offset order, decoded while they are read.
 
     Iterating decodes batch by batch and keeps nothing; indexing decodes all and keeps them. ``len`` decodes nothing.
@@ -141,7 +142,7 @@ class Records(Sequence[ConsumerRecord]):
         self._spans = spans
         self._deserializers = deserializers
         self._length = sum(stop - start for _, start, stop in spans)
-        self._items: list[ConsumerRecord] | None = None
+        self._items: list[ConsumerRecord[KeyOut, ValueOut]] | None = None
 
     @property
     def first_batch(self) -> RecordBatch:
@@ -151,14 +152,16 @@ class Records(Sequence[ConsumerRecord]):
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[KeyOut, ValueOut]]:
         return iter(self._items) if self._items is not None else self._decode()
 
     @overload
-    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    def __getitem__(self, index: int) -> ConsumerRecord[KeyOut, ValueOut]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
-    def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
+    def __getitem__(self, index: slice) -> list[ConsumerRecord[KeyOut, ValueOut]]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> ConsumerRecord[KeyOut, ValueOut] | list[ConsumerRecord[KeyOut, ValueOut]]:
         if self._items is None:
             self._items = list(self._decode())
         return self._items[index]
@@ -166,7 +169,7 @@ class Records(Sequence[ConsumerRecord]):
     def __repr__(self) -> str:
         return f"Records({self.partition}, {self._length} records)"
 
-    def _decode(self) -> Iterator[ConsumerRecord]:
+    def _decode(self) -> Iterator[ConsumerRecord[KeyOut, ValueOut]]:
         topic, partition = self.partition
         plain = self._deserializers.key is None and self._deserializers.value is None
         make = tuple.__new__

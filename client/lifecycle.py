@@ -48,7 +48,7 @@ class Client(ABC, Generic[Config]):
     def _ensure_open(self) -> TaskGroup:
         if self._tasks is None or self._closed:
             name = type(self).__name__
-            state = "is closed" if self._closed else f"is used outside of `async with {name}(...)`"
+            state = "is closed" if self._closed else f"is used outside of `async with {name}(...)` and before start()"
             raise ClientClosedError(f"this {name} {state}")
         return self._tasks
 
@@ -129,6 +129,15 @@ class Client(ABC, Generic[Config]):
             self._tasks.cancel_scope.cancel()
             # The exception of the block is raised by Python itself: the group must not wrap it.
             await self._block.__aexit__(None, None, None)
+
+    async def start(self) -> Self:
+        """What entering ``async with`` does; ``stop`` is to be called by the same task."""
+        return await self.__aenter__()
+
+    async def stop(self) -> None:
+        """What leaving ``async with`` does; nothing when it was not started or is stopped."""
+        if self._tasks is not None and not self._tasks.cancel_scope.cancel_called:
+            await self.__aexit__(None, None, None)
 
     async def close(self) -> None:
         """Finish and disconnect before the ``async with`` block ends; a second call does nothing."""

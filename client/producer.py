@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +23,7 @@ from anabranch.client.errors import (
 )
 from anabranch.client.lifecycle import Client
 from anabranch.client.moved_keys import MovedKeys
+from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.partitioner import StickyPartitioner
 from anabranch.client.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
 from anabranch.client.replacement import Placing
@@ -37,7 +38,7 @@ Partitioner = Callable[[TopicInfo, bytes | None], int]
 _GIVES_WAY_AFTER_MS = 2
 
 
-class Producer(Client[ProducerConfig]):
+class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     """Sends records; the keyword arguments are Kafka's producer keys with underscores.
 
         async with Producer(bootstrap_servers="localhost:9092", linger_ms=5) as p:
@@ -58,8 +59,17 @@ class Producer(Client[ProducerConfig]):
     two partitions.
     """
 
-    def __init__(self, *, partitioner: Partitioner | None = None, env: Env | None = None, **config: Any) -> None:
-        super().__init__(ProducerConfig.parse(config), env)
+    def __init__(
+        self,
+        *,
+        key_serializer: Callable[[SentKey], bytes | None] | None = None,
+        value_serializer: Callable[[SentValue], bytes | None] | None = None,
+        partitioner: Partitioner | None = None,
+        env: Env | None = None,
+        **config: Unpack[ProducerOptions],
+    ) -> None:
+        serializers = {"key_serializer": key_serializer, "value_serializer": value_serializer}
+        super().__init__(ProducerConfig.parse({**config, **serializers}), env)
         self._custom_partitioner = partitioner
         self._sticky = StickyPartitioner(self._env.rng)
         self._progress = anyio.Event()
@@ -127,8 +137,8 @@ class Producer(Client[ProducerConfig]):
     async def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: SentValue | None = None,
+        key: SentKey | None = None,
         partition: int | None = None,
         headers: Headers = None,
         timestamp_ms: int | None = None,
@@ -145,18 +155,16 @@ class Producer(Client[ProducerConfig]):
         if self._tasks is None or self._closed:
             self._ensure_open()
         config = self._config
-        if config.key_serializer is not None:
-            key = config.key_serializer(key)
-        if config.value_serializer is not None:
-            value = config.value_serializer(value)
-        if key is not None and type(key) is not bytes:
-            key = _as_bytes("key", key)
-        if value is not None and type(value) is not bytes:
-            value = _as_bytes("value", value)
-        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+        key_data: Any = key if config.key_serializer is None else config.key_serializer(key)
+        data: Any = value if config.value_serializer is None else config.value_serializer(value)
+        if key_data is not None and type(key_data) is not bytes:
+            key_data = _as_bytes("key", key_data)
+        if data is not None and type(data) is not bytes:
+            data = _as_bytes("value", data)
+        size = (0 if key_data is None else len(key_data)) + (0 if data is None else len(data))
         pairs: Sequence[Header] = () if not headers else _header_pairs(headers)
         if pairs or size > config.batch_size:
-            check_record_size(key, value, pairs, config.max_request_size, config.buffer_memory)
+            check_record_size(key_data, data, pairs, config.max_request_size, config.buffer_memory)
         accumulator = self._accumulator
         placement = accumulator.topics.get(topic)
         if placement is None or not placement.info.partitions:
@@ -171,33 +179,33 @@ class Producer(Client[ProducerConfig]):
             info = placement.info
             if partition is not None:
                 chosen = partition
-            elif self._custom_partitioner is None and key is not None:
-                chosen = self._sticky.for_key(info, key)
+            elif self._custom_partitioner is None and key_data is not None:
+                chosen = self._sticky.for_key(info, key_data)
             else:
-                chosen = self._place(info, key)
+                chosen = self._place(info, key_data)
             if chosen in info.partitions:
                 break
             await self._partition_appears(placement, chosen)
         pinned = partition is not None
         if chosen >= info.layout[1]:
             raise PartitionMarkedError(TopicPartition(topic, chosen), info.layout[1])
-        handle = accumulator.append(topic, chosen, key, value, pairs, timestamp_ms, pinned=pinned)
+        handle = accumulator.append(topic, chosen, key_data, data, pairs, timestamp_ms, pinned=pinned)
         filled = False
         if handle is None:
             filled = accumulator.has_waiting(topic, chosen)
-            if partition is None and key is None and self._custom_partitioner is None:
+            if partition is None and key_data is None and self._custom_partitioner is None:
                 chosen = self._sticky.next_sticky(info, chosen)
             now = self._env.clock.monotonic()
             handle = accumulator.append_to_new_batch(
-                topic, chosen, key, value, pairs, timestamp_ms, now * 1000, pinned=pinned
+                topic, chosen, key_data, data, pairs, timestamp_ms, now * 1000, pinned=pinned
             )
             self._metadata.touch(topic, now)
             if self._sender.rounds != self._seen_rounds:
                 self._seen_rounds = self._sender.rounds
                 self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
             self._sender.wake()
-        if placement.watches_keys and key is not None:
-            self._moved_keys.sent(placement, key, handle)
+        if placement.watches_keys and key_data is not None:
+            self._moved_keys.sent(placement, key_data, handle)
         if filled or now_ms >= self._gives_way_at_ms:
             self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
             await anyio.lowlevel.checkpoint()
@@ -206,8 +214,8 @@ class Producer(Client[ProducerConfig]):
     async def send_and_wait(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: SentValue | None = None,
+        key: SentKey | None = None,
         partition: int | None = None,
         headers: Headers = None,
         timestamp_ms: int | None = None,
@@ -215,6 +223,26 @@ class Producer(Client[ProducerConfig]):
         """``send`` and wait until the record is acknowledged."""
         handle = await self.send(topic, value, key, partition, headers, timestamp_ms)
         return await handle.wait()
+
+    async def send_many(
+        self, topic: str, records: Iterable[tuple[SentKey | None, SentValue | None]], *, partition: int | None = None
+    ) -> list[RecordMetadata]:
+        """Send (key, value) pairs and wait until every one is acknowledged; what they are written as, in their order.
+
+        They travel together as far as their partitions allow. The first error is raised when all have settled.
+        """
+        handles = [await self.send(topic, value, key, partition) for key, value in records]
+        self._sender.wake()
+        written: list[RecordMetadata] = []
+        failure: KafkaError | None = None
+        for handle in handles:
+            try:
+                written.append(await handle)
+            except KafkaError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return written
 
     def _place(self, info: TopicInfo, key: bytes | None) -> int:
         """The partition of a record by the layout of ``info``."""

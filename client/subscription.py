@@ -316,9 +316,9 @@ class Subscription:
     # ------------------------------------------------------------ delivery
 
     def collect(
-        self, max_records: int, only: Iterable[TopicPartition], deserializers: Deserializers
+        self, max_records: int, only: Iterable[TopicPartition], deserializers: Deserializers, *, most: int | None = None
     ) -> dict[TopicPartition, Records]:
-        """Take at most ``max_records`` buffered records, partitions in turn; empty when nothing is deliverable.
+        """Take at most ``max_records`` buffered records, of ``most`` partitions in turn; empty: nothing is deliverable.
 
         Raises the error of a partition when nothing before it was taken; it is raised once.
         """
@@ -333,7 +333,7 @@ class Subscription:
             if spans:
                 records = found[state.tp] = Records(state.tp, spans, deserializers)
                 max_records -= len(records)
-                if max_records <= 0:
+                if max_records <= 0 or len(found) == most:
                     break
         return found
 

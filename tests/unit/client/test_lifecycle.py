@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -10,9 +11,9 @@ import anyio
 import pytest
 
 from anabranch import Admin, Consumer, Producer, TopicPartition
-from anabranch.client.errors import ClientClosedError, KafkaError
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError
 from anabranch.client.producer_batch import RecordHandle
-from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_broker import FakeBroker, Fault
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 DEADLINE_S = 5.0
@@ -88,3 +89,57 @@ async def closed_while_it_waits(client: Any, call: Callable[[Any], Awaitable[Any
             found = await call(client)
             if isinstance(found, RecordHandle):
                 await found.wait()
+
+
+def test_start_and_stop_do_what_the_block_does(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 2})
+        async with broker.running():
+            producer = await Producer(bootstrap_servers=broker.address).start()
+            written = await producer.send_many("t", [(b"a", b"1"), (b"b", b"2"), (None, None), (b"a", b"3")])
+            assert [w.topic for w in written] == ["t"] * 4
+            handle = await producer.send("t", b"4")
+            await producer.stop()
+            assert handle.done() and not handle.failed  # what was sent is acknowledged first
+            await producer.stop()
+            with pytest.raises(ClientClosedError):
+                await producer.send("t", b"5")
+            never_started = Producer(bootstrap_servers=broker.address)
+            await never_started.stop()
+
+    run(check)
+
+
+def test_of_records_that_are_sent_together_the_first_error_is_raised_when_all_have_settled(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 2})
+        broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.INVALID_RECORD)])
+        async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+            with pytest.raises(KafkaError) as refused:
+                await producer.send_many("t", [(b"k", b"1")], partition=0)
+            assert refused.value.code is ErrorCode.INVALID_RECORD
+            (written,) = await producer.send_many("t", [(b"k", b"1")], partition=1)
+            assert written.partition == 1
+
+    run(check)
+
+
+def test_batches_come_partition_by_partition_and_one_that_is_not_taken_is_not_delivered(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 2})
+        both = [TopicPartition("t", 0), TopicPartition("t", 1)]
+        async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+            for tp in both:
+                await producer.send_many("t", [(None, b"x")] * 3, partition=tp.partition)
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign(both)
+                seen: list[int] = []
+                async for records in consumer.batches():
+                    seen += [len(records)]
+                    left = [tp for tp in both if await consumer.position(tp) == 0]
+                    assert len(left) == 2 - len(seen)
+                    if not left:
+                        break
+                assert seen == [3, 3]
+
+    run(check)

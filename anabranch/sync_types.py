@@ -1,0 +1,106 @@
+"""Writes ``sync.pyi``: the classes of ``anabranch.sync`` with the signatures of the async ones.
+
+Run as ``python -m anabranch.sync_types``, which formats with ruff.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+STUB = HERE / "sync.pyi"
+ASYNC_ONLY = {"start", "stop", "batches"}
+CLIENTS = {
+    "Producer": ("producer.py", "Generic[SentKey, SentValue]", ""),
+    "Consumer": (
+        "consumer.py",
+        "Generic[Key, Value]",
+        "def __iter__(self) -> Iterator[ConsumerRecord[Key, Value]]: ...",
+    ),
+    "Admin": ("admin.py", "", ""),
+}
+HANDLE = """
+class RecordHandle:
+    def done(self) -> bool: ...
+    def result(self) -> RecordMetadata: ...
+"""
+CLOSING = """
+    @property
+    def config(self) -> {config}: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
+"""
+
+
+def stub() -> str:
+    """The text of ``sync.pyi`` before it is formatted."""
+    imports: dict[str, str] = {"Iterator": "from collections.abc import Iterator"}
+    aliases: list[str] = []
+    body = [HANDLE]
+    for name, (file, base, more) in CLIENTS.items():
+        module = ast.parse((HERE / "client" / file).read_text())
+        for node in module.body:
+            if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+                imports |= {alias.name: f"from {node.module} import {alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                imports |= {alias.name: f"import {alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("Headers", "Partitioner", "Offsets"):
+                aliases.append(ast.unparse(node))
+        (client,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
+        methods = "\n".join(f"    {line}" for line in _signatures(client))
+        extra = f"    {more}\n" if more else ""
+        body.append(
+            f"class {name}{f'({base})' if base else ''}:\n{methods}\n{extra}{CLOSING.format(config=f'{name}Config')}"
+        )
+    text = "\n".join([*dict.fromkeys(aliases), *body])
+    imports |= {"TracebackType": "from types import TracebackType", "Self": "from typing import Self"}
+    used = [
+        line
+        for symbol, line in imports.items()
+        if symbol not in CLIENTS and symbol != "RecordHandle" and re.search(rf"\b{symbol}\b", text)
+    ]
+    return "\n".join([*sorted(set(used)), "", text]) + "\n"
+
+
+def _signatures(client: ast.ClassDef) -> Iterator[str]:
+    for node in client.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name in ASYNC_ONLY:
+            continue
+        if node.name.startswith("_") and node.name != "__init__":
+            continue
+        arguments = node.args
+        if node.name == "__init__":
+            kept = [
+                pair for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if pair[0].arg != "env"
+            ]
+            backend = (ast.arg("backend", ast.Name("str")), ast.Constant("asyncio"))
+            arguments.kwonlyargs = [argument for argument, _ in (backend, *kept)]
+            arguments.kw_defaults = [default for _, default in (backend, *kept)]
+        result = ast.unparse(node.returns) if node.returns is not None else "None"
+        yield f"def {node.name}({ast.unparse(arguments)}) -> {result}: ..."
+
+
+def formatted(text: str) -> str:
+    """As ``make check`` wants it."""
+    for command in (["check", "--fix", "--exit-zero", "--quiet"], ["format", "--quiet"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        text = done.stdout
+    return text
+
+
+if __name__ == "__main__":
+    STUB.write_text(formatted(stub()))
