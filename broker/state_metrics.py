@@ -107,6 +107,11 @@ class PartitionMetrics:
             ("kafka_topic_partition_leader", "The broker that leads the partition"),
             ("kafka_cluster_partition_underminisr", "1 when fewer replicas are in sync than min.insync.replicas"),
             ("kafka_cluster_partition_atminisr", "1 when exactly min.insync.replicas replicas are in sync"),
+            ("kafka_cluster_partition_replicascount", "The same as kafka_topic_partition_replicas, as Kafka calls it"),
+            (
+                "kafka_cluster_partition_insyncreplicascount",
+                "The same as kafka_topic_partition_in_sync_replica, as Kafka calls it",
+            ),
             ("anabranch_partition_leader_epoch", "The leader epoch of a partition led here"),
         )
         for number, partition in enumerate(led):
@@ -124,6 +129,8 @@ class PartitionMetrics:
                 partition.local_id,
                 float(in_sync < partition.min_insync_replicas),
                 float(in_sync == partition.min_insync_replicas),
+                replicas,
+                in_sync,
                 partition.leader_epoch,
                 is_shown=partition.key.topic in self._shown,
             )

@@ -14,6 +14,7 @@ import pytest
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.testing.processes import ProcessCluster, wait_for
 from tests.prometheus_tools import DEADLINE_S, Prometheus, expressions, needed, promtool, scraping
+from tests.public_dashboards import DASHBOARDS, Dashboard
 
 pytestmark = pytest.mark.integration
 
@@ -112,6 +113,19 @@ def test_the_dashboard_shows_numbers(prometheus: Prometheus) -> None:
         return {title for title, expression in expressions() if not prometheus.query(expression)}
 
     wait_for(lambda: empty() <= NOT_HERE, DEADLINE_S, f"{empty() - NOT_HERE} show something")
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.title)
+def test_public_dashboards_of_kafka_show_numbers(prometheus: Prometheus, dashboard: Dashboard) -> None:
+    def lacking() -> dict[str, set[str]]:
+        found = {name: prometheus.query(name) for name in dashboard.asks}
+        return {
+            name: labels
+            for name, labels in dashboard.asks.items()
+            if not any(labels <= series["metric"].keys() for series in found[name])
+        }
+
+    wait_for(lambda: lacking() == {}, DEADLINE_S, f"{lacking()} are told")
 
 
 def test_a_group_that_is_behind(cluster: ProcessCluster, prometheus: Prometheus) -> None:

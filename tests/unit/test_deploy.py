@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from tests.metrics_page import PAGE, page_rows
 from tests.prometheus_tools import DASHBOARD, expressions, metric_names, rules
+from tests.public_dashboards import DASHBOARDS, Dashboard
 
 TOLD = set(page_rows(PAGE.read_text())) | {"up"}
 
@@ -39,6 +42,17 @@ def test_the_dashboards_panels_are_apart() -> None:
         for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
     ]
     assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.title)
+def test_what_public_dashboards_ask_for_is_on_the_page(dashboard: Dashboard) -> None:
+    rows = page_rows(PAGE.read_text())
+    lacking = {name: labels for name, labels in dashboard.asks.items() if not labels <= set(rows[name].labels or ())}
+    assert lacking == {}
+    assert dashboard.absent & rows.keys() == set()
+    assert not any(
+        name.startswith(("kafka_server", "kafka_network", "kafka_consumergroup")) for name in dashboard.absent
+    )
 
 
 def test_names_are_found_in_expressions() -> None:
