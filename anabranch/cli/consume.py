@@ -6,7 +6,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any
 
 import anyio
@@ -17,6 +16,7 @@ from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Natural, Offset, Settings, client_settings
 from anabranch.cli.record_text import FormatError, FormatString, TextFormat, to_json, to_tsv
+from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError, UsageError
 
 POLL_MS = 200
@@ -98,7 +98,9 @@ def consume(
     """
     if not topics:
         raise UsageError("name a topic: anabranch consume TOPIC")
-    start = Start(partition, offset, tail, None if from_timestamp is None else milliseconds(from_timestamp))
+    start = Start(
+        partition, offset, tail, None if from_timestamp is None else milliseconds("--from-timestamp", from_timestamp)
+    )
     _check(start, topics, group, from_beginning=from_beginning)
     separator = None if key_separator is None else key_separator.encode()
     show = _printer(format, TextFormat(separator, print_place, print_timestamp, print_headers))
@@ -154,21 +156,6 @@ def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beg
         raise UsageError("--tail and --from-timestamp read without a group; anabranch groups reset-offsets moves one")
     if sum((start.offset is not None, start.tail is not None, start.timestamp_ms is not None, from_beginning)) > 1:
         raise UsageError("give one of --from-beginning --offset --tail --from-timestamp")
-
-
-def milliseconds(text: str) -> int:
-    """A time as a user gives it, in milliseconds since 1970."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        when = datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        when = -1.0
-    if when < 0:
-        raise UsageError(
-            f"--from-timestamp {text}: expected a time as 2026-01-31T12:00:00Z, or milliseconds since 1970"
-        )
-    return int(when * 1000)
 
 
 def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:

@@ -13,9 +13,11 @@ from cyclopts import App, Parameter
 from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.admin import each, with_admin
 from anabranch.cli.errors import report_some
+from anabranch.cli.group_lag import add_lag_seconds
+from anabranch.cli.group_view import FIELDS, print_group
 from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, Offset
-from anabranch.cli.output import print_json, print_table
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, Offset, TsvFlag
+from anabranch.cli.output import print_json, print_rows, print_tsv
 from anabranch.cli.topic_view import (
     ANSWER_WITHIN_MS,
     HOLD_KEY,
@@ -38,20 +40,25 @@ app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
 
 @app.command(name="list")
-def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False) -> int:
     """List groups and their states."""
     groups = with_admin(bootstrap_server, lambda admin: admin.list_groups())
-    if json_:
-        print_json([{"group": g.group_id, "protocol_type": g.protocol_type, "state": g.state} for g in groups])
-    else:
-        print_table(["group", "protocol_type", "state"], [[g.group_id, g.protocol_type, g.state] for g in groups])
+    print_rows(
+        [{"group": g.group_id, "protocol_type": g.protocol_type, "state": g.state} for g in groups],
+        ["group", "protocol_type", "state"],
+        as_json=json_,
+        as_tsv=tsv,
+    )
     return 0
 
 
 @app.command
-def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+def describe(
+    *groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False
+) -> int:
     """Show each partition a group has committed or holds: offset, lag, member; and across a resize, who waits for whom.
 
+    Behind is how long ago the first record was written that is not committed; the total of a topic has the longest.
     What is waited for is expiring when retention removes some of it, unread, within ten minutes.
 
     Parameters
@@ -62,15 +69,17 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
     if not groups:
         raise UsageError("name a group: anabranch groups describe GROUP")
     described, absent = with_admin(bootstrap_server, lambda admin: describe_groups(admin, list(groups)))
+    add_lag_seconds(bootstrap_server, described)
     status = report_some(absent_group(group) for group in absent)
     if json_:
         print_json(described)
         return status
-    columns = ["topic", "partition", "committed_offset", "high_watermark", "lag", "member", "client_id", "host"]
+    if tsv:
+        rows = [[group["group"], *(row[name] for name in FIELDS)] for group in described for row in group["partitions"]]
+        print_tsv(["group", *FIELDS], rows)
+        return status
     for group in described:
-        where = f"coordinator {group['coordinator']}"
-        print(f"{group['group']}  {group['state']}  assignor {group['assignor'] or '-'}  {where}")
-        print_table(columns, [[row[column] for column in columns] for row in group["partitions"]])
+        print_group(group)
         if group["held_consumers"]:
             print("whom the group holds, and why:")
             for row in group["held_consumers"]:
@@ -338,6 +347,7 @@ def reset_offsets(
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
+    tsv: TsvFlag = False,
 ) -> int:
     """Set where a group without members goes on. Give exactly one of the --to options or --shift-by.
 
@@ -376,10 +386,12 @@ def reset_offsets(
         return rows
 
     rows = with_admin(bootstrap_server, work)
-    if json_:
-        print_json([{"topic": r.topic, "partition": r.partition, "from": r.old, "to": r.new} for r in rows])
-    else:
-        print_table(["topic", "partition", "from", "to"], rows)
+    print_rows(
+        [{"topic": r.topic, "partition": r.partition, "from": r.old, "to": r.new} for r in rows],
+        ["topic", "partition", "from", "to"],
+        as_json=json_,
+        as_tsv=tsv,
+    )
     return 0
 
 

@@ -26,6 +26,10 @@ CLIENTS = {
     "groups": ("anabranch.cli.groups:app", "List, describe, reset, delete consumer groups."),
     "features": ("anabranch.cli.features:app", "Describe, upgrade, downgrade, disable feature levels."),
     "kafka-features": ("anabranch.cli.kafka_features:kafka_features", "The same with the options of Kafka's tool."),
+    "cluster": ("anabranch.cli.cluster:cluster", "The cluster in a few numbers."),
+    "brokers": ("anabranch.cli.cluster:brokers", "List the brokers."),
+    "log-dirs": ("anabranch.cli.cluster:log_dirs", "How much each log directory holds."),
+    "delete-records": ("anabranch.cli.cluster:delete_records", "Delete the oldest records of a topic."),
     "configs": ("anabranch.cli.configs:app", "Describe and alter configs of topics and brokers."),
 }
 FILES = {

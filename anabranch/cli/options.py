@@ -40,6 +40,9 @@ Bootstrap: TypeAlias = Annotated[
     Parameter(name=["--bootstrap-server", "-b"], env_var="ANABRANCH_BOOTSTRAP_SERVER", help="Brokers, host:port,..."),
 ]
 JsonFlag: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON instead of a table.")]
+TsvFlag: TypeAlias = Annotated[
+    bool, Parameter(name="--tsv", negative=(), help="Print lines with tabs between instead of a table.")
+]
 JsonFile: TypeAlias = Annotated[Path | None, Parameter(name="--json", help="Write the result as JSON to this file.")]
 Settings: TypeAlias = Annotated[
     list[str] | None,

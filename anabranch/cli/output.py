@@ -1,13 +1,16 @@
-"""Tables for people, JSON for scripts."""
+"""Tables for people, JSON and tab-separated lines for scripts."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 _BOLD, _PLAIN = "\033[1m", "\033[0m"
+TOTAL = "total"
+RED, YELLOW = "\033[31m", "\033[33m"
 
 
 def print_json(value: Any) -> None:
@@ -22,7 +25,24 @@ def cell(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_tsv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """The names, then a line for each row, with tabs between; nothing for what is not there."""
+    for row in [columns, *rows]:
+        print("\t".join("" if value is None else _escaped(str(cell(value))) for value in row))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def coloured(text: str, colour: str) -> str:
+    """For a terminal of someone who does not refuse colours (NO_COLOR)."""
+    return f"{colour}{text}{_PLAIN}" if colour and sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], colour: Callable[[Sequence[Any]], str] = lambda _: ""
+) -> None:
     """A plain table; columns of numbers to the right. Nothing is ever cut: a terminal wraps what is too wide for it."""
     body = [list(row) for row in rows]
     numeric = [_are_numbers([row[index] for row in body]) for index in range(len(columns))]
@@ -31,10 +51,44 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for number, line in enumerate(lines):
         padded = zip(line, widths, numeric, strict=True)
         text = "  ".join(item.rjust(width) if right else item.ljust(width) for item, width, right in padded).rstrip()
-        print(f"{_BOLD}{text}{_PLAIN}" if number == 0 and sys.stdout.isatty() else text)
+        print(coloured(text, _BOLD if number == 0 else colour(body[number - 1])))
 
 
 def _are_numbers(values: list[Any]) -> bool:
-    """Whether there are numbers and nothing else but gaps."""
-    given = [value for value in values if value is not None]
+    """Whether there are numbers and nothing else but gaps and the word of the last line."""
+    given = [value for value in values if value is not None and value != TOTAL]
     return bool(given) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, as_tsv: bool, none: str = ""
+) -> None:
+    """Rows as the user wants them; ``none`` is what people are told when there are none."""
+    if as_json:
+        print_json(rows)
+    elif as_tsv:
+        print_tsv(columns, [[row[column] for column in columns] for row in rows])
+    elif rows or not none:
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+    else:
+        print(none)
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return ""
+
+
+def duration(seconds: float | None) -> str:
+    """A time as people read it."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

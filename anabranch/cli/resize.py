@@ -269,6 +269,22 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
     raise CommandError(f"{name} is not resized after {timeout_ms} ms: {missing}; it goes on, topics describe shows how")
 
 
+async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[int]:
+    """Return when no partition is marked for deletion any more. Raises ``CommandError`` at the end."""
+    marked: list[int] = []
+    with anyio.move_on_after(timeout_ms / 1000):
+        while True:
+            topic = (await admin.describe_topics([name]))[name]
+            marked = marked_partitions(topic)
+            if not marked:
+                return []
+            await anyio.sleep(CHECK_EVERY_S)
+    raise CommandError(
+        f"{name} still has partitions {_numbers(marked)} after {timeout_ms} ms; topics describe shows who has yet to"
+        " read them"
+    )
+
+
 async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     """What a resize to ``count`` still needs; empty when nothing."""
     if topic.partition_count != count:

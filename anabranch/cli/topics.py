@@ -19,9 +19,10 @@ from anabranch import (
 )
 from anabranch.cli.admin import absent_topic, each, parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
+from anabranch.cli.cluster import all_topics, unhealthy
 from anabranch.cli.errors import report_some
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural
-from anabranch.cli.output import print_json, print_table
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, TsvFlag
+from anabranch.cli.output import print_json, print_rows
 from anabranch.cli.resize import (
     LOSS_FLAG,
     begin_resize,
@@ -29,6 +30,7 @@ from anabranch.cli.resize import (
     check_resize,
     plan_resize,
     print_plan,
+    wait_until_drained,
     wait_until_resized,
 )
 from anabranch.cli.topic_view import describe_topics, print_topic
@@ -88,8 +90,10 @@ def create(
 def list_(
     *,
     exclude_internal: bool = False,
+    under_replicated: Annotated[bool, Parameter(negative=())] = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
+    tsv: TsvFlag = False,
 ) -> int:
     """List topics by name.
 
@@ -97,7 +101,15 @@ def list_(
     ----------
     exclude_internal
         Leave out topics such as __consumer_offsets.
+    under_replicated
+        Instead, the partitions with replicas that are not in sync, or without a leader.
     """
+    if under_replicated:
+        rows = with_admin(bootstrap_server, _under_replicated)
+        rows = [row for row in rows if not (exclude_internal and row["topic"].startswith("__"))]
+        columns = ["topic", "partition", "leader", "replicas", "isr"]
+        print_rows(rows, columns, as_json=json_, as_tsv=tsv, none="every replica is in sync")
+        return 0
     topics = with_admin(bootstrap_server, lambda admin: admin.list_topics(include_internal=not exclude_internal))
     if json_:
         print_json([{"name": t.name, "topic_id": format_id(t.topic_id), "internal": t.internal} for t in topics])
@@ -105,6 +117,10 @@ def list_(
         for topic in topics:
             print(topic.name)
     return 0
+
+
+async def _under_replicated(admin: Admin) -> list[dict[str, Any]]:
+    return unhealthy(await all_topics(admin))
 
 
 @app.command
@@ -146,6 +162,7 @@ def alter(
     delete_latest_values_when_drained: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     wait: Annotated[bool, Parameter(negative=())] = False,
+    wait_drained: Annotated[bool, Parameter(negative=())] = False,
     timeout_ms: Natural = 120_000,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
@@ -178,13 +195,16 @@ def alter(
     wait
         Wait until the partitions have been split, or merged into others. Without it, a controller that has
         not got there in half a minute is an error.
+    wait_drained
+        As --wait, and until the partitions that were merged away are gone: read by every group, or expired.
     timeout_ms
-        How long to wait with --wait after the controller's answer. Whatever is not done then goes on.
+        How long to wait with --wait or --wait-drained after the controller's answer. Whatever is not done then goes on.
     """
     loses = delete_latest_values_when_drained
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
     flags = {DRAIN_KEY: delete_records_when_drained, LOSS_KEY: loses}
     changes |= {key: "true" for key, is_given in flags.items() if is_given}
+    wait = wait or wait_drained
     if partitions == AUTO and (loses or wait):
         raise UsageError(f"{LOSS_FLAG if loses else '--wait'} goes with a count, not with --partitions {AUTO}")
     if partitions == AUTO:
@@ -197,10 +217,22 @@ def alter(
         return _dry_run(bootstrap_server, topic, partitions, changes, loses=loses, as_json=json_)
 
     async def work(admin: Admin) -> list[int] | None:
-        return await _alter(admin, topic, partitions, changes, timeout_ms if wait else None, loses=loses)
+        marked = await _alter(admin, topic, partitions, changes, timeout_ms if wait else None, loses=loses)
+        return await wait_until_drained(admin, topic, timeout_ms) if marked and wait_drained else marked
 
-    marked = with_admin(bootstrap_server, work)
-    if json_:
+    _print_altered(topic, changes, partitions, with_admin(bootstrap_server, work), as_json=json_)
+    return 0
+
+
+def _print_altered(
+    topic: str,
+    changes: Mapping[str, str | None],
+    partitions: int | None,
+    marked: Sequence[int] | None,
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
         print_json(
             {
                 "topic": topic,
@@ -210,14 +242,10 @@ def alter(
                 "draining": marked,
             }
         )
-    elif partitions is not None and marked is None:
+        return
+    if partitions is not None and marked is None:
         print(f"{topic} is on its way to {partitions} partitions: topics describe shows how far it is")
-    else:
-        _print_altered(topic, partitions, marked)
-    return 0
-
-
-def _print_altered(topic: str, partitions: int | None, marked: Sequence[int] | None) -> None:
+        return
     print(f"altered {topic}")
     if marked is not None:
         print(f"{topic} has {partitions} partitions")
@@ -432,12 +460,8 @@ def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment],
         }
         for tp, move in sorted(moving.items())
     ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-    else:
-        print("nothing is being moved")
+    columns = ["topic", "partition", "replicas", "adding", "removing"]
+    print_rows(rows, columns, as_json=as_json, as_tsv=False, none="nothing is being moved")
 
 
 def _report(refused: Mapping[TopicPartition, KafkaError | None]) -> int:

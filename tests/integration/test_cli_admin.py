@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
-from anabranch import NewTopic
+from anabranch import NewTopic, TopicPartition
 from anabranch.cli.main import main
-from anabranch.sync import Admin, Consumer
+from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
 
 pytestmark = pytest.mark.integration
@@ -43,6 +44,11 @@ def commit(cluster: Cluster, group: str, topic: str) -> None:
         consumer.commit()
 
 
+def commit_at(cluster: Cluster, group: str, topic: str, offset: int) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.alter_group_offsets(group, {TopicPartition(topic, 0): offset, TopicPartition(topic, 1): 0})
+
+
 def test_one_bad_name_does_not_hide_the_good_ones(cluster: Cluster, topic: str, command: Command) -> None:
     commit(cluster, topic, topic)
     for what in ("topics", "groups"):
@@ -59,3 +65,28 @@ def test_one_bad_name_does_not_hide_the_good_ones(cluster: Cluster, topic: str, 
 def test_a_partition_that_does_not_exist_is_an_error(topic: str, command: Command) -> None:
     status, _, err = command("groups", "reset-offsets", "g", "--topic", topic, "--partition", "9", "--to-latest")
     assert (status, err) == (1, f"anabranch: topic {topic} has partitions 0 to 1, not 9\n")
+
+
+def test_the_oldest_records_are_deleted_and_disks_and_lags_are_shown(
+    cluster: Cluster, topic: str, command: Command
+) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, partition=0, timestamp_ms=1000 * number).result()
+    commit_at(cluster, topic, topic, 4)
+    status, out, _ = command("groups", "describe", topic, "--json")
+    (row, _) = json.loads(out)[0]["partitions"]
+    assert (status, row["lag"]) == (0, 6) and row["lag_seconds"] > 1_000_000
+    status, out, _ = command("delete-records", topic, "--before-timestamp", "3000", "--partition", "0", "--dry-run")
+    assert status == 0 and out.endswith(f"would delete 3 offsets of {topic}\n")
+    status, out, _ = command("delete-records", topic, "--partition", "0", "--before-offset", "2", "--tsv")
+    assert (status, out.splitlines()[1]) == (0, "0\t0\t2\t2")
+    status, _, err = command("delete-records", topic, "--partition", "0", "--before-offset", "11")
+    assert (status, err) == (1, f"anabranch: {topic}-0 ends at offset 10, before 11\n")
+    status, out, _ = command("delete-records", topic, "--all")
+    assert status == 0 and out.endswith(f"deleted 8 offsets of {topic}\n")
+    status, out, _ = command("log-dirs", topic, "--json")
+    rows = json.loads(out)
+    assert status == 0 and sum(row["replicas"] for row in rows) == 2 and all(row["error"] is None for row in rows)
+    status, out, _ = command("brokers", "--json")
+    assert sum(row["replicas"] for row in json.loads(out)) >= 2

@@ -62,6 +62,8 @@ class FakeAdmin:
     calls: list[Any] = field(default_factory=list)
     asked_times: list[int] = field(default_factory=list)
     """The times whose offsets were asked for."""
+    written_at: Mapping[int, int] = field(default_factory=dict)
+    """When the record at any offset was written, by partition; else its leader does not answer."""
     held: Mapping[int, HeldRecords] | None = field(default_factory=dict)
     """The records that the leader holds back, by partition; None: it does not answer."""
 
@@ -184,4 +186,15 @@ class FakeAdmin:
         return {tp: GroupPosition(self.positions.get(tp.partition, -1), False) for tp in partitions}
 
     async def describe_cluster(self) -> Any:
-        return SimpleNamespace(nodes=[Node(1, "localhost", 9092)])
+        return SimpleNamespace(cluster_id="fake", controller_id=1, nodes=[Node(1, "localhost", 9092)])
+
+    async def cluster(self, topics: Iterable[str]) -> None:
+        """As ``LogReader``."""
+
+    async def fetch(self, tp: TopicPartition, offset: int) -> Any:
+        """As ``LogReader``."""
+        if tp.partition not in self.written_at:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        records = [SimpleNamespace(offset=offset - 1, timestamp=1)]
+        records += [SimpleNamespace(offset=offset, timestamp=self.written_at[tp.partition])]
+        return SimpleNamespace(batches=[(SimpleNamespace(records=lambda: records), True)])

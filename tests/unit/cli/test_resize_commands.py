@@ -11,6 +11,7 @@ import pytest
 
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
+from anabranch.cli import group_lag
 from anabranch.cli.main import main
 from anabranch.client.admin_types import HeldRecords, MemberDescription
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
@@ -34,6 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def run_command(admin: FakeAdmin, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(cli_admin, "Admin", admin)
+        monkeypatch.setattr(group_lag, "LogReader", admin)
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
         said = capsys.readouterr()
@@ -551,3 +553,83 @@ def test_the_loss_goes_with_a_count(run: Run) -> None:
     status, _, err = run(admin, "topics", "alter", "t", "--partitions=auto", LOSES)
     assert (status, err) == (2, f"anabranch: {LOSES} goes with a count, not with --partitions auto\n")
     assert admin.calls == []
+
+
+def test_groups_describe_fits_a_terminal_and_sums_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_lag.time, "time", lambda: 1_000_000.0)
+    tps = (TopicPartition("t", 0), TopicPartition("t", 1))
+    reader = MemberDescription("reader-1-" + "0" * 36, None, "reader-1", "/127.0.0.1", tps)
+    far = 9_000_000_000_000_000
+    state = {"groups": {"g": {0: far, 1: far - 20, 2: 5}}, "members": (reader,), "without_leader": frozenset({2})}
+    ends = {0: (0, far), 1: (0, far)}
+    written = {1: 1_000_000_000 - 12_000}
+    admin = FakeAdmin(**state, ends=ends, written_at=written)
+    _, out, _ = run(admin, "groups", "describe", "g")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[:3] == [
+        "g  Stable  assignor range  coordinator 1  1 members",
+        "t",
+        "partition         committed               end  lag  behind  member",
+    ]
+    assert [line.split() for line in lines[3:7]] == [
+        ["0", str(far), str(far), "0", "0", "s", "1"],
+        ["1", str(far - 20), str(far), "20", "12", "s", "1"],
+        ["2", "5", "-", "-", "-", "-"],
+        ["total", "-", "-", "20", "12", "s", "-"],
+    ]
+    assert lines[7] == "member 1: reader-1 at 127.0.0.1"
+    _, out, _ = run(admin, "groups", "describe", "g", "--json")
+    assert [row["lag_seconds"] for row in json.loads(out)[0]["partitions"]] == [0.0, 12.0, None]
+    _, out, _ = run(admin, "groups", "describe", "g", "--tsv")
+    names, *rows = [line.split("\t") for line in out.splitlines()]
+    assert [row[names.index("lag_seconds")] for row in rows] == ["0.0", "12.0", ""]
+    assert {row[names.index("topic")] for row in rows} == {"t"}
+
+
+def test_groups_describe_does_without_times_of_leaders_that_do_not_answer(run: Run) -> None:
+    admin = FakeAdmin(groups={"g": {1: 2}}, ends={1: (0, 10)})
+    _, out, _ = run(admin, "groups", "describe", "g", "--json")
+    assert [(row["lag"], row["lag_seconds"]) for row in json.loads(out)[0]["partitions"]] == [(8, None)]
+
+
+def test_under_replicated_partitions_and_the_cluster_in_numbers(run: Run) -> None:
+    admin = FakeAdmin(without_leader=frozenset({3}))
+    _, out, _ = run(admin, "topics", "list", "--under-replicated")
+    assert [line.split() for line in out.splitlines()] == [
+        ["topic", "partition", "leader", "replicas", "isr"],
+        ["t", "3", "-", "1,2"],
+    ]
+    _, out, _ = run(FakeAdmin(), "topics", "list", "--under-replicated")
+    assert out == "every replica is in sync\n"
+    _, out, _ = run(admin, "cluster", "--json")
+    assert json.loads(out) == {
+        "cluster_id": "fake",
+        "controller": 1,
+        "brokers": [1],
+        "topics": 1,
+        "partitions": 4,
+        "without_leader": 1,
+        "under_replicated": 1,
+    }
+    _, out, _ = run(admin, "brokers", "--tsv")
+    assert out.splitlines()[1].split("\t") == ["1", "localhost", "9092", "", "3", "4", "3"]
+
+
+def test_a_shrink_waits_until_what_was_merged_away_is_gone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    admin = FakeAdmin(**SHRUNK)
+    describe = admin.describe_topics
+
+    async def drained_at_last(names: Iterable[str]) -> Any:
+        asked.append(admin.total)
+        if len(asked) == 6:
+            admin.total = 4
+        return await describe(names)
+
+    monkeypatch.setattr(admin, "describe_topics", drained_at_last)
+    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait-drained")
+    assert status == 0 and "take no records" not in out and admin.total == 4
+    never = FakeAdmin(**SHRUNK)
+    status, _, err = run(never, "topics", "alter", "t", "--partitions", "4", "--wait-drained", "--timeout-ms", "300")
+    assert status == 1 and "t still has partitions 4, 5 after 300 ms" in err

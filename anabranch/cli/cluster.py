@@ -1,0 +1,199 @@
+"""``anabranch cluster``, ``brokers``, ``log-dirs``, ``delete-records``: the brokers, and what lies on their disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from anabranch import Admin, TopicDescription, TopicPartition
+from anabranch.cli.admin import with_admin
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, TsvFlag
+from anabranch.cli.output import RED, coloured, print_json, print_rows, size
+from anabranch.cli.times import milliseconds
+from anabranch.command_error import CommandError, UsageError
+
+
+def unhealthy(topics: Iterable[TopicDescription]) -> list[dict[str, Any]]:
+    """The partitions that have replicas out of sync, or no leader."""
+    return [
+        {
+            "topic": topic.name,
+            "partition": info.partition,
+            "leader": info.leader if info.leader >= 0 else None,
+            "replicas": list(info.replicas),
+            "isr": list(info.isr),
+        }
+        for topic in topics
+        for info in topic.partitions
+        if info.leader < 0 or len(info.isr) < len(info.replicas)
+    ]
+
+
+async def all_topics(admin: Admin) -> list[TopicDescription]:
+    names = [listing.name for listing in await admin.list_topics()]
+    return list((await admin.describe_topics(names)).values()) if names else []
+
+
+def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+    """Show the cluster in a few numbers, and how many partitions are not as they should be."""
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        described, topics = await admin.describe_cluster(), await all_topics(admin)
+        bad = unhealthy(topics)
+        return {
+            "cluster_id": described.cluster_id,
+            "controller": described.controller_id if described.controller_id >= 0 else None,
+            "brokers": [node.id for node in described.nodes],
+            "topics": len(topics),
+            "partitions": sum(len(topic.partitions) for topic in topics),
+            "without_leader": sum(row["leader"] is None for row in bad),
+            "under_replicated": sum(len(row["isr"]) < len(row["replicas"]) for row in bad),
+        }
+
+    found = with_admin(bootstrap_server, work)
+    if json_:
+        print_json(found)
+        return 0
+    print(f"cluster {found['cluster_id']}, controller {'none' if found['controller'] is None else found['controller']}")
+    print(f"{len(found['brokers'])} brokers: {', '.join(map(str, found['brokers']))}")
+    print(f"{found['topics']} topics with {found['partitions']} partitions")
+    for name, words in (("without_leader", "without a leader"), ("under_replicated", "under-replicated")):
+        print(coloured(f"{found[name]} partitions {words}", RED if found[name] else ""))
+    return 0
+
+
+def brokers(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False) -> int:
+    """List the brokers with their addresses, and how many partitions each leads and has."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        described, topics = await admin.describe_cluster(), await all_topics(admin)
+        infos = [info for topic in topics for info in topic.partitions]
+        return [
+            {
+                "broker": node.id,
+                "host": node.host,
+                "port": node.port,
+                "rack": node.rack,
+                "is_controller": node.id == described.controller_id,
+                "leaders": sum(info.leader == node.id for info in infos),
+                "replicas": sum(node.id in info.replicas for info in infos),
+                "in_sync": sum(node.id in info.isr for info in infos),
+            }
+            for node in described.nodes
+        ]
+
+    columns = ["broker", "host", "port", "rack", "leaders", "replicas", "in_sync"]
+    print_rows(with_admin(bootstrap_server, work), columns, as_json=json_, as_tsv=tsv)
+    return 0
+
+
+def log_dirs(
+    *topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False
+) -> int:
+    """Show how much each log directory of each broker holds.
+
+    Parameters
+    ----------
+    topics
+        Only the replicas of these.
+    """
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        chosen = None
+        if topics:
+            described = await admin.describe_topics(list(topics))
+            chosen = [TopicPartition(name, p.partition) for name, topic in described.items() for p in topic.partitions]
+        found = await admin.describe_log_dirs(partitions=chosen)
+        return [
+            {
+                "broker": broker,
+                "directory": directory.path,
+                "replicas": len(directory.partitions),
+                "size_bytes": sum(replica.size_bytes for replica in directory.partitions.values()),
+                "error": None if directory.error is None else directory.error.code.name,
+            }
+            for broker, directories in sorted(found.items())
+            for directory in directories
+        ]
+
+    rows = with_admin(bootstrap_server, work)
+    columns = ["broker", "directory", "replicas", "size_bytes", "error"]
+    if json_ or tsv:
+        print_rows(rows, columns, as_json=json_, as_tsv=tsv)
+    else:
+        shown = [{**row, "size": size(row["size_bytes"])} for row in rows]
+        print_rows(shown, ["broker", "directory", "replicas", "size", "error"], as_json=False, as_tsv=False)
+    return 0
+
+
+def delete_records(
+    topic: str,
+    *,
+    partition: Annotated[list[Natural] | None, Parameter(negative=(), consume_multiple=False)] = None,
+    before_offset: Offset | None = None,
+    before_timestamp: str | None = None,
+    all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
+    tsv: TsvFlag = False,
+) -> int:
+    """Delete the oldest records of a topic for good. Give exactly one of --before-offset --before-timestamp --all.
+
+    Parameters
+    ----------
+    topic
+        Its name.
+    partition
+        Only this partition; may be given many times.
+    before_offset
+        Those before this offset; needs one --partition.
+    before_timestamp
+        Those before the first record at or after this time: 2026-01-31T12:00:00Z, or milliseconds since 1970.
+    all_
+        Every record there is now.
+    dry_run
+        Delete nothing; show what would be.
+    """
+    if sum((before_offset is not None, before_timestamp is not None, all_)) != 1:
+        raise UsageError("give exactly one of --before-offset --before-timestamp --all")
+    if before_offset is not None and len(partition or ()) != 1:
+        raise UsageError("--before-offset needs one --partition")
+    time_ms = None if before_timestamp is None else milliseconds("--before-timestamp", before_timestamp)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        existing = [info.partition for info in (await admin.describe_topics([topic]))[topic].partitions]
+        if absent := sorted(set(partition or ()) - set(existing)):
+            raise CommandError(f"topic {topic} has partitions {existing[0]} to {existing[-1]}, not {absent[0]}")
+        tps = [TopicPartition(topic, p) for p in sorted(partition or existing)]
+        first = await admin.list_offsets(dict.fromkeys(tps, "earliest"))
+        end = await admin.list_offsets(dict.fromkeys(tps, "latest"))
+        target = {tp: end[tp].offset for tp in tps}
+        if before_offset is not None:
+            if before_offset > target[tps[0]]:
+                raise CommandError(f"{tps[0]} ends at offset {target[tps[0]]}, before {before_offset}")
+            target = {tps[0]: before_offset}
+        elif time_ms is not None:
+            at_time = await admin.list_offsets(dict.fromkeys(tps, time_ms))
+            target |= {tp: found.offset for tp, found in at_time.items() if found.offset >= 0}
+        target = {tp: max(offset, first[tp].offset) for tp, offset in target.items()}
+        if not dry_run:
+            target |= await admin.delete_records({tp: at for tp, at in target.items() if at > first[tp].offset})
+        return [
+            {
+                "topic": topic,
+                "partition": tp.partition,
+                "from": first[tp].offset,
+                "to": target[tp],
+                "records": target[tp] - first[tp].offset,
+            }
+            for tp in tps
+        ]
+
+    rows = with_admin(bootstrap_server, work)
+    print_rows(rows, ["partition", "from", "to", "records"], as_json=json_, as_tsv=tsv)
+    if not (json_ or tsv):
+        print(f"{'would delete' if dry_run else 'deleted'} {sum(row['records'] for row in rows)} offsets of {topic}")
+    return 0

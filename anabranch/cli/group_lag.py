@@ -1,0 +1,56 @@
+"""How long ago what a group has yet to read was written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import anyio
+
+from anabranch import KafkaError, TopicPartition
+from anabranch.client.log_reader import LogReader
+
+ANSWER_WITHIN_S = 3.0
+AT_ONCE = 32
+
+
+async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The timestamps of the first records at or after ``offsets``, of the partitions whose leaders tell in time."""
+    found: dict[TopicPartition, int] = {}
+    limit = anyio.CapacityLimiter(AT_ONCE)
+
+    async def look(reader: LogReader, tp: TopicPartition, offset: int) -> None:
+        async with limit:
+            try:
+                fetched = await reader.fetch(tp, offset)
+            except KafkaError:
+                return
+        for batch, is_visible in fetched.batches:
+            stamps = [record.timestamp for record in batch.records() if record.offset >= offset] if is_visible else []
+            if stamps:
+                found[tp] = stamps[0]
+                return
+
+    with anyio.move_on_after(ANSWER_WITHIN_S):
+        async with LogReader(
+            bootstrap_servers=bootstrap, client_id="anabranch-groups", max_partition_fetch_bytes=1
+        ) as reader:
+            await reader.cluster({tp.topic for tp in offsets})
+            async with anyio.create_task_group() as tasks:
+                for tp, offset in offsets.items():
+                    tasks.start_soon(look, reader, tp, offset)
+    return found
+
+
+def add_lag_seconds(bootstrap: str, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Set ``lag_seconds`` in every row: the age of the first record that is not committed; None: nobody can tell."""
+    for group in groups:
+        rows = {TopicPartition(row["topic"], row["partition"]): row for row in group["partitions"]}
+        behind = {tp: row["committed_offset"] for tp, row in rows.items() if row["lag"]}
+        stamps = anyio.run(first_timestamps, bootstrap, behind) if behind else {}
+        now_ms = time.time() * 1000
+        for tp, row in rows.items():
+            row["lag_seconds"] = 0.0 if row["lag"] == 0 else None
+            if tp in stamps and stamps[tp] >= 0:
+                row["lag_seconds"] = round(max(0.0, (now_ms - stamps[tp]) / 1000), 3)

@@ -1,0 +1,61 @@
+"""What ``anabranch groups describe`` prints of a group, in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, duration, print_table
+
+COLUMNS = ("partition", "committed", "end", "lag", "behind", "member")
+FIELDS = (
+    "topic",
+    "partition",
+    "committed_offset",
+    "high_watermark",
+    "lag",
+    "lag_seconds",
+    "member",
+    "client_id",
+    "host",
+)
+"""Of a row, as JSON and tab-separated lines have them."""
+
+
+def print_group(group: Mapping[str, Any]) -> None:
+    """The group, a table for each topic with its totals, and the members by the numbers that the tables have."""
+    members = {row["member"]: row for row in group["partitions"] if row["member"] is not None}
+    numbers = {member: number for number, member in enumerate(sorted(members), 1)}
+    state = group["state"]
+    print(
+        f"{group['group']}  {coloured(state, '' if state in ('Stable', 'Empty') else RED)}  "
+        f"assignor {group['assignor'] or '-'}  coordinator {group['coordinator']}  {group['members']} members"
+    )
+    for topic, found in groupby(group["partitions"], key=lambda row: row["topic"]):
+        rows = list(found)
+        print(topic)
+        lines = [_line(row, numbers) for row in rows]
+        print_table(COLUMNS, [*lines, _total(rows)], colour=lambda line: YELLOW if line[3] else "")
+    for member, number in numbers.items():
+        row = members[member]
+        print(f"member {number}: {row['client_id']} at {row['host'].lstrip('/')}")
+
+
+def _line(row: Mapping[str, Any], numbers: Mapping[str, int]) -> list[Any]:
+    return [
+        row["partition"],
+        row["committed_offset"],
+        row["high_watermark"],
+        row["lag"],
+        duration(row["lag_seconds"]),
+        numbers.get(row["member"]),
+    ]
+
+
+def _total(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """The sum of the lags, and the longest time; over what is known."""
+    rows = list(rows)
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    times = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]
+    return [TOTAL, None, None, sum(lags) if lags else None, duration(max(times, default=None)), None]
