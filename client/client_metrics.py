@@ -1,6 +1,7 @@
 """What a client counts and ``metrics()`` tells: numbers by group and name, as kafka-python's clients give them. No IO.
 
-Counting happens where something out of the ordinary happens (a resize, a refusal, a callback), never per record.
+Counting happens for each request, and where something out of the ordinary happens (a resize, a refusal, a callback),
+never per record.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ Metrics = dict[str, dict[str, float]]
 
 CONSUMER_GROUP = "consumer-ordered-delivery-metrics"
 PRODUCER_GROUP = "producer-ordered-delivery-metrics"
+PRODUCER_TRAFFIC = "producer-metrics"
+CONSUMER_TRAFFIC = "consumer-fetch-manager-metrics"
+"""Kafka's names for these two groups, and for what is in them that Kafka has too."""
 
 _RECENT = 1024
 
@@ -52,6 +56,49 @@ class Durations:
             f"{name}-time-p50-ms": self.percentile_ms(0.50),
             f"{name}-time-p99-ms": self.percentile_ms(0.99),
             f"{name}-time-max-ms": self.max_ms,
+        }
+
+
+class ProducerTraffic:
+    """What one producer sends."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        """That were acknowledged."""
+        self.bytes = 0
+        """Of their batches, as they were sent."""
+        self.errors = 0
+        """Records that failed for good."""
+        self.retries = 0
+        """Records that were sent again."""
+        self.requests = Durations()
+
+    def values(self, in_flight: int, available_bytes: int) -> dict[str, float]:
+        """All of them; ``in_flight``: requests without an answer; ``available_bytes``: room in the buffer."""
+        return {
+            "record-send-total": self.records,
+            "outgoing-byte-total": self.bytes,
+            "record-error-total": self.errors,
+            "record-retry-total": self.retries,
+            "requests-in-flight": in_flight,
+            "buffer-available-bytes": available_bytes,
+            **self.requests.named("request"),
+        }
+
+
+class ConsumerTraffic:
+    """What one consumer was given."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def values(self, lags: list[int], assigned: int) -> dict[str, float]:
+        """All of them; ``lags``: records up to the high watermark, of each partition of which it is known."""
+        return {
+            "records-consumed-total": self.records,
+            "records-lag": sum(lags),
+            "records-lag-max": max(lags, default=0),
+            "assigned-partitions": assigned,
         }
 
 

@@ -12,7 +12,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from anabranch.client.assignors import resolve_assignors
-from anabranch.client.client_metrics import CONSUMER_GROUP, Metrics
+from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC, ConsumerTraffic, Metrics
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.coordinator import GroupCoordinator
 from anabranch.client.coordinator_link import CoordinatorLink, OffsetAndMetadata
@@ -75,6 +75,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._ordered: OrderedDelivery
         self._current: PartitionState | None = None
         self._since_poll = 0
+        self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
         self._told: frozenset[TopicPartition] = frozenset()
         """The partitions the listener was told of, without a group."""
@@ -279,6 +280,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 if self._ordered.hand_overs.undelivered:
                     self._ordered.note_delivered(found)
                 self._fetcher.made_room()
+                self._traffic.records += sum(map(len, found.values()))
                 return found
             left = deadline - self._env.clock.monotonic()
             if left <= 0:
@@ -374,9 +376,17 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         return self._ordered.explain_blocked()
 
     def metrics(self) -> Metrics:
-        """What resizes cost this consumer: numbers by group and name; docs/operations.md says what each is."""
+        """What this consumer was given, and what resizes cost it: numbers by group and name.
+
+        docs/operations.md says what each is; ``anabranch.prometheus`` tells them to Prometheus.
+        """
         self._ensure_open()
-        return {CONSUMER_GROUP: self._ordered.metrics()}
+        states = list(self._subscription.partitions.values())
+        lags = [max(0, s.high_watermark - s.position) for s in states if s.high_watermark >= 0 and s.position >= 0]
+        return {
+            CONSUMER_TRAFFIC: self._traffic.values(lags, len(states)),
+            CONSUMER_GROUP: self._ordered.metrics(),
+        }
 
     # ------------------------------------------------------------ positions
 

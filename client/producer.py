@@ -321,9 +321,12 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             accumulator.flushing -= 1
 
     def metrics(self) -> Metrics:
-        """What resizes cost this producer: numbers by group and name; docs/operations.md says what each is."""
+        """What this producer sends, and what resizes cost it: numbers by group and name.
+
+        docs/operations.md says what each is; ``anabranch.prometheus`` tells them to Prometheus.
+        """
         self._ensure_open()
-        return self._sender.metrics.values()
+        return self._sender.all_metrics()
 
     async def partitions_for(self, topic: str) -> list[int]:
         """Ids of the topic's partitions that take records, ascending: not of those that are marked for deletion."""

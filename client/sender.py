@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from anabranch.client.accumulator import Accumulator
-from anabranch.client.client_metrics import ProducerMetrics
+from anabranch.client.client_metrics import PRODUCER_TRAFFIC, Metrics, ProducerMetrics, ProducerTraffic
 from anabranch.client.cluster import Node
 from anabranch.client.config import ProducerConfig
 from anabranch.client.connection import Connection, Pending
@@ -69,6 +69,7 @@ class Sender:
         self._initialising = False
         self._init_failure: str | None = None
         self.metrics = ProducerMetrics()
+        self._traffic = ProducerTraffic()
         self.rounds = 0
         """How often it has looked for what is ready."""
         self.memory_short = False
@@ -80,6 +81,13 @@ class Sender:
     def wake(self) -> None:
         """Something may be ready to send."""
         self._wake.set()
+
+    def all_metrics(self) -> Metrics:
+        """What is sent, and what resizes cost."""
+        accumulator = self._accumulator
+        in_flight = sum(list(self._in_flight.values()))
+        available_bytes = max(0, accumulator.buffer_memory - accumulator.buffered_bytes)
+        return {PRODUCER_TRAFFIC: self._traffic.values(in_flight, available_bytes), **self.metrics.values()}
 
     def _on_metadata(self) -> None:
         cluster = self._metadata.cluster
@@ -107,6 +115,7 @@ class Sender:
         accumulator = self._accumulator
         if expired := accumulator.expire(now_ms, self._why_late):
             for batch in expired:
+                self._traffic.errors += batch.count
                 _log.warning("%s", batch.error.message if batch.error is not None else batch.tp)
             self.on_progress()
         for topic in accumulator.topics.values():
@@ -275,7 +284,7 @@ class Sender:
                 self._fail_request(batches, pending.error)
             else:
                 for batch in batches:
-                    self._accumulator.complete(batch, BatchResult())
+                    self._acknowledged(batch, BatchResult())
                 self.on_progress()
             return
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
@@ -284,6 +293,7 @@ class Sender:
     # ------------------------------------------------------------ answers
 
     async def _await_answer(self, node_id: int, pending: Pending, batches: list[ProducerBatch]) -> None:
+        began_ms = self._now_ms()
         try:
             response: ProduceResponse = await pending.wait(self._config.request_timeout_ms / 1000)
         except KafkaError as error:
@@ -291,6 +301,7 @@ class Sender:
             self._fail_request(batches, error)
             return
         self._in_flight[node_id] -= 1
+        self._traffic.requests.add((self._now_ms() - began_ms) / 1000)
         results: dict[TopicPartition, tuple[ErrorCode, BatchResult, str | None]] = {}
         for topic in response.responses:
             for part in topic.partition_responses:
@@ -335,16 +346,23 @@ class Sender:
             batch.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random()
         )
         if outcome is Outcome.COMPLETE:
-            accumulator.complete(batch, result)
+            self._acknowledged(batch, result)
         elif outcome is Outcome.RETRY:
+            self._traffic.retries += batch.count
             accumulator.retry(batch, retry_at_ms)
         elif outcome is Outcome.RENUMBER:
             accumulator.renumber(batch, retry_at_ms)
         elif outcome is Outcome.SPLIT:
             accumulator.split(batch, now_ms)
         else:
+            self._traffic.errors += batch.count
             batch.record_errors = result.record_errors
             accumulator.fail(batch, error_for(code, f"{batch.tp}: {message or code.message}"))
+
+    def _acknowledged(self, batch: ProducerBatch, result: BatchResult) -> None:
+        self._traffic.records += batch.count
+        self._traffic.bytes += len(batch.encode())
+        self._accumulator.complete(batch, result)
 
     def _layout_refused(self, batch: ProducerBatch, now_ms: float) -> None:
         config = self._config

@@ -12,6 +12,7 @@ import pytest
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.cli.topic_view import describe_topics
+from anabranch.client.client_metrics import CONSUMER_GROUP, PRODUCER_GROUP
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.processes import ProcessCluster, wait_for
@@ -104,8 +105,8 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
             await resize(cluster, topic, 2)
             await send(producer, topic)
             await read(consumer, len(KEYS))
-            (produced,) = producer.metrics().values()
-            (consumed,) = consumer.metrics().values()
+            produced = producer.metrics()[PRODUCER_GROUP]
+            consumed = consumer.metrics()[CONSUMER_GROUP]
             return produced, consumed
 
     produced, consumed = anyio.run(work)

@@ -12,7 +12,7 @@ from cyclopts import App
 
 from anabranch.broker.dispatch import HANDLERS
 from anabranch.cli.main import build_app
-from anabranch.client.client_metrics import ProducerMetrics
+from anabranch.client.client_metrics import ConsumerTraffic, ProducerMetrics, ProducerTraffic
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.config_reference import TARGET, render
@@ -116,7 +116,8 @@ def test_every_number_is_explained() -> None:
     assert len(served) >= 9
     assert sorted(name for name in served if f"`{name}" not in text) == []
     (of_producer,) = ProducerMetrics().values().values()
-    named = {*of_producer, *HandOvers().values()}
+    traffic = {*ProducerTraffic().values(0, 0), *ConsumerTraffic().values([], 0)}
+    named = {*of_producer, *HandOvers().values(), *traffic}
     times = {name.removesuffix("-time-p50-ms") for name in named if name.endswith("-time-p50-ms")}
     of_times = {f"{time}-{what}" for time in times for what in ("total", "time-p50-ms", "time-p99-ms", "time-max-ms")}
     assert sorted(name for name in (named - of_times) | times if f"`{name}`" not in text) == []

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from anabranch.client import Consumer
+from anabranch.client.client_metrics import CONSUMER_GROUP
 from anabranch.client.errors import ErrorCode, UnassignedParentError
 from anabranch.client.fetched import FetchedBatch
 from anabranch.ordered_resize.facts import Lineage
@@ -174,10 +175,10 @@ def test_metrics_tell_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCa
             consumer.assign([CHILD, PARENT], partition_key_listener=Story())
             story = Story()
             await story.read_until(consumer, lambda: len(story.records(0)) == 10, max_records=2)
-            (names,) = consumer.metrics().values()
+            names = consumer.metrics()[CONSUMER_GROUP]
             assert (names["blocked-partitions"], names["blocked-total"], names["hand-over-total"]) == (1, 1, 0)
             await story.read_until(consumer, lambda: len(story.records(1)) == 5, max_records=2)
-            (names,) = consumer.metrics().values()
+            names = consumer.metrics()[CONSUMER_GROUP]
         assert (names["blocked-partitions"], names["blocked-total"], names["hand-over-total"]) == (0, 1, 1)
         assert names["hand-over-time-max-ms"] > 0 and names["blocked-time-max-ms"] > 0
         assert names["partition-key-maybe-revoked-total"] >= 1

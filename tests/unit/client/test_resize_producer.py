@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from anabranch.client import Producer
+from anabranch.client.client_metrics import PRODUCER_GROUP
 from anabranch.client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
 from anabranch.client.replacement import Replacement
 from anabranch.protocol.api_keys import ApiKey
@@ -84,7 +85,7 @@ def test_a_resize_under_load_loses_doubles_and_reorders_nothing(run: Run, caplog
                 elif number == 600:
                     broker.resize("t", (2, 3, 2))
             places = [(await handle).topic_partition for handle in handles]
-            (metrics,) = producer.metrics().values()
+            metrics = producer.metrics()[PRODUCER_GROUP]
         assert metrics["layout-changes-total"] == metrics["hold-total"] >= 1
         assert metrics["records-moved-total"] > 0 and metrics["batches-taken-apart-total"] > 0
         assert metrics["held-topics"] == 0 and 0 < metrics["hold-time-p50-ms"] <= metrics["hold-time-max-ms"]
@@ -150,7 +151,7 @@ def test_a_layout_that_comes_during_a_replacement_is_placed_by_at_once(
             await producer.send_and_wait("t", key=b"k", value=b"1")
             broker.resize("t", (2, 3, 1))
             await producer.send_and_wait("t", key=b"k", value=b"2")
-            (metrics,) = producer.metrics().values()
+            metrics = producer.metrics()[PRODUCER_GROUP]
         assert metrics["layout-changes-total"] == 2
         assert layouts_sent(broker)[-1] == ("t", 4, 2)
 
@@ -229,11 +230,11 @@ def test_a_topic_waits_for_newer_metadata_while_others_go_on(run: Run) -> None:
             while len([name for name, _, _ in layouts_sent(broker) if name == "t"]) < 3:
                 await producer.send_and_wait("other", value=b"x")
             assert not held.done()
-            (metrics,) = producer.metrics().values()
+            metrics = producer.metrics()[PRODUCER_GROUP]
             assert metrics["held-topics"] == 1 and metrics["layout-refusals-total"] >= 2
             broker.announce("t", (2, 4, 1))
             assert (await held).partition == 3
-            (metrics,) = producer.metrics().values()
+            metrics = producer.metrics()[PRODUCER_GROUP]
             assert (metrics["held-topics"], metrics["layout-changes-total"], metrics["records-moved-total"]) == (
                 0,
                 1,
