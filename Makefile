@@ -8,7 +8,7 @@ FIRST ?= 0
 MINUTES ?= 10
 SEED ?=
 
-.PHONY: demo up test check sim soak model compose-test bench docs gen clean
+.PHONY: demo up test check sim soak model compose-test bench docs gen clean help
 
 demo: $(VENV)/.user ## the main job on the embedded default
 	$(BIN)/anabranch demo $(ARGS)
@@ -60,7 +60,10 @@ gen: $(VENV)/.dev ## what is generated: message classes, codecs, the configurati
 	$(BIN)/python -m anabranch.config_reference
 	$(BIN)/python -m anabranch.sync_types
 
-clean:
+help: ## this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+clean: ## remove the virtual environment and all that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 $(VENV)/bin/python:

@@ -10,6 +10,7 @@ import anyio
 from anabranch import Admin, KafkaError, KafkaTimeoutError
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import pairs_of
+from anabranch.cli.progress import waiting
 from anabranch.command_error import CommandError
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> 
         ) as admin:
             return await work(admin)
 
-    with warnings_shown():
+    with warnings_shown(), waiting(f"waiting for {bootstrap_server}"):
         return anyio.run(run)
 
 

@@ -30,8 +30,10 @@ CLIENTS = {
     "brokers": ("anabranch.cli.cluster:brokers", "List the brokers."),
     "log-dirs": ("anabranch.cli.cluster:log_dirs", "How much each log directory holds."),
     "delete-records": ("anabranch.cli.cluster:delete_records", "Delete the oldest records of a topic."),
+    "top": ("anabranch.cli.top:top", "Rates of topics and lags of groups, live."),
     "configs": ("anabranch.cli.configs:app", "Describe and alter configs of topics and brokers."),
 }
+SHELL = {"completion": ("anabranch.cli.completion:completion", "Print a script that completes commands in a shell.")}
 FILES = {
     "export": ("anabranch.cli.export:export", "Copy a topic's segment files."),
     "dump-log": ("anabranch.cli.dump_log:dump_log", "Print what segment and index files hold."),
@@ -45,7 +47,8 @@ def build_app() -> App:
         name="anabranch",
         help="A message log that speaks the Kafka protocol. `anabranch up` starts a cluster on this machine.",
     )
-    for title, commands in (("Run a cluster", SERVERS), ("Talk to a cluster", CLIENTS), ("Segment files", FILES)):
+    groups = (("Run a cluster", SERVERS), ("Talk to a cluster", CLIENTS), ("Segment files", FILES), ("Shell", SHELL))
+    for title, commands in groups:
         for name, (target, summary) in commands.items():
             app.command(target, name=name, group=title, help=summary)
     return app

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 
 from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDescription
+from anabranch.cli import progress
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
 from anabranch.cli.topic_view import (
@@ -179,7 +180,7 @@ async def _lag_notes(
     if unknown:
         notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
     for group, of_topic in sorted(committed.items()):
-        left = sum(remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends)
+        left = _left(of_topic, ends, sources)
         if left:
             notes.append(f"group {group} has {left} records of partitions {_numbers(sources)} to read{until}")
     return notes
@@ -265,6 +266,7 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
             missing = await _missing(admin, topic, count)
             if not missing:
                 return marked_partitions(topic)
+            progress.say(f"{name}: {missing}")
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(f"{name} is not resized after {timeout_ms} ms: {missing}; it goes on, topics describe shows how")
 
@@ -278,11 +280,19 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
             marked = marked_partitions(topic)
             if not marked:
                 return []
+            ends, committed = await offsets(admin, topic), await committed_offsets(admin, name)
+            left = {group: _left(of_topic, ends, marked) for group, of_topic in committed.items()}
+            behind = ", ".join(f"{group} has {count} records" for group, count in sorted(left.items()) if count)
+            progress.say(f"{name}: partitions {_numbers(marked)} drain" + (f"; {behind} to read" if behind else ""))
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(
         f"{name} still has partitions {_numbers(marked)} after {timeout_ms} ms; topics describe shows who has yet to"
         " read them"
     )
+
+
+def _left(of_topic: Mapping[int, int], ends: Mapping[int, tuple[int, int]], partitions: Iterable[int]) -> int:
+    return sum(remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in partitions if p in ends)
 
 
 async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.autoscale import autoscale_lines, autoscale_row, is_on
 from anabranch.cli.held import held_line, held_rows, waits
-from anabranch.cli.output import print_table
+from anabranch.cli.output import TOTAL, print_table
 from anabranch.cli.resize_plan import split_tree
 from anabranch.client.admin_types import ConfigSource, PartitionLineage
 from anabranch.client.cluster import PartitionInfo
@@ -220,14 +220,23 @@ def _overrides(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
 # ---------------------------------------------------------------- printing
 
 
-def print_topic(topic: Mapping[str, Any]) -> None:
+SUMMED_UP_FROM = 200
+"""So many partitions of a topic are summed up, unless all are asked for."""
+_NAMED = 20
+FIELDS = ("partition", "leader", "leader_epoch", "replicas", "isr", "log_start_offset", "high_watermark")
+
+
+def print_topic(topic: Mapping[str, Any], *, every_partition: bool = True) -> None:
     configs = ",".join(f"{key}={value}" for key, value in topic["configs"].items()) or "none"
     rows = topic["partitions"]
     print(f"{topic['name']}  id {topic['topic_id']}  {len(rows)} partitions  configs: {configs}")
-    columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "log_start_offset", "high_watermark"]
-    print_table(columns, [[row[column] for column in columns] for row in rows])
+    summed_up = not every_partition and len(rows) >= SUMMED_UP_FROM
+    if summed_up:
+        _print_sums(rows)
+    else:
+        print_table(FIELDS, [[row[column] for column in FIELDS] for row in rows])
     if topic["layout_version"] > 0:
-        for line in layout_lines(topic):
+        for line in layout_lines(topic)[: 1 if summed_up else None]:
             print(line)
     for held in topic.get("held", ()):
         print(held_line(held))
@@ -238,6 +247,32 @@ def print_topic(topic: Mapping[str, Any]) -> None:
     if topic.get("autoscale") is not None:
         for line in autoscale_lines(topic["autoscale"]):
             print(line)
+
+
+def _print_sums(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each leader, and the first of the partitions that are not as they should be."""
+    by_leader: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_leader.setdefault(row["leader"], []).append(row)
+    columns = ["leader", "partitions", "in_sync", "marked", "offsets"]
+    lines = [
+        [
+            leader,
+            len(led),
+            sum(len(row["isr"]) == len(row["replicas"]) for row in led),
+            sum(row["state"] == MARKED for row in led),
+            sum((row["high_watermark"] or 0) - (row["log_start_offset"] or 0) for row in led),
+        ]
+        for leader, led in sorted(by_leader.items(), key=lambda pair: (pair[0] is None, pair[0]))
+    ]
+    totals = [TOTAL, *(sum(line[index] for line in lines) for index in range(1, len(columns)))]
+    print_table(columns, [*lines, totals])
+    bad = [row for row in rows if row["leader"] is None or len(row["isr"]) < len(row["replicas"])]
+    if bad:
+        first = f"; the first {_NAMED}:" if len(bad) > _NAMED else ":"
+        print(f"{len(bad)} partitions have replicas out of sync or no leader{first}")
+        print_table(FIELDS, [[row[column] for column in FIELDS] for row in bad[:_NAMED]])
+    print("--every-partition shows a line for each")
 
 
 def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -22,7 +22,7 @@ from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row,
 from anabranch.cli.cluster import all_topics, unhealthy
 from anabranch.cli.errors import report_some
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, TsvFlag
-from anabranch.cli.output import print_json, print_rows
+from anabranch.cli.output import print_json, print_rows, print_tsv
 from anabranch.cli.resize import (
     LOSS_FLAG,
     begin_resize,
@@ -33,7 +33,7 @@ from anabranch.cli.resize import (
     wait_until_drained,
     wait_until_resized,
 )
-from anabranch.cli.topic_view import describe_topics, print_topic
+from anabranch.cli.topic_view import FIELDS, describe_topics, print_topic
 from anabranch.command_error import UsageError
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY
@@ -124,7 +124,13 @@ async def _under_replicated(admin: Admin) -> list[dict[str, Any]]:
 
 
 @app.command
-def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+def describe(
+    *topics: str,
+    every_partition: Annotated[bool, Parameter(negative=())] = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
+    tsv: TsvFlag = False,
+) -> int:
     """Show the partitions of topics with their leaders and offsets, and the configs that were set.
 
     Of a topic that was resized, also the tree of its splits, what each partition was split from and is merged into,
@@ -135,6 +141,8 @@ def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
     ----------
     topics
         Which; all by default.
+    every_partition
+        A line for each partition also where a topic has 200 or more.
     """
 
     async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
@@ -145,9 +153,12 @@ def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
     described, absent = with_admin(bootstrap_server, work)
     if json_:
         print_json(described)
+    elif tsv:
+        rows = [[topic["name"], *(row[name] for name in FIELDS)] for topic in described for row in topic["partitions"]]
+        print_tsv(["topic", *FIELDS], rows)
     else:
         for topic in described:
-            print_topic(topic)
+            print_topic(topic, every_partition=every_partition)
     return report_some(absent_topic(name) for name in absent)
 
 

@@ -90,3 +90,12 @@ def test_the_oldest_records_are_deleted_and_disks_and_lags_are_shown(
     assert status == 0 and sum(row["replicas"] for row in rows) == 2 and all(row["error"] is None for row in rows)
     status, out, _ = command("brokers", "--json")
     assert sum(row["replicas"] for row in json.loads(out)) >= 2
+
+
+def test_top_measures_a_cluster(cluster: Cluster, topic: str, command: Command) -> None:
+    commit_at(cluster, topic, topic, 0)
+    status, out, _ = command("top", "--json", "--max-rounds", "1", "--interval-ms", "100")
+    found = json.loads(out)
+    assert status == 0 and found.keys() == {"topics", "groups"}
+    assert [row["partitions"] for row in found["topics"] if row["topic"] == topic] == [2]
+    assert [row["lag"] for row in found["groups"] if row["group"] == topic] == [0]

@@ -633,3 +633,24 @@ def test_a_shrink_waits_until_what_was_merged_away_is_gone(run: Run, monkeypatch
     never = FakeAdmin(**SHRUNK)
     status, _, err = run(never, "topics", "alter", "t", "--partitions", "4", "--wait-drained", "--timeout-ms", "300")
     assert status == 1 and "t still has partitions 4, 5 after 300 ms" in err
+
+
+def test_a_topic_of_many_partitions_is_summed_up(run: Run) -> None:
+    many = 10_000
+    ends = dict.fromkeys(range(many), (0, 7))
+    away = frozenset(range(100, 130))
+    admin = FakeAdmin(initial=many, undeleted=many, total=many, ends=ends, without_leader=away)
+    _, out, _ = run(admin, "topics", "describe", "t")
+    lines = out.splitlines()
+    assert len(lines) < 40
+    assert [line.split() for line in lines[1:5]] == [
+        ["leader", "partitions", "in_sync", "marked", "offsets"],
+        ["1", "9970", "9970", "0", "69790"],
+        ["-", "30", "0", "0", "0"],
+        ["total", "10000", "9970", "0", "69790"],
+    ]
+    assert "30 partitions have replicas out of sync or no leader; the first 20:" in out
+    _, out, _ = run(admin, "topics", "describe", "t", "--every-partition")
+    assert len(out.splitlines()) == many + 2
+    _, out, _ = run(admin, "topics", "describe", "t", "--tsv")
+    assert len(out.splitlines()) == many + 1

@@ -1,0 +1,180 @@
+"""``anabranch top``: how much is written to each topic and how far behind each group is, live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from anabranch import Admin, KafkaError, TopicPartition
+from anabranch.cli.admin import API_TIMEOUT_MS
+from anabranch.cli.cluster import all_topics
+from anabranch.cli.interrupts import Interrupts
+from anabranch.cli.logs import warnings_shown
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
+from anabranch.cli.output import duration, print_json
+from anabranch.cli.topic_view import known_offsets, marked_partitions
+
+SHOWN = 20
+"""Topics and groups, those with most first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the cluster said at one time."""
+
+    at_s: float
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unhealthy: Mapping[str, int] = field(default_factory=dict)
+    """Partitions without a leader or with replicas out of sync, by topic."""
+    marked: Mapping[str, int] = field(default_factory=dict)
+    committed: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+
+
+def top(
+    *,
+    interval_ms: Natural = 1_000,
+    max_rounds: Natural | None = None,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
+) -> int:
+    """Show, until Ctrl-C, what is written to each topic and how far behind each group is.
+
+    The topics and groups with most come first. Where standard output is no terminal one table follows the other.
+
+    Parameters
+    ----------
+    interval_ms
+        How often it is measured.
+    max_rounds
+        Stop after so many tables.
+    """
+    with warnings_shown():
+        return anyio.run(_run, bootstrap_server, max(interval_ms, 100) / 1000, max_rounds, json_)
+
+
+async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, as_json: bool) -> int:
+    console = Console(highlight=False)
+    config = {"client_id": "anabranch-top", "default_api_timeout_ms": API_TIMEOUT_MS}
+    admin = Admin(bootstrap_servers=bootstrap, **config)  # type: ignore[arg-type]
+    async with Interrupts() as interrupts, admin:
+        with anyio.CancelScope() as scope:
+            interrupts.on_first(scope.cancel)
+            is_live = console.is_terminal and not as_json
+            live = Live(console=console, screen=True, auto_refresh=False) if is_live else None
+            before = await take_sample(admin)
+            rounds = 0
+            if live is not None:
+                live.start()
+            try:
+                while max_rounds is None or rounds < max_rounds:
+                    await anyio.sleep(interval_s)
+                    now = await take_sample(admin)
+                    topics, groups = topic_rows(before, now), group_rows(before, now)
+                    before, rounds = now, rounds + 1
+                    if as_json:
+                        print_json({"topics": topics, "groups": groups})
+                    elif live is not None:
+                        live.update(view(topics, groups), refresh=True)
+                    else:
+                        console.print(view(topics, groups))
+            finally:
+                if live is not None:
+                    live.stop()
+    return interrupts.status
+
+
+async def take_sample(admin: Admin) -> Sample:
+    topics = [topic for topic in await all_topics(admin) if not topic.internal]
+    led = [TopicPartition(t.name, info.partition) for t in topics for info in t.partitions if info.leader >= 0]
+    ends = await known_offsets(admin, led, "latest")
+    groups = await admin.list_groups()
+    committed: dict[str, dict[TopicPartition, int]] = {}
+    for group in groups:
+        try:
+            offsets = await admin.list_group_offsets(group.group_id)
+        except KafkaError:  # its coordinator moves: it is there again in the next round
+            continue
+        committed[group.group_id] = {tp: at.offset for tp, at in offsets.items()}
+    return Sample(
+        anyio.current_time(),
+        ends,
+        {t.name: sum(i.leader < 0 or len(i.isr) < len(i.replicas) for i in t.partitions) for t in topics},
+        {t.name: len(marked_partitions(t)) for t in topics},
+        committed,
+        {group.group_id: group.state for group in groups},
+    )
+
+
+def topic_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
+    """The topics, most written first. What came with a new partition counts from its start."""
+    seconds = max(now.at_s - before.at_s, 0.001)
+    rows = []
+    for name, bad in now.unhealthy.items():
+        ends = {tp: end for tp, end in now.ends.items() if tp.topic == name}
+        is_new = not any(tp.topic == name for tp in before.ends)
+        written = 0 if is_new else sum(max(0, end - before.ends.get(tp, 0)) for tp, end in ends.items())
+        rows.append(
+            {
+                "topic": name,
+                "partitions": len(ends),
+                "records_per_second": round(written / seconds, 1),
+                "unhealthy": bad,
+                "marked": now.marked.get(name, 0),
+            }
+        )
+    return sorted(rows, key=lambda row: (-row["records_per_second"], row["topic"]))
+
+
+def group_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
+    """The groups, those furthest behind first; ``seconds_left``: None for one that comes no nearer to the end."""
+    seconds = max(now.at_s - before.at_s, 0.001)
+    rows = []
+    for group, committed in now.committed.items():
+        lag = sum(max(0, now.ends[tp] - offset) for tp, offset in committed.items() if tp in now.ends)
+        known = before.committed.get(group, {})
+        read = sum(max(0, offset - known[tp]) for tp, offset in committed.items() if tp in known)
+        lag_before = sum(max(0, before.ends[tp] - offset) for tp, offset in known.items() if tp in before.ends)
+        gained = (lag_before - lag) / seconds
+        rows.append(
+            {
+                "group": group,
+                "state": now.states.get(group, ""),
+                "lag": lag,
+                "records_per_second": round(read / seconds, 1),
+                "seconds_left": 0.0 if lag == 0 else round(lag / gained, 1) if gained > 0 else None,
+            }
+        )
+    return sorted(rows, key=lambda row: (-row["lag"], row["group"]))
+
+
+def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]) -> Group:
+    """Both tables, and what they leave out."""
+    first = _table("topic", "partitions", "records/s", "unhealthy", "drain")
+    for row in topics[:SHOWN]:
+        bad = Text(str(row["unhealthy"]), style="red" if row["unhealthy"] else "")
+        first.add_row(
+            Text(row["topic"]), str(row["partitions"]), f"{row['records_per_second']:,.1f}", bad, str(row["marked"])
+        )
+    second = _table("group", "state", "lag", "records/s", "level in")
+    for row in groups[:SHOWN]:
+        lag = Text(f"{row['lag']:,}", style="yellow" if row["lag"] else "")
+        left = "never at this pace" if row["seconds_left"] is None else duration(row["seconds_left"])
+        second.add_row(Text(row["group"]), row["state"], lag, f"{row['records_per_second']:,.1f}", left)
+    hidden = f"{max(0, len(topics) - SHOWN)} topics and {max(0, len(groups) - SHOWN)} groups more"
+    return Group(first, second, *([Text(hidden)] if max(len(topics), len(groups)) > SHOWN else []))
+
+
+def _table(name: str, *numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=30)
+    for column in numbers:
+        table.add_column(column, justify="left" if column == "state" else "right", no_wrap=True)
+    return table

@@ -1,0 +1,58 @@
+"""Scripts that complete commands in shells, tried in those shells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from anabranch.cli.main import main
+
+TRY_BASH = """
+source {script}
+complete_after() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _anabranch; echo "${{COMPREPLY[@]}}"; }}
+complete_after anabranch topics de
+complete_after anabranch consume t --fro
+"""
+
+
+def script_of(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    with pytest.raises(SystemExit) as ended:
+        main(["completion", shell])
+    assert ended.value.code == 0
+    script = tmp_path / "_anabranch"
+    script.write_text(capsys.readouterr().out)
+    return script
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = script_of("bash", tmp_path, capsys)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", TRY_BASH.format(script=script)], capture_output=True, text=True, timeout=60
+    )
+    commands, options = done.stdout.splitlines()
+    assert set(commands.split()) == {"describe", "delete"}, done.stderr
+    assert set(options.split()) == {"--from-beginning", "--from-timestamp"}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="the package fish is not installed")
+def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = script_of("fish", tmp_path, capsys)
+    found = []
+    for typed in ("anabranch topics de", "anabranch consume --fro"):
+        line = f"source {script}; complete --do-complete '{typed}'"
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", line], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
+        found.append({word.split("\t")[0] for word in done.stdout.splitlines()})
+    assert found == [{"describe", "delete"}, {"--from-beginning", "--from-timestamp"}]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="the package zsh is not installed")
+def test_zsh_takes_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = script_of("zsh", tmp_path, capsys)
+    line = f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D; source {script}; whence -w _anabranch"
+    done = subprocess.run(["zsh", "-f", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip().endswith("_anabranch: function"), done.stderr

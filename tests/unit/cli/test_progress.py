@@ -1,0 +1,45 @@
+"""What is shown while a command waits."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from anabranch.cli import progress
+
+
+class Screen(io.StringIO):
+    """What a terminal shows; ``wrote`` is set when anything was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrote = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.wrote.set()
+        return super().write(text)
+
+
+def test_what_is_waited_for_is_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    screen = Screen()
+    with progress.waiting("waiting for h:1", Console(file=screen, force_terminal=True)):
+        progress.say("t: partitions 4, 5 drain")
+        assert screen.wrote.wait(60)
+    assert "t: partitions 4, 5 drain" in screen.getvalue()
+    progress.say("where nothing is waited for it is shown nowhere")
+
+
+def test_a_short_wait_and_a_pipe_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, before = Screen(), set(threading.enumerate())
+    with progress.waiting("waiting for h:1", Console(file=screen, force_terminal=True)):
+        (timer,) = set(threading.enumerate()) - before
+    timer.join()  # it does not begin after the end
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    piped, before = Screen(), set(threading.enumerate())
+    with progress.waiting("waiting for h:1", Console(file=piped, force_terminal=False)):
+        assert set(threading.enumerate()) <= before
+    assert "waiting" not in screen.getvalue() and piped.getvalue() == ""

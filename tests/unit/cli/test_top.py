@@ -1,0 +1,51 @@
+"""Rates and lags from two samples."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from anabranch import TopicPartition
+from anabranch.cli.top import Sample, group_rows, topic_rows, view
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+BEFORE = Sample(
+    10.0, {A0: 100}, {"a": 0}, {"a": 0}, {"slow": {A0: 40}, "level": {A0: 100}}, {"slow": "Stable", "level": "Empty"}
+)
+NOW = Sample(
+    12.0,
+    {A0: 110, A1: 30, B0: 500},
+    {"a": 1, "b": 0},
+    {"a": 2, "b": 0},
+    {"slow": {A0: 90, A1: 0}, "level": {A0: 110, A1: 30}, "new": {A0: 0}},
+    {"slow": "Stable", "level": "Empty", "new": "Stable"},
+)
+
+
+def test_what_is_written_counts_from_the_start_of_new_partitions_and_not_of_new_topics() -> None:
+    assert topic_rows(BEFORE, NOW) == [
+        {"topic": "a", "partitions": 2, "records_per_second": 20.0, "unhealthy": 1, "marked": 2},
+        {"topic": "b", "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0},
+    ]
+
+
+def test_lags_and_how_long_they_last() -> None:
+    assert group_rows(BEFORE, NOW) == [
+        {"group": "new", "state": "Stable", "lag": 110, "records_per_second": 0.0, "seconds_left": None},
+        {"group": "slow", "state": "Stable", "lag": 50, "records_per_second": 25.0, "seconds_left": 10.0},
+        {"group": "level", "state": "Empty", "lag": 0, "records_per_second": 5.0, "seconds_left": 0.0},
+    ]
+
+
+def test_the_table_names_what_it_leaves_out_and_fits_a_terminal() -> None:
+    topics = [
+        {"topic": f"t{n}" + "x" * 200, "partitions": 1, "records_per_second": 1e9, "unhealthy": 0, "marked": 0}
+        for n in range(30)
+    ]
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(view(topics, group_rows(BEFORE, NOW)))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "10 topics and 0 groups more"
+    assert "1,000,000,000.0" in lines[1] and "never at this pace" in screen.getvalue()
