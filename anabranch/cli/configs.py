@@ -81,6 +81,7 @@ def alter(
     config: Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)] = None,
     delete: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Set configs of one topic or broker, or take them back to their default. They take effect at once.
 
@@ -107,5 +108,8 @@ def alter(
             else admin.incremental_alter_configs(brokers={broker: changes})
         ),
     )
-    print(f"altered {kind} {name}")
+    if json_:
+        print_json({"kind": kind, "name": name, "configs": changes})
+    else:
+        print(f"altered {kind} {name}")
     return 0

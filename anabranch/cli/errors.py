@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from anabranch.cli.output import print_json
 from anabranch.cli.record_text import InputError
 from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.errors import KafkaError
@@ -29,6 +30,21 @@ def report_error(error: BaseException) -> int:
 def report_some(errors: Iterable[BaseException]) -> int:
     """Print what went wrong with some of what a command was asked for; the exit status, 0 when nothing did."""
     return max(map(report_error, errors), default=0)
+
+
+def failures(refused: Mapping[str, KafkaError]) -> dict[str, dict[str, str]]:
+    """What was refused by name, for JSON."""
+    return {name: {"error": error.code.name, "message": error.message} for name, error in refused.items()}
+
+
+def report_deleted(names: Iterable[str], refused: Mapping[str, KafkaError], *, as_json: bool) -> int:
+    """Print which were deleted, and what is wrong with the others; the exit status."""
+    deleted = [name for name in names if name not in refused]
+    if as_json:
+        print_json({"deleted": deleted, "failed": failures(refused)})
+    elif deleted:
+        print(f"deleted {', '.join(deleted)}")
+    return report_some(refused.values())
 
 
 def message_of(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.admin import each, with_admin
-from anabranch.cli.errors import report_some
+from anabranch.cli.errors import report_deleted, report_some
 from anabranch.cli.group_lag import add_lag_seconds
 from anabranch.cli.group_view import FIELDS, print_group
 from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
@@ -396,7 +396,7 @@ def reset_offsets(
 
 
 @app.command
-def delete(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int:
+def delete(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
     """Delete groups that have no members, with their committed offsets.
 
     Parameters
@@ -407,6 +407,4 @@ def delete(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int
     if not groups:
         raise UsageError("name a group: anabranch groups delete GROUP")
     refused = with_admin(bootstrap_server, lambda admin: each(groups, lambda group: admin.delete_groups([group])))
-    if deleted := [group for group in groups if group not in refused]:
-        print(f"deleted {', '.join(deleted)}")
-    return report_some(refused.values())
+    return report_deleted(groups, refused, as_json=json_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -20,7 +20,7 @@ from anabranch import (
 from anabranch.cli.admin import absent_topic, each, parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
 from anabranch.cli.cluster import all_topics, unhealthy
-from anabranch.cli.errors import report_some
+from anabranch.cli.errors import failures, report_deleted, report_some
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, TsvFlag
 from anabranch.cli.output import print_json, print_rows, print_tsv
 from anabranch.cli.resize import (
@@ -34,6 +34,7 @@ from anabranch.cli.resize import (
     wait_until_resized,
 )
 from anabranch.cli.topic_view import FIELDS, describe_topics, print_topic
+from anabranch.client.admin_types import CreatedTopic
 from anabranch.command_error import UsageError
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY
@@ -54,6 +55,7 @@ def create(
     config: Configs = None,
     if_not_exists: bool = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Create a topic.
 
@@ -72,17 +74,29 @@ def create(
     """
     new = NewTopic(topic, partitions, replication_factor, parse_configs(config))
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> CreatedTopic | None:
         try:
-            created = (await admin.create_topics([new]))[topic]
+            return (await admin.create_topics([new]))[topic]
         except KafkaError as error:
             if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                print(f"{topic} exists")
-                return
+                return None
             raise
-        print(f"created {topic}: {created.num_partitions} partitions, replication factor {created.replication_factor}")
 
-    with_admin(bootstrap_server, work)
+    created = with_admin(bootstrap_server, work)
+    counts = (None, None) if created is None else (created.num_partitions, created.replication_factor)
+    if json_:
+        print_json(
+            {
+                "topic": topic,
+                "created": created is not None,
+                "partitions": counts[0],
+                "replication_factor": counts[1],
+            }
+        )
+    elif created is None:
+        print(f"{topic} exists")
+    else:
+        print(f"created {topic}: {counts[0]} partitions, replication factor {counts[1]}")
     return 0
 
 
@@ -346,7 +360,7 @@ def _dry_run(
 
 
 @app.command
-def delete(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int:
+def delete(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
     """Delete topics with all their records.
 
     Parameters
@@ -357,14 +371,16 @@ def delete(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int
     if not topics:
         raise UsageError("name a topic: anabranch topics delete TOPIC")
     refused = with_admin(bootstrap_server, lambda admin: each(topics, lambda name: admin.delete_topics([name])))
-    if deleted := [name for name in topics if name not in refused]:
-        print(f"deleted {', '.join(deleted)}")
-    return report_some(refused.values())
+    return report_deleted(topics, refused, as_json=json_)
 
 
 @app.command
 def elect_leaders(
-    *topics: str, partition: Partitions = None, unclean: bool = False, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP
+    *topics: str,
+    partition: Partitions = None,
+    unclean: bool = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Have the first replica of each partition lead again.
 
@@ -387,8 +403,8 @@ def elect_leaders(
         raise UsageError("--partition needs a topic: anabranch topics elect-leaders TOPIC --partition N")
     elected = with_admin(bootstrap_server, work)
     refused = {tp: error for tp, error in elected.items() if error and error.code is not ErrorCode.ELECTION_NOT_NEEDED}
-    print(f"elected {sum(error is None for error in elected.values())} leaders")
-    return _report(refused)
+    done = [tp for tp, error in elected.items() if error is None]
+    return _report(done, refused, f"elected {len(done)} leaders", as_json=json_)
 
 
 @app.command
@@ -434,8 +450,8 @@ def reassign(
 
     results = with_admin(bootstrap_server, work)
     begun = [tp for tp, error in results.items() if error is None]
-    print(f"{'moving' if target is not None else 'taken back'}: {len(begun)} partitions of {topic}")
-    return _report({tp: error for tp, error in results.items() if error is not None})
+    said = f"{'moving' if target is not None else 'taken back'}: {len(begun)} partitions of {topic}"
+    return _report(begun, {tp: error for tp, error in results.items() if error is not None}, said, as_json=json_)
 
 
 def _broker(text: str) -> int:
@@ -475,9 +491,15 @@ def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment],
     print_rows(rows, columns, as_json=as_json, as_tsv=False, none="nothing is being moved")
 
 
-def _report(refused: Mapping[TopicPartition, KafkaError | None]) -> int:
-    """Print what was refused; the exit status."""
-    for tp, error in refused.items():
-        if error is not None:
+def _report(
+    done: Iterable[TopicPartition], refused: Mapping[TopicPartition, KafkaError], said: str, *, as_json: bool
+) -> int:
+    """Print what was done and what was refused; the exit status."""
+    if as_json:
+        failed = failures({str(tp): error for tp, error in refused.items()})
+        print_json({"done": [str(tp) for tp in done], "failed": failed})
+    else:
+        print(said)
+        for tp, error in refused.items():
             print(f"{tp}: {error.code.name}: {error.message}")
     return 1 if refused else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +122,17 @@ def test_every_number_is_explained() -> None:
     times = {name.removesuffix("-time-p50-ms") for name in named if name.endswith("-time-p50-ms")}
     of_times = {f"{time}-{what}" for time in times for what in ("total", "time-p50-ms", "time-p99-ms", "time-max-ms")}
     assert sorted(name for name in (named - of_times) | times if f"`{name}`" not in text) == []
+
+
+def test_every_command_that_prints_json_has_a_schema() -> None:
+    """``audit`` and ``demo`` write files."""
+    defined = json.loads((ROOT / "docs" / "cli.schema.json").read_text())["$defs"].keys() - {"failed", "consume"}
+    app = build_app()
+    having = set()
+    for name in commands(app):
+        command = app
+        for word in name.split():
+            command = command[word]
+        if any("--json" in argument.names for argument in command.assemble_argument_collection()):
+            having.add(name)
+    assert having - {"audit", "demo"} == defined
