@@ -5,11 +5,14 @@ Commands are given as import paths, so ``anabranch topics list`` imports neither
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 
 from cyclopts import App
 
 from anabranch.cli.errors import report_error
+from anabranch.command_error import UsageError
 
 SERVERS = {
     "up": ("anabranch.cli.up:up", "A whole cluster on this machine, in the foreground."),
@@ -58,6 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point. Exit status: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
+        _check_texts(arguments)
         result = build_app()(arguments, result_action="return_value")
     except KeyboardInterrupt:
         sys.exit(130)
@@ -67,6 +71,17 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         sys.exit(report_error(error))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _check_texts(arguments: Sequence[str]) -> None:
+    """Refuse names that are no text before one reaches an encoder; paths of files may be any bytes."""
+    if not arguments or arguments[0] not in CLIENTS:
+        return
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{os.fsencode(argument)!r} is not UTF-8") from None
 
 
 if __name__ == "__main__":

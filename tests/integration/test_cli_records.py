@@ -188,3 +188,12 @@ def test_a_reader_that_goes_away_and_bytes_that_are_no_text(cluster: Cluster, to
         assert process.stderr.read() == b""
     done = run(cluster, "consume", topic, "--from-beginning", "--max-messages", "20001")
     assert b"\xff\xfe" in done.stdout.splitlines()
+
+
+def test_a_table_whose_reader_goes_away_ends_without_a_word(cluster: Cluster, topic: str) -> None:
+    for what in ("list", "describe"):
+        with running(cluster, "topics", what) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            assert process.wait(DEADLINE_S) == 141
+            assert process.stderr.read() == b""

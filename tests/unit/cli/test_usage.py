@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from anabranch.cli.main import main
@@ -22,10 +26,12 @@ WRONG = [
     ("configs", "alter", "topic", "t"),
     ("produce", "t", "--set", "linger_ms=x"),
     ("topics", "list", "-b", "host"),
+    ("topics", "create", "\udcff"),
+    ("groups", "describe", "g", "-b", "\udcff:1"),
 ]
 
 
-@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+@pytest.mark.parametrize("arguments", WRONG, ids=ascii)
 def test_wrong_usage_has_status_2_and_a_sentence(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -34,3 +40,15 @@ def test_wrong_usage_has_status_2_and_a_sentence(
     assert ended.value.code == 2
     said = capsys.readouterr()
     assert said.err and "Error:" not in said.out + said.err
+
+
+@pytest.mark.parametrize("arguments", [("topics", "list"), ("groups", "describe", "g"), ("consume", "t"), ("top",)])
+def test_a_command_that_is_interrupted_says_nothing_more(arguments: tuple[str, ...]) -> None:
+    """At an address where none answers: the first warning shows that it waits."""
+    line = [sys.executable, "-m", "anabranch.cli.main", *arguments, "-b", "127.0.0.1:1"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("anabranch: no broker answers at 127.0.0.1:1")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == ""
