@@ -15,6 +15,19 @@ ANSWER_WITHIN_S = 3.0
 AT_ONCE = 32
 
 
+async def timestamp_at(reader: LogReader, tp: TopicPartition, offset: int) -> int | None:
+    """The timestamp of the first record at or after ``offset``; None without one, or where the leader does not tell."""
+    try:
+        fetched = await reader.fetch(tp, offset)
+    except KafkaError:
+        return None
+    for batch, is_visible in fetched.batches:
+        for record in batch.records() if is_visible else ():
+            if record.offset >= offset:
+                return record.timestamp
+    return None
+
+
 async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """The timestamps of the first records at or after ``offsets``, of the partitions whose leaders tell in time."""
     found: dict[TopicPartition, int] = {}
@@ -22,15 +35,9 @@ async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]
 
     async def look(reader: LogReader, tp: TopicPartition, offset: int) -> None:
         async with limit:
-            try:
-                fetched = await reader.fetch(tp, offset)
-            except KafkaError:
-                return
-        for batch, is_visible in fetched.batches:
-            stamps = [record.timestamp for record in batch.records() if record.offset >= offset] if is_visible else []
-            if stamps:
-                found[tp] = stamps[0]
-                return
+            stamp = await timestamp_at(reader, tp, offset)
+        if stamp is not None:
+            found[tp] = stamp
 
     with anyio.move_on_after(ANSWER_WITHIN_S):
         async with LogReader(

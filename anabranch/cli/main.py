@@ -26,6 +26,7 @@ CLIENTS = {
     "topics": ("anabranch.cli.topics:app", "Create, list, describe, alter, move, delete topics."),
     "produce": ("anabranch.cli.produce:produce", "Write lines of standard input as records."),
     "consume": ("anabranch.cli.consume:consume", "Print records."),
+    "console": ("anabranch.cli.console:console", "A web page of a cluster."),
     "groups": ("anabranch.cli.groups:app", "List, describe, reset, delete consumer groups."),
     "features": ("anabranch.cli.features:app", "Describe, upgrade, downgrade, disable feature levels."),
     "kafka-features": ("anabranch.cli.kafka_features:kafka_features", "The same with the options of Kafka's tool."),

@@ -1,0 +1,43 @@
+"""``anabranch console``: a web page of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from anabranch.cli.signals import end_on_sigterm
+from anabranch.command_error import CommandError, UsageError
+
+DEFAULT_LISTEN = "127.0.0.1:8480"
+
+
+def console(
+    *,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    listen: str = DEFAULT_LISTEN,
+    allow_host: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
+    allow_changes: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Serve a page that shows a cluster: what is wrong, how keys move, who waits for whom. Until Ctrl-C.
+
+    Parameters
+    ----------
+    listen
+        HOST:PORT to listen on; port 0 takes a free one.
+    allow_host
+        A name besides localhost that browsers may call the console by; may be given many times.
+    allow_changes
+        Let the page resize topics, set offsets and write records. Anybody who reaches the page can.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise UsageError(f"--listen {listen}: HOST:PORT is needed, such as {DEFAULT_LISTEN}")
+    try:
+        from anabranch.console.serve import serve
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{error.name} is not installed: pip install 'anabranch[console]'") from error
+    end_on_sigterm()
+    serve(bootstrap_server, host.strip("[]"), int(port), allow_host or [], allow_changes=allow_changes)
+    return 0

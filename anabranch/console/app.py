@@ -1,0 +1,247 @@
+"""The console as an ASGI application: routes, live updates, forms, errors as pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import anyio
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route, compile_path
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from anabranch import KafkaError
+from anabranch.command_error import CommandError
+from anabranch.console import changes, pages
+from anabranch.console.pages import BadQueryError, Query, Rendered
+from anabranch.console.rates import duration
+from anabranch.console.security import MAX_FORM_BYTES, Guard, is_token, new_token
+from anabranch.console.watch import NotThereError, UnreachableError, Watch
+
+EVERY_S = 1.0
+"""How often an open page is brought up to date."""
+MOST_DONE = 100
+"""So many sentences of what was done wait for the page that shows them."""
+STREAMS = 100
+"""So many pages are kept up to date at once; the others are asked to try later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleConfig:
+    """``bootstrap``: as clients are given it. ``hosts``: names besides those of the loopback."""
+
+    bootstrap: str
+    hosts: Sequence[str] = ()
+    allow_changes: bool = False
+
+
+class Console:
+    """Serves one cluster."""
+
+    def __init__(self, watch: Watch, config: ConsoleConfig) -> None:
+        self._watch, self._config = watch, config
+        self._token = new_token()
+        self._streams = 0
+        self._done: dict[str, str] = {}
+        self._templates = _templates()
+        self._live = [(compile_path(path)[0], pages.PAGES[path]) for path in pages.LIVE]
+
+    def app(self) -> ASGIApp:
+        routes: list[Any] = [
+            Route("/live", self._stream),
+            Route("/healthz", _healthy),
+            Route("/change/{change}", self._plan, methods=["GET"]),
+            Route("/change/{change}", self._make, methods=["POST"]),
+            Mount("/static", StaticFiles(packages=[("anabranch.console", "static")])),
+            *(Route(path, self._shower(page), methods=["GET"]) for path, page in pages.PAGES.items()),
+        ]
+        errors = {404: self._not_found, 405: self._not_found}
+        return Guard(Starlette(routes=routes, exception_handlers=errors), self._config.hosts)
+
+    # ------------------------------------------------------------ pages
+
+    def _shower(self, page: pages.Page) -> Any:
+        async def show(request: Request) -> Response:
+            return await self._answer(request, page)
+
+        return show
+
+    async def _answer(self, request: Request, page: pages.Page) -> Response:
+        try:
+            rendered = await page(self._watch, request.path_params, Query(request.url.query))
+        except Exception as error:
+            return self._failed(request, error)
+        return HTMLResponse(self._render(rendered, request.url.path, request.url.query))
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        status, text = _status_of(error)
+        rendered = Rendered("error", {"status": status, "text": text})
+        return HTMLResponse(self._render(rendered, request.url.path, ""), status)
+
+    async def _not_found(self, request: Request, _error: Exception) -> Response:
+        return self._failed(request, NotThereError(f"{request.url.path} is no page of the console"))
+
+    def _render(self, rendered: Rendered, path: str, query: str, *, only_live: bool = False) -> str:
+        template = self._templates.get_template(f"{rendered.template}.html.jinja")
+        values = {
+            "path": path,
+            "here": path + (f"?{query}" if query else ""),
+            "config": self._config,
+            "token": self._token,
+            "done": self._done.get(Query(query).get("done", "")),
+            "is_live": any(pattern.fullmatch(path) for pattern, _ in self._live),
+            **rendered.values,
+        }
+        if not only_live:
+            return template.render(values)
+        return "".join(template.blocks["live"](template.new_context(values)))
+
+    # ------------------------------------------------------------ live updates
+
+    async def _stream(self, request: Request) -> Response:
+        """Server-sent events: the live part of the page at ``path``, whenever it has changed."""
+        target = urlsplit(request.query_params.get("path", "/"))
+        found = next(
+            ((m.groupdict(), page) for pattern, page in self._live if (m := pattern.fullmatch(target.path))), None
+        )
+        if found is None:
+            return PlainTextResponse(f"{target.path} does not change while it is open", 404)
+        if self._streams >= STREAMS:
+            return PlainTextResponse(f"{STREAMS} pages are open already", 503, {"retry-after": "10"})
+        params, page = found
+
+        async def events() -> AsyncIterator[str]:
+            self._streams += 1
+            last = None
+            try:
+                while True:
+                    try:
+                        rendered = await page(self._watch, params, Query(target.query))
+                        part = self._render(rendered, target.path, target.query, only_live=True)
+                        event = "data: " + json.dumps(part) + "\n\n"
+                    except Exception as error:
+                        event = "event: wrong\ndata: " + json.dumps(_status_of(error)[1]) + "\n\n"
+                    yield event if event != last else ": as before\n\n"
+                    last = event
+                    await anyio.sleep(EVERY_S)
+            finally:
+                self._streams -= 1
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    # ------------------------------------------------------------ changes
+
+    async def _plan(self, request: Request) -> Response:
+        """What a change would do; nothing is changed."""
+        change = changes.CHANGES.get(request.path_params["change"])
+        if change is None:
+            return await self._not_found(request, NotThereError(""))
+        try:
+            plan = await change.plan(self._watch, Query(request.url.query), self._config.bootstrap)
+        except Exception as error:
+            return self._failed(request, error)
+        return HTMLResponse(self._show_plan(request, plan, None))
+
+    def _show_plan(self, request: Request, plan: changes.Plan, wrong: str | None) -> str:
+        values = {"change": request.path_params["change"], "plan": plan, "wrong": wrong}
+        return self._render(Rendered("change", values), request.url.path, "")
+
+    async def _make(self, request: Request) -> Response:
+        change = changes.CHANGES.get(request.path_params["change"])
+        if change is None:
+            return await self._not_found(request, NotThereError(""))
+        if not self._config.allow_changes:
+            return self._failed(request, PermissionError("This console was started without --allow-changes."))
+        try:
+            form = Query(await _body(request))
+        except BadQueryError as error:
+            return self._failed(request, error)
+        if not is_token(form.get("token", ""), self._token):
+            return self._failed(
+                request, PermissionError("This form is of another run of the console: load its page again.")
+            )
+        try:
+            plan = await change.plan(self._watch, form, self._config.bootstrap)
+            if plan.refused is not None:
+                return HTMLResponse(self._show_plan(request, plan, None), 409)
+            try:
+                done = await change.make(self._watch, plan, self._config.bootstrap)
+            except (KafkaError, CommandError) as error:
+                return HTMLResponse(self._show_plan(request, plan, str(error)), 409)
+        except Exception as error:
+            return self._failed(request, error)
+        number = new_token()
+        self._done[number] = done
+        while len(self._done) > MOST_DONE:
+            del self._done[next(iter(self._done))]
+        return RedirectResponse(f"{plan.back}?done={number}", 303)
+
+
+async def _body(request: Request) -> str:
+    """The form. Raises ``BadQueryError`` where it is too large."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > MAX_FORM_BYTES:
+            raise BadQueryError(f"a form has at most {MAX_FORM_BYTES:,} bytes")
+    return data.decode("utf-8", "replace")
+
+
+async def _healthy(_request: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+def _status_of(error: Exception) -> tuple[int, str]:
+    """The HTTP status for what went wrong, and a sentence."""
+    if isinstance(error, BadQueryError):
+        return 400, str(error)
+    if isinstance(error, PermissionError):
+        return 403, str(error)
+    if isinstance(error, NotThereError):
+        return 404, str(error)
+    if isinstance(error, UnreachableError):
+        return 503, f"The cluster does not answer. {error}"
+    if isinstance(error, KafkaError):
+        return 502, f"{error.code.name}: {error.message}"
+    if isinstance(error, CommandError):
+        return 409, str(error)
+    raise error
+
+
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("anabranch.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(
+        number=lambda value: "-" if value is None else f"{value:,.0f}",
+        bytes=_bytes_text,
+        seconds=lambda value: "-" if value is None else duration(value),
+        time=lambda ms: datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        clock=lambda ms: "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S"),
+        segment=lambda text: quote(str(text), safe=""),
+        group_path=lambda text: quote(str(text)),
+    )
+    templates.globals["parts"] = templates.get_template("parts.html.jinja").module
+    return templates
+
+
+def _bytes_text(value: float | None) -> str:
+    if value is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"

@@ -1,0 +1,144 @@
+"""Why a group is behind, partition by partition, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from anabranch.console.rates import duration, outlook
+
+NAMED = 8
+"""So many partitions are named in a sentence."""
+
+
+class Reason(NamedTuple):
+    """``level``: ``error`` where it does not pass by itself, ``warning`` else."""
+
+    level: str
+    text: str
+    todo: str
+
+
+def reasons(group: Mapping[str, Any]) -> list[Reason]:
+    """Of what ``Watch.group`` tells; nothing for a group that is at the end of everything."""
+    rows: Sequence[Mapping[str, Any]] = group["partitions"]
+    waits: Sequence[Mapping[str, Any]] = [wait for wait in group["waits"] if wait["blocked"]]
+    found = []
+    if group["state"] in ("PreparingRebalance", "CompletingRebalance"):
+        found.append(
+            Reason(
+                "warning",
+                "The group rebalances: its members agree on who reads what.",
+                "It passes within seconds. If it lasts, a member joins and leaves again and again: look at their logs.",
+            )
+        )
+    lag = sum(row["lag"] or 0 for row in rows)
+    if lag and not group["members"]:
+        found.append(
+            Reason(
+                "error",
+                f"Nobody reads: the group has no members, and {lag:,} records to read.",
+                "Start its consumers.",
+            )
+        )
+    found += [_wait(wait, rows) for wait in _roots(waits)]
+    waiting = {(wait["topic"], wait["partition"]) for wait in waits}
+    slow: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        place = (row["topic"], row["partition"])
+        if row["high_watermark"] is None:
+            found.append(
+                Reason(
+                    "error",
+                    f"{_name(*place)} has no leader that answers, or was removed.",
+                    "The cluster page says which brokers are away.",
+                )
+            )
+        elif row["lag"] and group["members"] and row["member"] is None:
+            found.append(
+                Reason(
+                    "warning",
+                    f"Nobody in the group reads {_name(*place)}: {row['lag']:,} records are left.",
+                    "Its members do not subscribe to the topic, or have yet to notice the partition "
+                    "(metadata.max.age.ms).",
+                )
+            )
+        elif row["lag"] and place not in waiting and row["member"] is not None:
+            slow.setdefault((row["topic"], row["member"]), []).append(row)
+    return found + [reason for some in slow.values() if (reason := _slow(some)) is not None]
+
+
+def _slow(rows: Sequence[Mapping[str, Any]]) -> Reason | None:
+    """Of the partitions of a topic that one member reads; None while it keeps up, or was not watched for long."""
+    if any(row.get("written_rate") is None or row.get("read_rate") is None for row in rows):
+        return None
+    written, read = sum(row["written_rate"] for row in rows), sum(row["read_rate"] for row in rows)
+    if read > written:
+        return None
+    member = rows[0]["client_id"] or rows[0]["member"]
+    numbers = [str(row["partition"]) for row in sorted(rows, key=lambda row: row["partition"])]
+    named = ", ".join(numbers[:NAMED]) + (f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else "")
+    lag = sum(row["lag"] for row in rows)
+    some = "partition" if len(rows) == 1 else "partitions"
+    text = f"{member} {outlook(lag, written, read)}, in {rows[0]['topic']} {some} {named}."
+    if read <= 0:
+        todo = f"Look at {member} on {rows[0]['host']}: it is stuck in a record, paused, or does not commit."
+        return Reason("error", text, todo)
+    todo = "Process faster, or add members. With more partitions more members can share the keys: resize the topic."
+    return Reason("warning", text, todo)
+
+
+def _roots(waits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Waits for partitions that do not wait themselves: the others go on after these."""
+    blocked = {(wait["topic"], wait["partition"]) for wait in waits}
+    roots = [wait for wait in waits if (wait["topic"], wait["waits_for"]) not in blocked]
+    return roots or list(waits)
+
+
+def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
+    topic, partition, on = wait["topic"], wait["partition"], wait["waits_for"]
+    until, position = wait["until"], wait["position"]
+    left = None if until is None or position is None else max(0, until - position)
+    records = "records" if left is None else f"{left:,} records"
+    text = f"{_name(topic, partition)} waits for {records} of {_name(topic, on)}, which hold older changes of its keys."
+    row = next((r for r in rows if (r["topic"], r["partition"]) == (topic, on)), None)
+    member = wait["client_id"] or wait["member"]
+    if member is None:
+        return Reason(
+            "error",
+            text + f" Nobody in the group reads partition {on}.",
+            "Start a consumer that reads it. Or, if these records do not matter, set the group's offset of partition "
+            f"{on} to its end (reset offsets).",
+        )
+    read = row.get("read_rate") if row is not None else None
+    pace = ""
+    if left and read:
+        pace = f" At {read:,.0f} records/s this takes {duration(left / read)}."
+    elif left and read is not None:
+        pace = f" {member} does not move."
+    host = f" on {row['host']}" if row is not None and row["host"] else ""
+    return Reason(
+        "error" if left and read is not None and read <= 0 else "warning",
+        f"{text} {member}{host} reads them.{pace}",
+        f"Look at {member}: when it has processed partition {on} up to there, partition {partition} goes on by itself."
+        + (" Retention removes some of these records within ten minutes." if wait["expiring"] else ""),
+    )
+
+
+def summary(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Totals of a group: lag in records and seconds, partitions that wait, the busiest member."""
+    rows = group["partitions"]
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    seconds = [row["lag_s"] for row in rows if row.get("lag_s") is not None]
+    members = Counter(row["client_id"] or row["member"] for row in rows if row["member"])
+    return {
+        "lag": sum(lags) if lags else None,
+        "lag_s": max(seconds, default=None),
+        "waiting": len({(wait["topic"], wait["partition"]) for wait in group["waits"] if wait["blocked"]}),
+        "members": members,
+    }
+
+
+def _name(topic: str, partition: int) -> str:
+    return f"{topic} partition {partition}"

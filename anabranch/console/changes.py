@@ -1,0 +1,147 @@
+"""Changes: each is first shown, with the command line that does the same, and made when it is confirmed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from anabranch import KafkaError, Producer
+from anabranch.cli.groups import Where, apply_reset, plan_reset
+from anabranch.cli.resize import begin_resize, plan_resize
+from anabranch.command_error import CommandError
+from anabranch.console.pages import BadQueryError, Query
+from anabranch.console.records import parse_partitions
+from anabranch.console.watch import NotThereError, Watch
+
+PLACES = ("earliest", "latest", "offset", "time")
+
+
+class Plan(NamedTuple):
+    """A change that was asked for and not made. ``form`` is sent back to make it; ``refused``: why that cannot be."""
+
+    title: str
+    back: str
+    command: str
+    form: dict[str, str]
+    refused: str | None
+    details: dict[str, Any]
+
+
+class Change(NamedTuple):
+    plan: Callable[[Watch, Query, str], Awaitable[Plan]]
+    make: Callable[[Watch, Plan, str], Awaitable[str]]
+    """Returns what was done, as a sentence. Raises ``KafkaError`` or ``CommandError``."""
+
+
+async def _known_topic(watch: Watch, name: str) -> Any:
+    found = await watch.existing_topic(name)
+    if found is None:
+        raise NotThereError(f"topic {name} does not exist")
+    return found
+
+
+async def plan_of_resize(watch: Watch, query: Query, bootstrap: str) -> Plan:
+    topic = await _known_topic(watch, query.get("topic", ""))
+    count = query.number("count", topic.partition_count)
+    details: dict[str, Any] = {"count": count}
+    refused = "it has so many" if count == topic.partition_count else None
+    if refused is None:
+        details["plan"] = await plan_resize(watch.admin, topic.name, count, {})
+        refused = details["plan"]["refused"]
+    command = _command("topics", "alter", topic.name, "--partitions", str(count), "--wait", bootstrap=bootstrap)
+    form = {"topic": topic.name, "count": str(count)}
+    return Plan(
+        f"Resize {topic.name} to {count} partitions", _path("topics", topic.name), command, form, refused, details
+    )
+
+
+async def resize(watch: Watch, plan: Plan, _bootstrap: str) -> str:
+    name, count = plan.form["topic"], int(plan.form["count"])
+    await begin_resize(watch.admin, name, count, (), waits=False)
+    return f"{name} is being resized to {count} partitions."
+
+
+async def plan_of_reset(watch: Watch, query: Query, bootstrap: str) -> Plan:
+    group, topic = query.get("group", ""), await _known_topic(watch, query.get("topic", ""))
+    to, value = query.get("to") or "latest", query.get("value", "").strip()
+    try:
+        there = [p.partition for p in topic.partitions]
+        partitions = parse_partitions(query.get("partitions", ""), there) if query.get("partitions") else None
+        where, option = _where(to, value)
+    except ValueError as error:
+        raise BadQueryError(str(error)) from None
+    refused, rows = None, []
+    try:
+        rows = await plan_reset(watch.admin, group, topic.name, partitions, where)
+        if (await watch.admin.describe_groups([group]))[group].members:
+            refused = f"{group} has members: its offsets can be set when they have left"
+    except (CommandError, KafkaError) as error:
+        refused = str(error)
+    chosen = [part for p in partitions or () for part in ("--partition", str(p))]
+    command = _command("groups", "reset-offsets", group, "--topic", topic.name, *option, *chosen, bootstrap=bootstrap)
+    form = {"group": group, "topic": topic.name, "to": to, "value": value, "partitions": query.get("partitions", "")}
+    details = {"rows": rows, "places": PLACES}
+    return Plan(f"Set where {group} goes on in {topic.name}", _path("groups", group), command, form, refused, details)
+
+
+def _where(to: str, value: str) -> tuple[Where, list[str]]:
+    if to == "earliest":
+        return Where(to_earliest=True), ["--to-earliest"]
+    if to == "latest":
+        return Where(to_latest=True), ["--to-latest"]
+    if to == "offset":
+        if not value.isdigit():
+            raise ValueError(f"{value!r} is no offset")
+        return Where(to_offset=int(value)), ["--to-offset", value]
+    if to != "time":
+        raise ValueError(f"{to!r}: one of {', '.join(PLACES)}")
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is no time such as 2026-01-31T12:00") from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if at.timestamp() < 0:
+        raise ValueError(f"{value}: there are no records of before 1970")
+    return Where(to_ms=int(at.timestamp() * 1000)), ["--to-datetime", at.isoformat()]
+
+
+async def reset(watch: Watch, plan: Plan, _bootstrap: str) -> str:
+    await apply_reset(watch.admin, plan.form["group"], plan.details["rows"])
+    return f"The offsets of {plan.form['group']} are set."
+
+
+async def plan_of_produce(watch: Watch, query: Query, bootstrap: str) -> Plan:
+    topic = await _known_topic(watch, query.get("topic", ""))
+    key, value = query.get("key", ""), query.get("value", "")
+    text = f"printf %s {shlex.quote(f'{key}:{value}')} | "
+    command = text + _command("produce", topic.name, "--key-separator", ":", bootstrap=bootstrap)
+    form = {"topic": topic.name, "key": key, "value": value}
+    back = _path("topics", topic.name) + "/messages"
+    return Plan(f"Write a record to {topic.name}", back, command, form, None, {"bytes": len(value.encode())})
+
+
+async def produce(watch: Watch, plan: Plan, bootstrap: str) -> str:
+    form = plan.form
+    async with Producer(bootstrap_servers=bootstrap, client_id="anabranch-console") as producer:
+        key = form["key"].encode() or None
+        written = await producer.send_and_wait(form["topic"], form["value"].encode(), key)
+    return f"Written to partition {written.partition} at offset {written.offset}."
+
+
+CHANGES: Mapping[str, Change] = {
+    "resize": Change(plan_of_resize, resize),
+    "reset": Change(plan_of_reset, reset),
+    "produce": Change(plan_of_produce, produce),
+}
+"""By the last part of the path ``/change/...``."""
+
+
+def _command(*words: str, bootstrap: str) -> str:
+    return shlex.join(["anabranch", *words, "--bootstrap-server", bootstrap])
+
+
+def _path(kind: str, name: str) -> str:
+    return f"/{kind}/{quote(name)}"

@@ -1,0 +1,321 @@
+"""The pages: what each shows, by path. A page is shown whole, and its live part again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+from anabranch import KafkaError, TopicDescription, TopicPartition
+from anabranch.cli.configs import source_name
+from anabranch.cli.groups import wait_sentences
+from anabranch.client.admin_types import ALL_BROKERS
+from anabranch.console.behind import reasons, summary
+from anabranch.console.problems import find_problems
+from anabranch.console.records import FORMATS, Ranges, browse, follow, parse_partitions, places_of
+from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
+
+ROWS = 50
+"""Of a table on one page."""
+MOST_RECORDS = 500
+
+
+class Query(Mapping[str, str]):
+    """What stands behind the question mark, each name once."""
+
+    def __init__(self, text: str) -> None:
+        self._values = {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def number(self, name: str, default: int, most: int = 2**31) -> int:
+        """A number from 0 to ``most``. Raises ``BadQueryError``."""
+        text = self.get(name) or str(default)
+        if not text.isdigit() or int(text) > most:
+            raise BadQueryError(f"{name} is {text!r}: a number from 0 to {most:,} is needed")
+        return int(text)
+
+
+class BadQueryError(Exception):
+    """What was asked makes no sense; the message says why."""
+
+
+class Rendered(NamedTuple):
+    template: str
+    values: dict[str, Any]
+
+
+Page = Callable[[Watch, Mapping[str, str], Query], Awaitable[Rendered]]
+
+
+async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rendered:
+    seen, topics, dirs = await watch.cluster(), await watch.topics(), await watch.log_dirs()
+    counts = by_broker(topics.value)
+    lost = {b: [d.path for d in found if d.error is not None] for b, found in dirs.value.items()}
+    used = {b: sum(r.size_bytes for d in found for r in d.partitions.values()) for b, found in dirs.value.items()}
+    live = {node.id: node for node in seen.value.nodes}
+    brokers = [
+        {
+            "id": broker,
+            "address": f"{live[broker].host}:{live[broker].port}" if broker in live else None,
+            "bytes": used.get(broker),
+            **counts.get(broker, {"leads": 0, "hosts": 0}),
+        }
+        for broker in sorted({*live, *counts})
+    ]
+    groups = await watch.cached("groups", watch.admin.list_groups)
+    values = {
+        "cluster": seen.value,
+        "brokers": brokers,
+        "problems": find_problems(seen.value, topics.value.values(), lost),
+        "topics": len(topics.value),
+        "partitions": sum(len(topic.partitions) for topic in topics.value.values()),
+        "groups": len(groups.value),
+        "draining": [t.name for t in topics.value.values() if t.partition_count < len(t.partitions)],
+        "features": await _features(watch),
+        "error": seen.error or topics.error,
+    }
+    return Rendered("cluster", values)
+
+
+async def _features(watch: Watch) -> dict[str, str]:
+    try:
+        found = (await watch.cached("features", watch.admin.describe_features, 10)).value
+    except Exception:  # a broker that has none, as a plain Kafka before 2.7
+        return {}
+    return {name: f"{level.min}-{level.max}" for name, level in sorted(found.finalized.items())}
+
+
+def _paged(names: list[str], query: Query) -> dict[str, Any]:
+    """The names that have ``q`` in them, a page of them, and what the links say."""
+    wanted = query.get("q", "").strip()
+    chosen = [name for name in names if wanted.lower() in name.lower()]
+    pages = max(1, -(-len(chosen) // ROWS))
+    number = min(max(query.number("page", 1), 1), pages)
+    return {
+        "q": wanted,
+        "names": chosen[(number - 1) * ROWS : number * ROWS],
+        "matching": len(chosen),
+        "page": number,
+        "pages": pages,
+    }
+
+
+async def topics(watch: Watch, _path: Mapping[str, str], query: Query) -> Rendered:
+    seen = await watch.topics()
+    internal = "internal" in query
+    names = sorted(name for name, topic in seen.value.items() if internal or not topic.internal)
+    paged = _paged(names, query)
+    shown = [seen.value[name] for name in paged["names"]]
+    is_rated = sum(len(topic.partitions) for topic in shown) <= MOST_RATED
+    lags = await watch.worst_lags(shown) if is_rated else {}
+    sizes = await watch.sizes()
+    rows = [
+        {
+            "name": topic.name,
+            "in_use": topic.partition_count,
+            "marked": len(topic.partitions) - topic.partition_count,
+            "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
+            "not_in_sync": sum(len(p.isr) < len(p.replicas) for p in topic.partitions),
+            "leaderless": sum(p.leader < 0 for p in topic.partitions),
+            "bytes": sizes.get(topic.name),
+            "rate": watch.rate(topic) if is_rated else None,
+            "lag": lags.get(topic.name),
+            "ordered": topic.ordered_delivery,
+        }
+        for topic in shown
+    ]
+    return Rendered("topics", {**paged, "rows": rows, "internal": internal, "rated": is_rated, "error": seen.error})
+
+
+async def _topic(watch: Watch, path: Mapping[str, str]) -> TopicDescription:
+    found = await watch.existing_topic(path["topic"])
+    if found is None:
+        raise NotThereError(f"topic {path['topic']} does not exist")
+    return found
+
+
+async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
+    described = await _topic(watch, path)
+    seen = await watch.topic(described.name)
+    partitions = seen.value["partitions"]
+    paged = _paged([str(row["partition"]) for row in partitions], query)
+    shown = {int(name) for name in paged["names"]}
+    rows = [
+        {
+            **row,
+            "rate": watch.partition_rate(described.name, row["partition"]),
+            "records": None
+            if row["high_watermark"] is None or row["log_start_offset"] is None
+            else row["high_watermark"] - row["log_start_offset"],
+        }
+        for row in partitions
+        if row["partition"] in shown
+    ]
+    most = max((row["rate"] or 0 for row in rows), default=0)
+    for row in rows:
+        row["heat"] = round(10 * (row["rate"] or 0) / most) if most else 0
+    lags: dict[str, int] = {}
+    ends = {row["partition"]: row["high_watermark"] for row in partitions if row["high_watermark"] is not None}
+    for group, committed in (await watch.lags()).value.items():
+        of_topic = {tp.partition: at for tp, at in committed.items() if tp.topic == described.name}
+        if of_topic:
+            lags[group] = sum(max(0, ends[p] - at) for p, at in of_topic.items() if p in ends)
+    values = {
+        **paged,
+        "topic": described,
+        "row": seen.value,
+        "rows": rows,
+        "tree": await watch.tree(described),
+        "lags": sorted(lags.items(), key=lambda item: -item[1]),
+        "rate": watch.rate(described),
+        "error": seen.error,
+    }
+    return Rendered("topic", values)
+
+
+async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Rendered:
+    seen = await watch.cached("groups", watch.admin.list_groups)
+    by_name = {group.group_id: group for group in seen.value}
+    paged = _paged(sorted(by_name), query)
+    committed = (await watch.lags()).value
+    named = {tp.topic for name in paged["names"] for tp in committed.get(name, {})}
+    known = (await watch.topics()).value
+    read = [known[name] for name in sorted(named) if name in known]
+    is_rated = sum(len(topic.partitions) for topic in read) <= MOST_RATED
+    ends = await watch.ends(read) if is_rated else {}
+    rows = [
+        {
+            "name": name,
+            "state": by_name[name].state,
+            "topics": sorted({tp.topic for tp in committed.get(name, {})}),
+            "lag": sum(max(0, ends[tp] - at) for tp, at in committed.get(name, {}).items() if tp in ends)
+            if is_rated
+            else None,
+        }
+        for name in paged["names"]
+    ]
+    return Rendered("groups", {**paged, "rows": rows, "error": seen.error})
+
+
+async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
+    listed = {g.group_id for g in (await watch.cached("groups", watch.admin.list_groups)).value}
+    if path["group"] not in listed:
+        raise NotThereError(f"group {path['group']} does not exist")
+    seen = await watch.group(path["group"])
+    found = seen.value
+    rows = sorted(found["partitions"], key=lambda row: (-(row["lag"] or 0), row["topic"], row["partition"]))
+    paged = _paged([f"{row['topic']}-{row['partition']}" for row in rows], query)
+    shown = set(paged["names"])
+    blocked = {(wait["topic"], wait["partition"]) for wait in found["waits"] if wait["blocked"]}
+    values = {
+        **paged,
+        "group": found,
+        "rows": [row for row in rows if f"{row['topic']}-{row['partition']}" in shown],
+        "blocked": blocked,
+        "reasons": reasons(found),
+        "summary": summary(found),
+        "waits": list(zip(found["waits"], wait_sentences(found["waits"]), strict=True))[:ROWS],
+        "wait_count": len(found["waits"]),
+        "error": seen.error,
+    }
+    return Rendered("group", values)
+
+
+async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
+    described = await _topic(watch, path)
+    numbers = [p.partition for p in described.partitions if p.leader >= 0]
+    values: dict[str, Any] = {"topic": described, "query": query, "formats": FORMATS, "found": None, "wrong": None}
+    how = query.get("format") or "text"
+    count = query.number("count", 50, MOST_RECORDS)
+    if how not in FORMATS:
+        raise BadQueryError(f"format is {how!r}: one of {', '.join(FORMATS)}")
+    try:
+        partitions = parse_partitions(query.get("partitions", ""), numbers)
+        ranges = await _ranges(watch, described.name, partitions, query.get("from") or "end", count)
+    except ValueError as error:
+        values["wrong"] = str(error)
+        return Rendered("messages", values)
+    try:
+        if key := query.get("key"):
+            values["places"] = places_of(key.encode(), described)
+            values["found"] = await follow(watch.reader, described, ranges, key.encode(), count, how)
+        else:
+            contains = query.get("contains", "").encode()
+            values["found"] = await browse(watch.reader, described.name, ranges, count, how, contains)
+    except KafkaError as error:
+        values["wrong"] = str(error)
+    return Rendered("messages", values)
+
+
+async def _ranges(watch: Watch, topic: str, partitions: list[int], where: str, count: int) -> Ranges:
+    """From ``beginning``, ``end`` (the last ``count``), an offset or a time in ISO 8601 up to the present end."""
+    tps = [TopicPartition(topic, p) for p in partitions]
+    first = await watch.admin.list_offsets(dict.fromkeys(tps, "earliest"))
+    last = await watch.admin.list_offsets(dict.fromkeys(tps, "latest"))
+    if where == "beginning":
+        starts = {tp: first[tp].offset for tp in tps}
+    elif where == "end":
+        starts = {tp: max(first[tp].offset, last[tp].offset - count) for tp in tps}
+    elif where.isdigit():
+        starts = {tp: max(int(where), first[tp].offset) for tp in tps}
+    else:
+        found = await watch.admin.list_offsets(dict.fromkeys(tps, _milliseconds(where)))
+        starts = {tp: found[tp].offset if found[tp].offset >= 0 else last[tp].offset for tp in tps}
+    return {tp.partition: (starts[tp], last[tp].offset) for tp in tps}
+
+
+def _milliseconds(where: str) -> int:
+    try:
+        at = datetime.fromisoformat(where)
+    except ValueError:
+        raise ValueError(f"from is {where!r}: beginning, end, an offset, or a time such as 2026-01-31T12:00") from None
+    at_ms = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    if at_ms < 0:
+        raise ValueError(f"from is {where!r}: there are no records of before 1970")
+    return at_ms
+
+
+async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
+    kind, name = path["kind"], path["name"]
+    if kind == "topic":
+        described = await _topic(watch, {"topic": name})
+        entries = (await watch.admin.describe_configs(topics=[described.name]))[described.name]
+    elif name == "all" or name.isdigit():
+        broker = ALL_BROKERS if name == "all" else int(name)
+        if broker != ALL_BROKERS and broker not in {node.id for node in (await watch.cluster()).value.nodes}:
+            raise NotThereError(f"broker {name} is not in the cluster")
+        entries = (await watch.admin.describe_configs(brokers=[broker]))[broker]
+    else:
+        raise NotThereError(f"{name} is no broker's id")
+    wanted = query.get("q", "").lower()
+    rows = [
+        {"entry": entry, "source": source_name(entry.source), "documentation": entry.documentation}
+        for key, entry in sorted(entries.items())
+        if wanted in key.lower() and ("set" not in query or not entry.is_default)
+    ]
+    return Rendered(
+        "configs", {"kind": kind, "name": name, "rows": rows, "q": query.get("q", ""), "only_set": "set" in query}
+    )
+
+
+PAGES: dict[str, Page] = {
+    "/": cluster,
+    "/topics": topics,
+    "/topics/{topic}": topic,
+    "/topics/{topic}/messages": messages,
+    "/groups": groups,
+    "/groups/{group:path}": group,
+    "/configs/{kind}/{name}": configs,
+}
+"""By path, as Starlette writes it."""
+LIVE = ("/", "/topics", "/topics/{topic}", "/groups", "/groups/{group:path}")
+"""Pages that change while they are open."""

@@ -1,0 +1,89 @@
+"""What is wrong in a cluster now, in words, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from anabranch import ClusterDescription, TopicDescription
+
+NAMED = 5
+"""So many partitions are named of each kind; the rest is counted."""
+
+
+class Problem(NamedTuple):
+    """``level``: ``error`` where reads or writes fail or records are at risk, ``warning`` else."""
+
+    level: str
+    text: str
+    todo: str
+
+
+def find_problems(
+    cluster: ClusterDescription, topics: Iterable[TopicDescription], lost_dirs: Mapping[int, Sequence[str]]
+) -> list[Problem]:
+    """``lost_dirs``: log directories out of use, by broker."""
+    live = {node.id for node in cluster.nodes}
+    away: dict[int, int] = defaultdict(int)
+    leaderless, under_replicated = [], []
+    for topic in topics:
+        for info in topic.partitions:
+            name = f"{topic.name}-{info.partition}"
+            if info.leader < 0:
+                leaderless.append(name)
+            elif len(info.isr) < len(info.replicas):
+                under_replicated.append(name)
+            for broker in info.replicas:
+                if broker not in live:
+                    away[broker] += 1
+    found = []
+    if cluster.controller_id < 0:
+        found.append(
+            Problem(
+                "error",
+                "No controller is active: nothing can be created, resized or elected.",
+                "Start a controller (anabranch controller), and look whether ZooKeeper answers.",
+            )
+        )
+    found += [
+        Problem(
+            "error",
+            f"Broker {broker} is away: {count:,} replicas are on it.",
+            f"Start broker {broker} again. Its log says why it ended.",
+        )
+        for broker, count in sorted(away.items())
+    ]
+    if leaderless:
+        found.append(
+            Problem(
+                "error",
+                f"Nobody can read or write {_some(leaderless)}: no leader.",
+                "Start the brokers that have their replicas. If they are lost: anabranch topics elect-leaders --unclean"
+                " makes leaders of what is left, and may lose records.",
+            )
+        )
+    if under_replicated:
+        found.append(
+            Problem(
+                "warning",
+                f"Not all replicas are in sync: {_some(under_replicated)}.",
+                "After a restart this passes when they have caught up. If it lasts: look at the disk and the log of"
+                " their brokers.",
+            )
+        )
+    found += [
+        Problem(
+            "error",
+            f"Broker {broker} has given up the log directory {path}.",
+            "Look at the disk. The broker takes the directory back when it is started again.",
+        )
+        for broker, paths in sorted(lost_dirs.items())
+        for path in paths
+    ]
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    named = ", ".join(names[:NAMED])
+    return named if len(names) <= NAMED else f"{named} and {len(names) - NAMED:,} more"

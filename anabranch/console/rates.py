@@ -1,0 +1,73 @@
+"""Rates and lags in seconds, from samples of offsets. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+WINDOW_S = 10.0
+"""Rates are those of the last so many seconds, unless told otherwise."""
+KEPT_S = 60.0
+"""How long samples are kept."""
+EVERY_S = 1.0
+"""Samples that follow within less replace the one before."""
+
+
+class Sample(NamedTuple):
+    at_s: float
+    """Of a monotonic clock."""
+    offset: int
+
+
+class Samples:
+    """An offset that goes up, as it was seen over time."""
+
+    def __init__(self, window_s: float = WINDOW_S, least_s: float = 0.0) -> None:
+        """No rate is told of less than ``least_s``."""
+        self._window_s, self._least_s = window_s, least_s
+        self._kept: deque[Sample] = deque()
+
+    def add(self, at_s: float, offset: int) -> None:
+        kept = self._kept
+        if kept and offset < kept[-1].offset:
+            kept.clear()  # another topic of the same name, or a truncated log
+        if len(kept) > 1 and at_s - kept[-2].at_s < EVERY_S:
+            kept.pop()
+        kept.append(Sample(at_s, offset))
+        while kept[0].at_s < at_s - KEPT_S:
+            kept.popleft()
+
+    @property
+    def rate(self) -> float | None:
+        """Offsets a second over the window; None before there are two samples."""
+        if len(self._kept) < 2 or self._kept[-1].at_s - self._kept[0].at_s < self._least_s:
+            return None
+        last = self._kept[-1]
+        first = next(sample for sample in self._kept if sample.at_s >= last.at_s - self._window_s)
+        if first is last:
+            first = self._kept[-2]
+        return (last.offset - first.offset) / (last.at_s - first.at_s)
+
+
+def outlook(lag: int, written: float | None, read: float | None) -> str:
+    """What becomes of a lag at these rates, in words."""
+    if lag == 0:
+        return "is at the end"
+    if written is None or read is None:
+        return "is being measured"
+    if read <= 0:
+        return "stands still" if written <= 0 else f"stands still while {written:,.0f} records/s are written"
+    if read <= written:
+        return f"falls behind: reads {read:,.0f} records/s, {written:,.0f} are written"
+    return f"catches up in {duration(lag / (read - written))}: reads {read:,.0f} records/s, {written:,.0f} are written"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 1:
+        return "under 1 s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

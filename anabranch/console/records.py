@@ -1,0 +1,178 @@
+"""Records for people: browsed from an offset or a time, or followed by key across splits and merges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import anyio
+
+from anabranch import KafkaError, OffsetOutOfRangeError, TopicDescription, TopicPartition
+from anabranch.client.log_reader import LogReader
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.records import Record, RecordBatch
+
+SHOWN_BYTES = 2_000
+"""So much of a key or value is on the page; the rest is counted."""
+SEARCH_S = 5.0
+SEARCH_RECORDS = 200_000
+"""A search ends after so much time or so many records, and says how far it came."""
+FORMATS = ("text", "json", "hex")
+
+Ranges: TypeAlias = Mapping[int, tuple[int, int]]
+"""Offsets from and to, exclusive, by partition."""
+
+
+class Shown(NamedTuple):
+    """A record as the page has it; times in ms since 1970, lengths in bytes, -1: null."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    leader_epoch: int
+    key: str
+    key_length: int
+    value: str
+    value_length: int
+    headers: list[tuple[str, str]]
+
+
+class Found(NamedTuple):
+    """What a look brought. ``next_offsets``: where to go on, by partition. ``searched``: records looked at."""
+
+    records: list[Shown]
+    next_offsets: dict[int, int]
+    searched: int
+    is_complete: bool
+
+
+def text_of(data: bytes | None, how: str) -> str:
+    """Bytes for people: cut to ``SHOWN_BYTES``; what is no text is written as hex."""
+    if data is None:
+        return "null"
+    cut = data[:SHOWN_BYTES]
+    more = f" … {len(data) - len(cut):,} more bytes" if len(data) > len(cut) else ""
+    if how == "hex":
+        return cut.hex(" ") + more
+    if how == "json" and not more:
+        try:
+            return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        except ValueError:
+            pass
+    try:
+        text = cut.decode()
+    except UnicodeDecodeError as error:
+        if not more or error.start < len(cut) - 4:
+            return "hex " + cut.hex(" ") + more
+        text = cut[: error.start].decode()
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text) + more
+
+
+def _shown(partition: int, batch: RecordBatch, record: Record, how: str) -> Shown:
+    key, value = record.key, record.value
+    headers = [(name if isinstance(name, str) else str(name), text_of(data, "text")) for name, data in record.headers]
+    return Shown(
+        partition,
+        record.offset,
+        record.timestamp,
+        batch.partition_leader_epoch,
+        text_of(key, "text" if how == "json" else how),
+        -1 if key is None else len(key),
+        text_of(value, how),
+        -1 if value is None else len(value),
+        headers,
+    )
+
+
+async def browse(reader: LogReader, topic: str, ranges: Ranges, count: int, how: str, contains: bytes = b"") -> Found:
+    """The first ``count`` records of each partition's range, then the oldest ``count`` of all.
+
+    ``contains``: only records whose key or value has these bytes.
+    """
+    return await _look(reader, topic, ranges, count, how, lambda record: _has(record, contains))
+
+
+def _has(record: Record, contains: bytes) -> bool:
+    return not contains or contains in (record.key or b"") or contains in (record.value or b"")
+
+
+async def follow(reader: LogReader, topic: TopicDescription, ranges: Ranges, key: bytes, count: int, how: str) -> Found:
+    """The records of a key, in every partition where it may have lived; ``ranges`` as for ``browse``."""
+    places = set(places_of(key, topic))
+    chosen = {p: range_ for p, range_ in ranges.items() if p in places}
+    return await _look(reader, topic.name, chosen, count, how, lambda record: record.key == key)
+
+
+def places_of(key: bytes, topic: TopicDescription) -> list[int]:
+    """The partitions that a key has had under the counts from the first up to the most partitions there are now."""
+    key_hash, initial = positive_hash(key), max(1, topic.initial_partition_count)
+    most = max((p.partition for p in topic.partitions), default=0) + 1
+    if topic.initial_partition_count <= 0 or not topic.ordered_delivery:
+        return [p.partition for p in topic.partitions]
+    return sorted({place(key_hash, initial, count) for count in range(initial, most + 1)})
+
+
+async def _look(
+    reader: LogReader, topic: str, ranges: Ranges, count: int, how: str, wanted: Callable[[Record], bool]
+) -> Found:
+    found: list[Shown] = []
+    after = {p: start for p, (start, _) in ranges.items()}
+    searched, complete = 0, set()
+
+    async def one(partition: int, end: int) -> None:
+        nonlocal searched
+        mine = 0
+        while mine < count and searched < SEARCH_RECORDS and after[partition] < end:
+            try:
+                fetched = await reader.fetch(TopicPartition(topic, partition), after[partition])
+            except OffsetOutOfRangeError:
+                complete.add(partition)
+                return
+            for batch, is_for_readers in fetched.batches:
+                for record in batch.records() if is_for_readers else ():
+                    if record.offset < after[partition]:
+                        continue
+                    searched += 1
+                    after[partition] = record.offset + 1
+                    if wanted(record):
+                        found.append(_shown(partition, batch, record, how))
+                        mine += 1
+                        if mine >= count:
+                            return
+                await anyio.lowlevel.checkpoint()
+            after[partition] = max(after[partition], fetched.next_offset)
+            if fetched.is_end:
+                break
+        if after[partition] >= end or (mine < count and searched < SEARCH_RECORDS):
+            complete.add(partition)
+
+    with anyio.move_on_after(SEARCH_S):
+        try:
+            async with anyio.create_task_group() as tasks:
+                for partition, (_, end) in ranges.items():
+                    tasks.start_soon(one, partition, end)
+        except ExceptionGroup as group:
+            kafka = [error for error in group.exceptions if isinstance(error, KafkaError)]
+            raise kafka[0] if kafka else group.exceptions[0] from group
+    found.sort(key=lambda shown: (shown.timestamp, shown.partition, shown.offset))
+    left_out = found[count:]
+    for shown in left_out:
+        after[shown.partition] = min(after[shown.partition], shown.offset)
+    return Found(found[:count], after, searched, len(complete) == len(ranges) and not left_out)
+
+
+def parse_partitions(text: str, there: Iterable[int]) -> list[int]:
+    """``3`` or ``0,2,5-8``; all for an empty text. Raises ``ValueError`` that names what is wrong."""
+    known = sorted(there)
+    if not text.strip():
+        return known
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"{part.strip()!r} is no partition, nor a range such as 5-8")
+        chosen.update(p for p in known if int(first) <= p <= int(last or first))
+        if not dash and int(first) not in chosen:
+            raise ValueError(f"partition {first} does not exist")
+    return sorted(chosen)

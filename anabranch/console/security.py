@@ -1,0 +1,88 @@
+"""What a browser may be talked into by another site, and is not: other hosts' names, forged forms, scripts in records.
+
+- **Host**: a page of another site can have its name resolve to this address (DNS rebinding). Requests whose Host is
+  not one of the console's names are refused.
+- **Forms**: a change needs this process's token, and an Origin of its own where the browser sends one.
+- **Content**: templates escape every value. The policy lets the page load its own two files, and nothing else.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+MAX_FORM_BYTES = 1024 * 1024
+
+
+class Guard:
+    """An ASGI application that passes on what may come in, and adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        """``hosts``: names besides those of the loopback, without ports."""
+        self._app = app
+        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if host_name(host) not in self._hosts:
+            await _refuse(send, 421, f"This console does not answer for {host!r}: start it with --allow-host NAME.")
+        elif scope["method"] not in ("GET", "HEAD") and origin and urlsplit(origin).netloc != host:
+            await _refuse(send, 403, "This form was sent by a page of another site.")
+        elif _length(headers.get(b"content-length", b"0")) > MAX_FORM_BYTES:
+            await _refuse(send, 413, f"A form has at most {MAX_FORM_BYTES:,} bytes.")
+        else:
+            await self._app(scope, receive, _with_headers(send))
+
+
+def _length(text: bytes) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def host_name(host: str) -> str:
+    """A Host header without its port, in lower case."""
+    name = host.rsplit("]", 1)[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    return name.lower()
+
+
+def new_token() -> str:
+    """What a form of this process carries."""
+    return secrets.token_urlsafe(32)
+
+
+def is_token(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            message = {**message, "headers": [*message["headers"], *own]}
+        await send(message)
+
+    return send_with_headers
+
+
+async def _refuse(send: Send, status: int, why: str) -> None:
+    send = _with_headers(send)
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": why.encode() + b"\n"})

@@ -1,0 +1,71 @@
+"""Listens, and serves the console until it is told to end."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Sequence
+from typing import Any, cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve as serve_http
+
+from anabranch import Admin
+from anabranch.client.log_reader import LogReader
+from anabranch.command_error import CommandError
+from anabranch.console.app import Console, ConsoleConfig
+from anabranch.console.watch import Watch
+
+API_TIMEOUT_MS = 5_000
+"""How long the cluster is asked for what a page shows."""
+GRACE_S = 1.0
+REQUEST_S = 10.0
+"""A request's head has to be there within so much time."""
+
+
+def serve(bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool) -> None:
+    """Serve until cancelled. Raises ``CommandError`` where the address is taken."""
+    trio.run(functools.partial(_serve, bootstrap, host, port, hosts, allow_changes=allow_changes))
+
+
+async def _serve(bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool) -> None:
+    try:
+        listener = _bind(host, port)
+    except OSError as error:
+        raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    with listener:
+        bound = listener.getsockname()[1]
+        config = Config()
+        config.bind = [f"fd://{listener.fileno()}"]
+        config.graceful_timeout = GRACE_S
+        config.read_timeout = int(REQUEST_S)
+        config.h11_max_incomplete_size = 64 * 1024
+        config.include_server_header = False
+        config.accesslog = None
+        config.loglevel = "WARNING"
+        settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "default_api_timeout_ms": API_TIMEOUT_MS,
+            "client_id": "anabranch-console",
+        }
+        async with (
+            Admin(**settings) as admin,
+            LogReader(**settings) as reader,
+        ):
+            console = Console(Watch(admin, reader), ConsoleConfig(bootstrap, (host, *hosts), allow_changes))
+            name = f"[{host}]" if ":" in host else host
+            print(f"The console is at http://{'localhost' if host in WILDCARDS else name}:{bound}/", flush=True)
+            await serve_http(cast(Any, console.app()), config)
+
+
+WILDCARDS = ("0.0.0.0", "::")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.listen(100)
+    return listener

@@ -1,0 +1,343 @@
+"""What pages show, asked from the cluster when somebody looks.
+
+An answer is used again until it is ``FRESH_S`` old, or ten times as old as it took to get: many open pages, or a large
+cluster, do not load brokers more. When the cluster does not answer, the last answer is shown with what went wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+
+from anabranch import Admin, ClusterDescription, KafkaError, LogDirDescription, TopicDescription, TopicPartition
+from anabranch.cli.group_lag import timestamp_at
+from anabranch.cli.groups import describe_groups
+from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
+from anabranch.client.errors import ErrorCode
+from anabranch.client.log_reader import LogReader
+from anabranch.console.rates import Samples
+from anabranch.console.tree import Gain, Tree, columns_of, draw, gains_of
+
+T = TypeVar("T")
+
+FRESH_S = 0.8
+COST_FACTOR = 10.0
+SIZES_FRESH_S = 10.0
+ASKED_AT_ONCE = 32
+LANES, COLUMNS, GAINS = 48, 40, 400
+"""Of the tree: partitions and resizes drawn, and splits and merges looked at."""
+TIMED = 64
+"""So many gains, the newest, are dated by their first record."""
+FIRST_UNREAD = 64
+"""Of so many partitions the first record that a group has not read is looked up, for the lag in seconds."""
+READ_WINDOW_S = 30.0
+"""Groups commit every few seconds: over less than this they seem to stand still."""
+READ_LEAST_S = 10.0
+MOST_RATED = 2_000
+"""Rates of topics are told where a page's topics have at most so many partitions in all."""
+
+
+@dataclass(slots=True)
+class Seen(Generic[T]):
+    """An answer; ``error`` is why no newer one could be had."""
+
+    value: T
+    at_s: float
+    took_s: float
+    error: str | None = None
+
+
+class NotThereError(Exception):
+    """A topic or group that does not exist; the message names it."""
+
+
+class UnreachableError(Exception):
+    """Nothing was ever answered; the message says why."""
+
+
+class Watch:
+    """Asks one cluster."""
+
+    def __init__(self, admin: Admin, reader: LogReader) -> None:
+        self.admin, self.reader = admin, reader
+        self._seen: dict[object, Seen[Any]] = {}
+        self._locks: dict[object, anyio.Lock] = {}
+        self._samples: dict[TopicPartition, Samples] = {}
+        self._read: dict[tuple[str, TopicPartition], Samples] = {}
+        self._began: dict[tuple[str, int, int], int | None] = {}
+        self._unread: dict[tuple[TopicPartition, int], int | None] = {}
+
+    async def cached(self, key: object, ask: Callable[[], Awaitable[T]], fresh_s: float = FRESH_S) -> Seen[T]:
+        """The answer to ``ask``. Raises ``UnreachableError`` where there was never one."""
+        async with self._locks.setdefault(key, anyio.Lock()):
+            seen = cast("Seen[T] | None", self._seen.get(key))
+            began = time.monotonic()
+            if seen is not None and began - seen.at_s < max(fresh_s, COST_FACTOR * seen.took_s):
+                return seen
+            try:
+                value = await ask()
+            except (KafkaError, ExceptionGroup) as failed:
+                error = _single_cause(failed)
+                if seen is None or not error.code.retriable:
+                    raise UnreachableError(f"{error.code.name}: {error.message}") from failed
+                seen.error, seen.at_s = f"{error.code.name}: {error.message}", time.monotonic()
+                return seen
+            now = time.monotonic()
+            found = self._seen[key] = Seen(value, now, now - began)
+            self._forget()
+            return found
+
+    def _forget(self, most: int = 2_000) -> None:
+        """Drop the oldest of very many answers: who looks at each of 10,000 topics once needs them no more."""
+        while len(self._seen) > most:
+            oldest = min(self._seen, key=lambda key: self._seen[key].at_s)
+            del self._seen[oldest]
+            self._locks.pop(oldest, None)
+
+    # ------------------------------------------------------------ cluster and topics
+
+    async def cluster(self) -> Seen[ClusterDescription]:
+        return await self.cached("cluster", self.admin.describe_cluster)
+
+    async def topics(self) -> Seen[dict[str, TopicDescription]]:
+        """Every topic."""
+
+        async def ask() -> dict[str, TopicDescription]:
+            names = [topic.name for topic in await self.admin.list_topics()]
+            return await self.admin.describe_topics(names)
+
+        return await self.cached("topics", ask)
+
+    async def log_dirs(self) -> Seen[dict[int, list[LogDirDescription]]]:
+        """The log directories of the brokers that answer."""
+
+        async def ask() -> dict[int, list[LogDirDescription]]:
+            found: dict[int, list[LogDirDescription]] = {}
+
+            async def one(broker: int) -> None:
+                try:
+                    with anyio.fail_after(5):
+                        found.update(await self.admin.describe_log_dirs([broker]))
+                except (KafkaError, TimeoutError):
+                    return  # it is among what is wrong already
+
+            async with anyio.create_task_group() as tasks:
+                for node in (await self.cluster()).value.nodes:
+                    tasks.start_soon(one, node.id)
+            return found
+
+        return await self.cached("log dirs", ask, SIZES_FRESH_S)
+
+    async def sizes(self) -> dict[str, int]:
+        """Bytes on disk by topic, of all replicas."""
+        found: dict[str, int] = {}
+        for dirs in (await self.log_dirs()).value.values():
+            for directory in dirs:
+                for tp, replica in directory.partitions.items():
+                    found[tp.topic] = found.get(tp.topic, 0) + replica.size_bytes
+        return found
+
+    async def ends(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, int]:
+        """High watermarks of the partitions that are led; a sample of each is kept."""
+        led = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions if p.leader >= 0]
+
+        async def ask() -> dict[TopicPartition, int]:
+            found = await known_offsets(self.admin, led, "latest")
+            now = time.monotonic()
+            for tp, offset in found.items():
+                self._samples.setdefault(tp, Samples()).add(now, offset)
+            return found
+
+        return (await self.cached(("ends", *led), ask)).value
+
+    def rate(self, topic: TopicDescription) -> float | None:
+        """Records a second written to all partitions, as far as it was watched."""
+        rates = [self.partition_rate(topic.name, p.partition) for p in topic.partitions]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) if known else None
+
+    def partition_rate(self, topic: str, partition: int) -> float | None:
+        samples = self._samples.get(TopicPartition(topic, partition))
+        return samples.rate if samples is not None else None
+
+    # ------------------------------------------------------------ one topic
+
+    async def topic(self, name: str) -> Seen[dict[str, Any]]:
+        """What ``anabranch topics describe --json`` tells of it."""
+
+        async def ask() -> dict[str, Any]:
+            (row,) = await describe_topics(self.admin, [name])
+            now = time.monotonic()
+            for one in row["partitions"]:
+                if one["high_watermark"] is not None:
+                    tp = TopicPartition(name, one["partition"])
+                    self._samples.setdefault(tp, Samples()).add(now, one["high_watermark"])
+            return row
+
+        return await self.cached(("topic", name), ask)
+
+    async def tree(self, topic: TopicDescription) -> Tree | None:
+        """The splits and merges of a topic that was resized, of its first partitions."""
+        if not is_resized(topic):
+            return None
+
+        async def ask() -> Tree:
+            numbers = [p.partition for p in topic.partitions][:LANES]
+            known = existing(await lineages(self.admin, topic.name, numbers))
+            gains = sorted(gains_of(known), key=lambda gain: gain.epoch)[-GAINS:]
+            began = await self._began_ms(topic, gains)
+            in_use, initial = topic.partition_count, topic.initial_partition_count
+            every = [p.partition for p in topic.partitions]
+            return draw(every, in_use, initial, columns_of(gains, began), LANES, COLUMNS)
+
+        return (await self.cached(("tree", topic.name), ask)).value
+
+    async def _began_ms(self, topic: TopicDescription, gains: Collection[Gain]) -> dict[tuple[int, int], int]:
+        """When leaders took the first record of these leader epochs: what was found once stays."""
+        led = {p.partition for p in topic.partitions if p.leader >= 0}
+        incarnation = topic.topic_id.hex
+        open_ = [g for g in gains if g.partition in led and (incarnation, g.partition, g.epoch) not in self._began]
+        limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
+
+        async def date(gain: Gain) -> None:
+            async with limiter:
+                at_ms = await self._first_record_ms(TopicPartition(topic.name, gain.partition), gain.epoch)
+            if at_ms is not None:
+                self._began[incarnation, gain.partition, gain.epoch] = at_ms
+
+        async with anyio.create_task_group() as tasks:
+            for gain in open_[-TIMED:]:
+                tasks.start_soon(date, gain)
+        return {
+            (g.partition, g.epoch): at_ms
+            for g in gains
+            if (at_ms := self._began.get((incarnation, g.partition, g.epoch))) is not None
+        }
+
+    async def _first_record_ms(self, tp: TopicPartition, epoch: int) -> int | None:
+        try:
+            with anyio.fail_after(2):
+                ends = await self.admin.epoch_ends({tp: epoch - 1}, within_ms=1_000) if epoch > 0 else {}
+                known = ends[tp].end_offset if tp in ends else -1
+                fetched = await self.reader.fetch(tp, max(known, 0))  # nothing before it: the partition began with it
+        except (KafkaError, TimeoutError):
+            return None
+        return next((b.base_timestamp for b, _ in fetched.batches if b.partition_leader_epoch >= epoch), None)
+
+    # ------------------------------------------------------------ groups
+
+    async def lags(self) -> Seen[dict[str, dict[TopicPartition, int]]]:
+        """Committed offsets of every group."""
+
+        async def ask() -> dict[str, dict[TopicPartition, int]]:
+            found: dict[str, dict[TopicPartition, int]] = {}
+            limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
+
+            async def one(group: str) -> None:
+                async with limiter:
+                    committed = await self.admin.list_group_offsets(group)
+                found[group] = {tp: offset.offset for tp, offset in committed.items()}
+
+            async with anyio.create_task_group() as tasks:
+                for listing in await self.admin.list_groups():
+                    tasks.start_soon(one, listing.group_id)
+            return found
+
+        return await self.cached("lags", ask)
+
+    async def worst_lags(self, topics: Collection[TopicDescription]) -> dict[str, tuple[int, str]]:
+        """By topic: the most records that a group has yet to read, and the group."""
+        ends = await self.ends(topics)
+        names = {topic.name for topic in topics}
+        worst: dict[str, tuple[int, str]] = {}
+        for group, committed in (await self.lags()).value.items():
+            of_group: dict[str, int] = {}
+            for tp, offset in committed.items():
+                if tp.topic in names and tp in ends:
+                    of_group[tp.topic] = of_group.get(tp.topic, 0) + max(0, ends[tp] - offset)
+            for topic, lag in of_group.items():
+                worst[topic] = max(worst.get(topic, (-1, "")), (lag, group))
+        return worst
+
+    async def group(self, group_id: str) -> Seen[dict[str, Any]]:
+        """What ``anabranch groups describe --json`` tells of it, with rates and lags in seconds."""
+
+        async def ask() -> dict[str, Any]:
+            described, _ = await describe_groups(self.admin, [group_id])
+            if not described:
+                raise NotThereError(f"group {group_id} does not exist")
+            found = described[0]
+            for row in found["partitions"]:
+                row["host"] = (row["host"] or "").removeprefix("/")  # as Kafka writes it
+            now = time.monotonic()
+            for row in found["partitions"]:
+                tp = TopicPartition(row["topic"], row["partition"])
+                if row["high_watermark"] is not None:
+                    self._samples.setdefault(tp, Samples()).add(now, row["high_watermark"])
+                if row["committed_offset"] is not None:
+                    self._read.setdefault((group_id, tp), Samples(READ_WINDOW_S, READ_LEAST_S)).add(
+                        now, row["committed_offset"]
+                    )
+                row["written_rate"] = self.partition_rate(*tp)
+                read = self._read.get((group_id, tp))
+                row["read_rate"] = read.rate if read is not None else None
+            await self._add_seconds(found["partitions"])
+            return found
+
+        return await self.cached(("group", group_id), ask)
+
+    async def _add_seconds(self, rows: list[dict[str, Any]]) -> None:
+        """``lag_s``: how old the first record is that was not read; None where that is not known."""
+        limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
+
+        async def one(row: dict[str, Any]) -> None:
+            tp, offset = TopicPartition(row["topic"], row["partition"]), row["committed_offset"]
+            async with limiter:
+                if (tp, offset) not in self._unread:
+                    with anyio.move_on_after(2):
+                        self._unread[tp, offset] = await timestamp_at(self.reader, tp, offset)
+            at_ms = self._unread.get((tp, offset))
+            row["lag_s"] = None if at_ms is None else max(0.0, time.time() - at_ms / 1000)
+
+        while len(self._unread) > 10_000:
+            del self._unread[next(iter(self._unread))]
+        behind = [row for row in rows if row["lag"]]
+        for row in rows:
+            row["lag_s"] = 0.0 if row["lag"] == 0 else None
+        async with anyio.create_task_group() as tasks:
+            for row in sorted(behind, key=lambda row: -row["lag"])[:FIRST_UNREAD]:
+                tasks.start_soon(one, row)
+
+    async def existing_topic(self, name: str) -> TopicDescription | None:
+        """Among all topics; asked for by name it might be created."""
+        try:
+            return (await self.topics()).value.get(name)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            raise
+
+
+def _single_cause(error: BaseException) -> KafkaError:
+    """What a broker refused, or the first of it. Raises what is no ``KafkaError``."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if not isinstance(error, KafkaError):
+        raise error
+    return error
+
+
+def by_broker(topics: Mapping[str, TopicDescription]) -> dict[int, dict[str, int]]:
+    """How many partitions each broker leads and hosts."""
+    found: dict[int, dict[str, int]] = {}
+    for topic in topics.values():
+        for info in topic.partitions:
+            if info.leader >= 0:
+                found.setdefault(info.leader, {"leads": 0, "hosts": 0})["leads"] += 1
+            for broker in info.replicas:
+                found.setdefault(broker, {"leads": 0, "hosts": 0})["hosts"] += 1
+    return found

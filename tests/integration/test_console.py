@@ -1,0 +1,249 @@
+"""The console on a real cluster, in Chromium: every page, wide and narrow, while a topic is resized under load."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("starlette", reason="the console needs the extra [console]")
+pytest.importorskip("selenium", reason="drives Chromium")
+
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+
+from anabranch import NewTopic
+from anabranch.sync import Admin, Producer
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.processes import wait_for
+from tests.chromium import LOW_CONTRAST, OVERFLOWING, Browser, chromium
+from tests.keyed_load import KeyedLoad
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 60.0
+LONGEST = 249
+"""Of a topic's name."""
+HOSTILE = "<script>document.title = 'run'</script><img src=http://example.com/x>"
+TEXT = "h1, h2, p, dt, dd, a, td, th, li, label, .small, .level, .todo"
+
+
+class Served:
+    """A console as a process."""
+
+    def __init__(self, bootstrap: str, *options: str) -> None:
+        command = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", bootstrap, "--listen", "127.0.0.1:0"]
+        self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert found is not None, said
+        self.url = found[0]
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(DEADLINE_S)
+        finally:
+            self._process.kill()
+            self._process.communicate()
+
+    @property
+    def exit_status(self) -> int | None:
+        return self._process.poll()
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def console(cluster: Cluster) -> Iterator[Served]:
+    with Served(cluster.bootstrap_servers, "--allow-changes") as served:
+        yield served
+
+
+@pytest.fixture
+def topic(cluster: Cluster, fresh_name: Callable[[str], str]) -> str:
+    return create(cluster, f"{fresh_name('console')}-{'x' * LONGEST}"[:LONGEST])
+
+
+def create(cluster: Cluster, name: str) -> str:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, 4, 3)])
+    return name
+
+
+def test_every_page_fits_while_a_topic_is_resized_under_load(
+    cluster: Cluster, console: Served, browser: Browser, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    hostile = create(cluster, fresh_name("hostile"))
+    group = f"readers of {topic} / {HOSTILE}"[:200]
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send(hostile, key=HOSTILE.encode(), value=HOSTILE.encode(), headers=[(HOSTILE, b"x")]).result()
+    at, of_group = urllib.parse.quote(topic), urllib.parse.quote(group)
+    pages = [
+        "/",
+        "/topics",
+        f"/topics/{at}",
+        f"/topics/{hostile}/messages?from=beginning&key={urllib.parse.quote(HOSTILE)}",
+        "/groups",
+        f"/groups/{of_group}",
+        f"/configs/topic/{at}",
+        "/configs/broker/1",
+        f"/change/resize?topic={at}&count=8",
+        f"/change/reset?group={of_group}&topic={at}&to=earliest",
+        f"/change/produce?topic={at}&key=k&value={urllib.parse.quote(HOSTILE)}",
+    ]
+    with (
+        KeyedLoad(cluster.bootstrap_servers, topic, group) as load,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        for size, scheme, count in (("desktop", "light", 6), ("phone", "dark", 9), ("desktop", "dark", 5)):
+            load.wait_for_more("the load")
+            admin.create_partitions({topic: count})
+            browser.size(size)
+            browser.scheme(scheme)
+            for page in pages:
+                browser.open(console.url + page)
+                assert browser.run("return document.querySelector('h1') !== null"), page
+                assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), f"{page} on a {size}"
+                assert browser.run(OVERFLOWING) == [], f"{page} on a {size}"
+                assert browser.run(LOW_CONTRAST, TEXT) == [], f"{page} in {scheme}"
+                asked = browser.requests()
+                assert asked and all(url.startswith(console.url) for url in asked), page
+                assert browser.driver.title.endswith("· Anabranch"), "no script of a record has run"
+                assert browser.driver.get_log("browser") == [], page
+    assert load.failures == []
+
+
+def test_a_page_follows_what_happens_and_keeps_the_focus(
+    cluster: Cluster, console: Served, browser: Browser, topic: str
+) -> None:
+    browser.size("desktop")
+    browser.open(f"{console.url}/topics/{topic}")
+    browser.run("document.querySelector('.scroll').focus()")
+    link = browser.driver.find_element(By.CSS_SELECTOR, "nav a[href='/groups']")
+    link.send_keys("")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_partitions({topic: 6})
+    drawn = "return document.querySelectorAll('path.edge.split').length === 2"
+    wait_for(lambda: browser.run(drawn), DEADLINE_S, "two splits are drawn")
+    assert browser.driver.switch_to.active_element.get_attribute("href") == f"{console.url}/groups"
+    as_text = browser.driver.find_element(By.CSS_SELECTOR, "#splits-as-text")
+    assert "partition 4, from its leader epoch" in as_text.get_attribute("textContent")
+
+
+def test_a_resize_is_shown_first_and_made_when_confirmed(
+    cluster: Cluster, console: Served, browser: Browser, topic: str
+) -> None:
+    browser.size("phone")
+    browser.open(f"{console.url}/topics/{topic}")
+    count = browser.driver.find_element(By.ID, "count")
+    count.clear()
+    count.send_keys("5", Keys.ENTER)
+    wait_for(lambda: "/change/resize" in browser.driver.current_url, DEADLINE_S, "the plan")
+    command = browser.driver.find_element(By.CSS_SELECTOR, "pre.command").text
+    assert command.startswith(f"anabranch topics alter {topic} --partitions 5 --wait --bootstrap-server")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        assert len(admin.describe_topics([topic])[topic].partitions) == 4
+        browser.driver.find_element(By.CSS_SELECTOR, "button.do").click()
+        wait_for(lambda: len(admin.describe_topics([topic])[topic].partitions) == 5, DEADLINE_S, "the resize")
+    wait_for(lambda: "is being resized to 5" in browser.driver.page_source, DEADLINE_S, "the answer")
+
+
+def test_a_key_is_followed_across_a_split(cluster: Cluster, console: Served, topic: str) -> None:
+    keys = [b"key-%d" % n for n in range(40)]
+    with (
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        before = {key: producer.send(topic, key=key, value=b"before").result().partition for key in keys}
+        admin.create_partitions({topic: 8})
+
+        def moved() -> bytes | None:
+            after = {key: producer.send(topic, key=key, value=b"after").result().partition for key in keys}
+            return next((key for key in keys if after[key] != before[key]), None)
+
+        wait_for(lambda: moved() is not None, DEADLINE_S, "a key moves")
+        key = moved()
+    assert key is not None
+    status, page = console.get(f"/topics/{topic}/messages?from=beginning&format=text&key={key.decode()}")
+    rows = re.findall(
+        r'<tr><td class="n">(\d+)</td>.*?<td class="code data">([^<]*)</td><td class="code data">(\w+)', page, re.S
+    )
+    assert status == 200
+    assert (rows[0][0], rows[0][2]) == (str(before[key]), "before")
+    assert {row[1] for row in rows} == {key.decode()} and len({row[0] for row in rows}) == 2
+    assert [row[2] for row in rows] == ["before"] + ["after"] * (len(rows) - 1)
+
+
+def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> None:
+    browser.size("desktop")
+    browser.open(console.url + "/")
+    wanted = browser.run("return [...document.querySelectorAll('a[href]')].map(e => e.getAttribute('href'))")
+    reached = set()
+    for _ in range(3 * len(wanted)):
+        ActionChains(browser.driver).send_keys(Keys.TAB).perform()
+        reached.add(browser.driver.switch_to.active_element.get_dom_attribute("href"))
+    assert set(wanted) <= reached
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/topics/there-is-none", 404, "topic there-is-none does not exist"),
+        ("/groups/there-is-none", 404, "group there-is-none does not exist"),
+        ("/configs/broker/77", 404, "broker 77 is not in the cluster"),
+        ("/configs/broker/x", 404, "x is no broker"),
+        ("/topics?page=x", 400, "a number"),
+        ("/change/nothing", 404, "no page"),
+        ("/nothing", 404, "no page"),
+        ("/live?path=/nothing", 404, "does not change"),
+    ],
+)
+def test_what_is_not_there_is_said(console: Served, path: str, status: int, says: str) -> None:
+    answer = console.get(path)
+    assert (answer[0], says in answer[1]) == (status, True), answer[1]
+
+
+def test_a_misspelt_topic_is_not_created(cluster: Cluster, console: Served) -> None:
+    console.get("/topics/mispelt/messages")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        assert "mispelt" not in {listing.name for listing in admin.list_topics()}
+
+
+def test_a_page_says_that_the_cluster_does_not_answer(unused_address: str) -> None:
+    with Served(unused_address) as served:
+        status, page = served.get("/")
+        assert (status, "The cluster does not answer." in page) == (503, True)
+        assert served.exit_status is None
+
+
+@pytest.fixture
+def unused_address() -> Iterator[str]:
+    """Where a connection is refused: the port stays taken, and nothing listens."""
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"

@@ -1,0 +1,205 @@
+"""Who may ask the console for what, and what it answers when the cluster does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+import trio
+
+from anabranch import KafkaError
+from anabranch.console import app as console_app
+from anabranch.console import changes, pages
+from anabranch.console.app import Console, ConsoleConfig
+from anabranch.console.pages import BadQueryError, Rendered
+from anabranch.console.security import MAX_FORM_BYTES, host_name
+from anabranch.console.watch import NotThereError, UnreachableError
+from anabranch.protocol.errors import ErrorCode
+
+pytestmark = pytest.mark.trio
+HOSTILE = "<script>alert(1)</script>\"'&"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+async def ask(app: Any, path: str, method: str = "GET", headers: Mapping[str, str] = {}, body: bytes = b"") -> Answer:
+    """One request over ASGI."""
+    target, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": target,
+        "raw_path": target.encode(),
+        "query_string": query.encode(),
+        "headers": [(k.lower().encode(), v.encode()) for k, v in {"host": "localhost:8480", **headers}.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8480),
+    }
+    found: list[dict[str, Any]] = []
+    sent = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        if sent:
+            await trio.sleep_forever()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        found.append(message)
+
+    await app(scope, receive, send)
+    start = next(m for m in found if m["type"] == "http.response.start")
+    text = b"".join(m.get("body", b"") for m in found if m["type"] == "http.response.body").decode()
+    return Answer(start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, text)
+
+
+class Calls:
+    """A change that is only counted."""
+
+    def __init__(self, refused: str | None = None) -> None:
+        self.made: list[dict[str, str]] = []
+        self._refused = refused
+
+    async def plan(self, _watch: Any, query: Mapping[str, str], _bootstrap: str) -> changes.Plan:
+        form = {name: value for name, value in query.items() if name != "token"}
+        return changes.Plan(f"Do {HOSTILE}", "/topics/t", f"anabranch {HOSTILE}", form, self._refused, {})
+
+    async def make(self, _watch: Any, plan: changes.Plan, _bootstrap: str) -> str:
+        self.made.append(plan.form)
+        return f"done {HOSTILE}"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    found = Calls()
+    monkeypatch.setattr(changes, "CHANGES", {"it": changes.Change(found.plan, found.make)})
+    return found
+
+
+def served(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None, **config: Any) -> Any:
+    async def page(_watch: Any, path: Mapping[str, str], _query: Any) -> Rendered:
+        if error is not None:
+            raise error
+        return Rendered("error", {"status": 200, "text": path.get("topic", HOSTILE)})
+
+    monkeypatch.setattr(pages, "PAGES", dict.fromkeys(pages.PAGES, page))
+    watch: Any = None
+    return Console(watch, ConsoleConfig("localhost:9092", **config)).app()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8480", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8480", 200),
+        ("LOCALHOST", 200),
+        ("console.example:80", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example:8480", 421),
+        ("", 421),
+    ],
+)
+async def test_only_its_own_names_are_answered(monkeypatch: pytest.MonkeyPatch, host: str, status: int) -> None:
+    answer = await ask(served(monkeypatch, hosts=["console.example"]), "/", headers={"host": host})
+    assert answer.status == status
+
+
+async def test_a_host_without_its_port() -> None:
+    assert [host_name(h) for h in ("a:1", "[::1]:2", "A.b")] == ["a", "::1", "a.b"]
+
+
+@pytest.mark.parametrize("path", ["/", "/topics/t", "/nothing", "/static/console.js"])
+async def test_every_answer_forbids_other_content(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    headers = (await ask(served(monkeypatch), path)).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (BadQueryError("page is 'x': a number is needed"), 400, "page is &#39;x&#39;"),
+        (NotThereError("topic t does not exist"), 404, "topic t does not exist"),
+        (UnreachableError("no broker answers"), 503, "The cluster does not answer. no broker answers"),
+        (KafkaError(ErrorCode.INVALID_REQUEST, "no"), 502, "INVALID_REQUEST"),
+    ],
+)
+async def test_what_goes_wrong_is_a_page(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, says: str
+) -> None:
+    answer = await ask(served(monkeypatch, error), "/topics/t")
+    assert (answer.status, says in answer.text) == (status, True)
+    assert "<nav" in answer.text
+
+
+async def test_what_names_hold_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = await ask(served(monkeypatch), "/")
+    assert HOSTILE not in answer.text and "&lt;script&gt;" in answer.text
+
+
+async def test_a_change_is_made_with_the_token_of_this_process_alone(
+    monkeypatch: pytest.MonkeyPatch, calls: Calls
+) -> None:
+    app = served(monkeypatch, allow_changes=True)
+    page = await ask(app, "/change/it?count=8")
+    assert calls.made == [] and HOSTILE not in page.text
+    token = re.search(r'name="token" value="([^"]+)"', page.text)
+    assert token is not None
+    for wrong in ("", "x" * 43):
+        answer = await ask(app, "/change/it", "POST", body=urlencode({"count": 8, "token": wrong}).encode())
+        assert (answer.status, calls.made) == (403, [])
+    answer = await ask(app, "/change/it", "POST", body=urlencode({"count": 8, "token": token[1]}).encode())
+    assert (answer.status, calls.made) == (303, [{"count": "8"}])
+    after = await ask(app, answer.headers["location"])
+    assert "done &lt;script&gt;" in after.text and HOSTILE not in after.text
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null"])
+async def test_a_form_of_another_site_is_refused(monkeypatch: pytest.MonkeyPatch, calls: Calls, origin: str) -> None:
+    app = served(monkeypatch, allow_changes=True)
+    token = re.search(r'name="token" value="([^"]+)"', (await ask(app, "/change/it")).text)
+    assert token is not None
+    body = urlencode({"token": token[1]}).encode()
+    answer = await ask(app, "/change/it", "POST", {"origin": origin}, body)
+    assert (answer.status, calls.made) == (403, [])
+    assert (await ask(app, "/change/it", "POST", {"origin": "http://localhost:8480"}, body)).status == 303
+
+
+async def test_read_only_changes_nothing(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    app = served(monkeypatch)
+    page = await ask(app, "/change/it")
+    assert "--allow-changes" in page.text and "<button class=" not in page.text
+    assert ((await ask(app, "/change/it", "POST", body=b"token=x")).status, calls.made) == (403, [])
+
+
+async def test_what_is_refused_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Calls("it drains")
+    monkeypatch.setattr(changes, "CHANGES", {"it": changes.Change(refused.plan, refused.make)})
+    console = served(monkeypatch, allow_changes=True)
+    page = await ask(console, "/change/it")
+    assert "it drains" in page.text and 'name="token"' not in page.text
+    monkeypatch.setattr(console_app, "is_token", lambda *_: True)
+    answer = await ask(console, "/change/it", "POST", body=b"token=x")
+    assert (answer.status, refused.made) == (409, [])
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-length": str(MAX_FORM_BYTES + 1)}])
+async def test_a_form_that_is_too_large_is_refused(
+    monkeypatch: pytest.MonkeyPatch, calls: Calls, headers: dict[str, str]
+) -> None:
+    app = served(monkeypatch, allow_changes=True)
+    body = b"x=" + b"y" * MAX_FORM_BYTES
+    answer = await ask(app, "/change/it", "POST", headers, body)
+    assert answer.status in (400, 413) and calls.made == []

@@ -1,0 +1,65 @@
+"""Bytes for people, and where a key has lived."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from anabranch import TopicDescription
+from anabranch.client.cluster import PartitionInfo
+from anabranch.console.records import SHOWN_BYTES, parse_partitions, places_of, text_of
+from anabranch.protocol.key_placement import place, positive_hash
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "shown"),
+    [
+        (None, "text", "null"),
+        (b"", "text", ""),
+        ("grüße".encode(), "text", "grüße"),
+        (b"\xff\x00", "text", "hex ff 00"),
+        (b"a\x1b[31mb", "text", "a\\u001b[31mb"),
+        (b'{"a":1}', "json", '{\n  "a": 1\n}'),
+        (b"no json", "json", "no json"),
+        (b"ab", "hex", "61 62"),
+    ],
+)
+def test_text_of_bytes(data: bytes | None, how: str, shown: str) -> None:
+    assert text_of(data, how) == shown
+
+
+@pytest.mark.parametrize("how", ["text", "json", "hex"])
+def test_a_huge_value_is_cut(how: str) -> None:
+    shown = text_of(b"x" * 100_000_000, how)
+    assert len(shown) < 4 * SHOWN_BYTES and shown.endswith("99,998,000 more bytes")
+
+
+def test_a_character_cut_in_two_is_left_out() -> None:
+    assert text_of("ü".encode() * SHOWN_BYTES, "text").startswith("üü")
+    assert text_of(b"x" + "ü".encode() * SHOWN_BYTES, "text").startswith("xüü")
+
+
+def test_partitions_as_people_write_them() -> None:
+    assert parse_partitions("", [0, 1, 2]) == [0, 1, 2]
+    assert parse_partitions("2, 0-1,7-9", [0, 1, 2, 8]) == [0, 1, 2, 8]
+    for wrong in ("x", "1-", "-1", "5"):
+        with pytest.raises(ValueError, match="partition"):
+            parse_partitions(wrong, [0, 1, 2])
+
+
+def topic(initial: int, count: int, *, ordered: bool = True) -> TopicDescription:
+    partitions = tuple(PartitionInfo(p, 1, 0, (1,), (1,)) for p in range(count))
+    return TopicDescription("t", uuid.UUID(int=1), False, partitions, initial, count, 3, ordered)
+
+
+def test_a_key_is_looked_for_wherever_it_was_placed() -> None:
+    for number in range(200):
+        key = b"key-%d" % number
+        expected = {place(positive_hash(key), 4, count) for count in range(4, 14)}
+        assert places_of(key, topic(4, 13)) == sorted(expected)
+
+
+def test_without_order_a_key_may_be_anywhere() -> None:
+    assert places_of(b"k", topic(4, 6, ordered=False)) == list(range(6))
+    assert places_of(b"k", topic(-1, 3)) == [0, 1, 2]

@@ -1,0 +1,179 @@
+"""What the console says of rates, of what is wrong, and of why a group is behind."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from anabranch import ClusterDescription, TopicDescription
+from anabranch.client.admin_types import Node
+from anabranch.client.cluster import PartitionInfo
+from anabranch.console.behind import reasons, summary
+from anabranch.console.problems import NAMED, find_problems
+from anabranch.console.rates import KEPT_S, Samples, duration, outlook
+
+
+def test_a_rate_is_that_of_the_window() -> None:
+    samples = Samples(window_s=10)
+    assert samples.rate is None
+    for second in range(31):
+        samples.add(second, 100 * second if second <= 20 else 2_000 + 7 * (second - 20))
+    assert samples.rate == pytest.approx(7)
+
+
+def test_a_rate_of_little_time_is_not_told() -> None:
+    samples = Samples(window_s=30, least_s=10)
+    samples.add(0, 0)
+    samples.add(9, 90)
+    assert samples.rate is None
+    samples.add(10, 100)
+    assert samples.rate == pytest.approx(10)
+
+
+def test_an_offset_that_goes_back_begins_anew() -> None:
+    samples = Samples()
+    samples.add(0, 1_000)
+    samples.add(5, 10)
+    assert samples.rate is None
+    samples.add(6, 20)
+    assert samples.rate == pytest.approx(10)
+
+
+def test_samples_do_not_grow_with_time_or_looks() -> None:
+    samples = Samples()
+    for tenth in range(20_000):
+        samples.add(tenth / 10, tenth)
+    assert len(samples._kept) <= 2 * KEPT_S
+
+
+@pytest.mark.parametrize(
+    ("lag", "written", "read", "says"),
+    [
+        (0, 5.0, 0.0, "is at the end"),
+        (10, None, 5.0, "is being measured"),
+        (10, 0.0, 0.0, "stands still"),
+        (10, 50.0, 0.0, "stands still while 50 records/s are written"),
+        (10, 50.0, 40.0, "falls behind: reads 40 records/s, 50 are written"),
+        (600, 40.0, 50.0, "catches up in 60 s: reads 50 records/s, 40 are written"),
+    ],
+)
+def test_an_outlook(lag: int, written: float | None, read: float | None, says: str) -> None:
+    assert outlook(lag, written, read) == says
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.2, 90, 600, 7_200, 400_000)] == ["under 1 s", "90 s", "10 min", "2 h", "5 days"]
+
+
+def topic(*partitions: PartitionInfo) -> TopicDescription:
+    return TopicDescription("t", uuid.UUID(int=1), False, partitions)
+
+
+def cluster(*brokers: int, controller: int = 1) -> ClusterDescription:
+    return ClusterDescription("c", controller, tuple(Node(b, "h", 9092) for b in brokers))
+
+
+def test_a_healthy_cluster_has_no_problem() -> None:
+    assert find_problems(cluster(1, 2), [topic(PartitionInfo(0, 1, 0, (1, 2), (1, 2)))], {1: []}) == []
+
+
+def test_each_problem_says_what_to_do() -> None:
+    partitions = [
+        PartitionInfo(0, 1, 0, (1, 3), (1,)),
+        *(PartitionInfo(p, -1, 0, (3,), ()) for p in range(1, NAMED + 3)),
+    ]
+    found = find_problems(cluster(1, controller=-1), [topic(*partitions)], {1: ["/d"]})
+    texts = [problem.text for problem in found]
+    assert "No controller is active: nothing can be created, resized or elected." in texts
+    assert f"Broker 3 is away: {NAMED + 3} replicas are on it." in texts
+    assert any(text.startswith("Nobody can read or write t-1, t-2") and "and 2 more" in text for text in texts)
+    assert "Not all replicas are in sync: t-0." in texts
+    assert "Broker 1 has given up the log directory /d." in texts
+    assert all(problem.todo for problem in found)
+
+
+def row(partition: int, **values: Any) -> dict[str, Any]:
+    return {
+        "topic": "t",
+        "partition": partition,
+        "committed_offset": 50,
+        "high_watermark": 100,
+        "lag": 50,
+        "lag_s": 5.0,
+        "member": "m-1",
+        "client_id": "app-1",
+        "host": "10.0.0.1",
+        "written_rate": 10.0,
+        "read_rate": 20.0,
+        **values,
+    }
+
+
+def wait(partition: int, on: int, **values: Any) -> dict[str, Any]:
+    return {
+        "topic": "t",
+        "partition": partition,
+        "waits_for": on,
+        "from_epoch": 2,
+        "epoch": 1,
+        "position": 50,
+        "until": 90,
+        "member": "m-1",
+        "client_id": "app-1",
+        "blocked": True,
+        "expiring": False,
+        **values,
+    }
+
+
+def group(rows: list[dict[str, Any]], waits: list[dict[str, Any]] | None = None, **values: Any) -> dict[str, Any]:
+    return {"group": "g", "state": "Stable", "members": 1, "partitions": rows, "waits": waits or [], **values}
+
+
+def test_a_group_that_catches_up_has_no_reason() -> None:
+    assert reasons(group([row(0)])) == []
+
+
+def test_who_reads_too_slowly_is_named_once_for_all_its_partitions() -> None:
+    (reason,) = reasons(group([row(2, read_rate=1.0), row(0, read_rate=2.0)]))
+    assert (reason.level, reason.text) == (
+        "warning",
+        "app-1 falls behind: reads 3 records/s, 20 are written, in t partitions 0, 2.",
+    )
+
+
+def test_who_stands_still_is_to_be_looked_at() -> None:
+    (reason,) = reasons(group([row(0, read_rate=0.0)]))
+    assert reason.level == "error" and "app-1 stands still" in reason.text and "10.0.0.1" in reason.todo
+
+
+def test_a_group_without_members_is_to_be_started() -> None:
+    found = reasons(group([row(0, member=None, client_id=None)], members=0, state="Empty"))
+    assert [reason.todo for reason in found] == ["Start its consumers."]
+
+
+def test_a_partition_that_nobody_reads_is_named() -> None:
+    (reason,) = reasons(group([row(0, member=None, client_id=None), row(1, lag=0)]))
+    assert "Nobody in the group reads t partition 0" in reason.text
+
+
+def test_a_partition_that_waits_is_not_called_slow() -> None:
+    """What stands in its way is named: the partition that others wait for, and who reads that."""
+    waits = [wait(5, 1), wait(9, 5)]
+    rows = [row(1), row(5, read_rate=0.0), row(9, read_rate=0.0)]
+    (reason,) = reasons(group(rows, waits))
+    assert reason.text.startswith("t partition 5 waits for 40 records of t partition 1")
+    assert "app-1 on 10.0.0.1 reads them. At 20 records/s this takes 2 s." in reason.text
+    assert "partition 5 goes on by itself" in reason.todo
+
+
+def test_a_wait_for_a_partition_that_nobody_reads_says_how_to_go_on() -> None:
+    (reason,) = reasons(group([row(5, read_rate=0.0)], [wait(5, 1, member=None, client_id=None)]))
+    assert reason.level == "error" and "reset offsets" in reason.todo
+
+
+def test_a_summary_has_the_worst_of_all() -> None:
+    found = summary(group([row(0), row(1, lag=7, lag_s=70.0), row(2, lag=None, lag_s=None)], [wait(1, 0)]))
+    assert (found["lag"], found["lag_s"], found["waiting"]) == (57, 70.0, 1)
