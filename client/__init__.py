@@ -1,29 +1,38 @@
-"""Producer, Consumer and Admin on AnyIO."""
+"""Producer, Consumer and Admin on AnyIO.
 
-from anabranch.client.admin import Admin
-from anabranch.client.admin_types import (
-    ClusterDescription,
-    ConfigEntry,
-    ConfigOp,
-    ElectionType,
-    FeatureMetadata,
-    FeatureUpdate,
-    GroupDescription,
-    GroupListing,
-    LogDirDescription,
-    NewTopic,
-    PartitionReassignment,
-    TopicDescription,
-    UpgradeType,
-)
-from anabranch.client.consumer import Consumer
-from anabranch.client.coordinator_link import OffsetAndMetadata
-from anabranch.client.fetched import ConsumerRecord, Records
-from anabranch.client.offsets import OffsetAndTimestamp
-from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
-from anabranch.client.producer import Producer
-from anabranch.client.producer_batch import RecordHandle, RecordMetadata
-from anabranch.zk_schemas.config_def import ConfigError
+Names are imported when they are first used: whoever reads the log loads no producer and no admin client.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anabranch.client.admin import Admin
+    from anabranch.client.admin_types import (
+        ClusterDescription,
+        ConfigEntry,
+        ConfigOp,
+        ElectionType,
+        FeatureMetadata,
+        FeatureUpdate,
+        GroupDescription,
+        GroupListing,
+        LogDirDescription,
+        NewTopic,
+        PartitionReassignment,
+        TopicDescription,
+        UpgradeType,
+    )
+    from anabranch.client.consumer import Consumer
+    from anabranch.client.coordinator_link import OffsetAndMetadata
+    from anabranch.client.fetched import ConsumerRecord, Records
+    from anabranch.client.offsets import OffsetAndTimestamp
+    from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+    from anabranch.client.producer import Producer
+    from anabranch.client.producer_batch import RecordHandle, RecordMetadata
+    from anabranch.zk_schemas.config_def import ConfigError
 
 __all__ = [
     "Admin",
@@ -52,3 +61,43 @@ __all__ = [
     "UpgradeType",
     "WaitsFor",
 ]
+
+_MODULES = {
+    "admin": ("Admin",),
+    "admin_types": (
+        "ClusterDescription",
+        "ConfigEntry",
+        "ConfigOp",
+        "ElectionType",
+        "FeatureMetadata",
+        "FeatureUpdate",
+        "GroupDescription",
+        "GroupListing",
+        "LogDirDescription",
+        "NewTopic",
+        "PartitionReassignment",
+        "TopicDescription",
+        "UpgradeType",
+    ),
+    "config": ("ConfigError",),
+    "consumer": ("Consumer",),
+    "coordinator_link": ("OffsetAndMetadata",),
+    "fetched": ("ConsumerRecord", "Records"),
+    "offsets": ("OffsetAndTimestamp",),
+    "ordered_delivery.explain": ("BlockedPartition", "WaitsFor"),
+    "producer": ("Producer",),
+    "producer_batch": ("RecordHandle", "RecordMetadata"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

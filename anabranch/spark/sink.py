@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
-from anabranch.client import Producer
 from anabranch.spark.options import OptionError, WriteOptions
 
 _BYTES: Final = (StringType(), BinaryType())
@@ -46,6 +45,8 @@ class _Rows:
         return WriterCommitMessage()
 
     async def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
+        from anabranch.client.producer import Producer  # a query that only reads does not load it
+
         async with Producer(**self._options.client) as producer:
             for batch in batches:
                 handles = [await producer.send(**row) for row in _rows(batch, self._options.topic)]

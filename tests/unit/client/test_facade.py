@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import anabranch
+from anabranch import client
 from anabranch.client import errors
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Top-level modules a fresh interpreter has after ``statement``."""
-    script = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    """Modules a fresh interpreter has after ``statement``."""
+    script = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
 
@@ -26,7 +27,20 @@ def test_importing_the_facade_loads_no_event_loop() -> None:
 def test_the_client_loads_neither_trio_nor_kazoo() -> None:
     loaded = loaded_by("from anabranch import Admin, Consumer, Producer; import anabranch.sync")
     assert "anyio" in loaded
-    assert not loaded & {"trio", "kazoo", "broker", "controller"}
+    assert not loaded & {"trio", "kazoo", "anabranch.broker", "anabranch.controller"}
+
+
+def test_a_reader_of_the_log_loads_no_other_client() -> None:
+    """Spark starts an interpreter for each stream, and waits for its imports."""
+    loaded = loaded_by("import anabranch.spark.source")
+    assert "anabranch.client.log_reader" in loaded
+    assert not loaded & {
+        "anabranch.client.admin",
+        "anabranch.client.consumer",
+        "anabranch.client.producer",
+        "trio",
+        "kazoo",
+    }
 
 
 def test_every_name_is_there() -> None:
@@ -34,6 +48,10 @@ def test_every_name_is_there() -> None:
         assert getattr(anabranch, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Producr'"):
         anabranch.Producr
+    for name in client.__all__:
+        assert getattr(client, name) is getattr(anabranch, name)
+    with pytest.raises(AttributeError, match="no attribute 'Producr'"):
+        client.Producr
 
 
 def test_modules_of_the_user_do_not_hide_ours(tmp_path: Path) -> None:
