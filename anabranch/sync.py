@@ -24,7 +24,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from anabranch.client import Admin as AsyncAdmin
 from anabranch.client import Consumer as AsyncConsumer
-from anabranch.client import ConsumerRecord, RecordMetadata
+from anabranch.client import ConsumerRecord, RecordMetadata, Records
 from anabranch.client import Producer as AsyncProducer
 from anabranch.client import RecordHandle as AsyncRecordHandle
 from anabranch.client.errors import ClientClosedError
@@ -44,6 +44,7 @@ class _Blocking(Generic[T]):
         self._backend = backend
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
+        self._ended = False
 
     def __enter__(self) -> Self:
         if self._portal is not None:
@@ -58,12 +59,23 @@ class _Blocking(Generic[T]):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        self._ended = self._portal is not None
         self._stack.__exit__(exc_type, exc, tb)
+
+    def start(self) -> Self:
+        """What entering ``with`` does."""
+        return self.__enter__()
+
+    def stop(self) -> None:
+        """What leaving ``with`` does; nothing when it was not started or is stopped."""
+        self.__exit__(None, None, None)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a plain or async function in the loop's thread and wait for its result."""
         if self._portal is None:
             raise ClientClosedError(f"this {type(self).__name__} is used outside of `with {type(self).__name__}(...)`")
+        if self._ended:
+            raise ClientClosedError(f"this {type(self).__name__} is closed")
         return self._portal.call(functools.partial(function, *args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
@@ -115,6 +127,16 @@ class Consumer(_Blocking[AsyncConsumer]):
         while True:
             record: ConsumerRecord = self._run(self._client.getone)
             yield record
+
+    def batches(self, *, max_records: int | None = None) -> Iterator[Records]:
+        """As ``anabranch.Consumer.batches``."""
+        batches = self._client.batches(max_records=max_records)
+        while True:
+            try:
+                records: Records = self._run(anext, batches)
+            except StopAsyncIteration:
+                return
+            yield records
 
 
 class Admin(_Blocking[AsyncAdmin]):

@@ -20,7 +20,8 @@ CLIENTS = {
     "Consumer": (
         "consumer.py",
         "Generic[Key, Value]",
-        "def __iter__(self) -> Iterator[ConsumerRecord[Key, Value]]: ...",
+        "def __iter__(self) -> Iterator[ConsumerRecord[Key, Value]]: ...\n"
+        "    def batches(self, *, max_records: int | None = None) -> Iterator[Records[Key, Value]]: ...",
     ),
     "Admin": ("admin.py", "", ""),
 }
@@ -33,6 +34,8 @@ CLOSING = """
     @property
     def config(self) -> {config}: ...
     def close(self) -> None: ...
+    def start(self) -> Self: ...
+    def stop(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None

@@ -17,8 +17,9 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bars
 
 from anabranch import Admin
+from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
-from anabranch.command_error import CommandError
+from anabranch.command_error import CommandError, UsageError
 from anabranch.export_offline import export_offline
 from anabranch.export_run import ExportReport, NoProgress, Progress
 from anabranch.exporting import export_topic
@@ -64,7 +65,8 @@ def export(
                 async with Admin(bootstrap_servers=bootstrap_server) as admin:
                     return await export_topic(admin, topic, to, directories, all_replicas=every, progress=progress)
 
-            report = anyio.run(run)
+            with warnings_shown():
+                report = anyio.run(run)
     if json_:
         print(json.dumps(asdict(report), indent=2))
     else:
@@ -77,7 +79,7 @@ def _log_dirs(settings: list[str]) -> dict[int, Path]:
     for setting in settings:
         broker, separator, path = setting.partition("=")
         if not separator or not broker.isdigit():
-            raise CommandError(f"--log-dir {setting}: expected BROKER=PATH, e.g. --log-dir 1=/mnt/broker-1")
+            raise UsageError(f"--log-dir {setting}: expected BROKER=PATH, e.g. --log-dir 1=/mnt/broker-1")
         found[int(broker)] = Path(path)
     return found
 

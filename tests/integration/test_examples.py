@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from anabranch import NewTopic
-from anabranch.sync import Admin
+from anabranch import ClientClosedError, NewTopic, TopicPartition
+from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
 
 pytestmark = pytest.mark.integration
@@ -31,3 +32,29 @@ def test_the_examples_run(cluster: Cluster, tmp_path: Path, page: str) -> None:
         file.write_text(program.replace("127.0.0.1:9092", cluster.bootstrap_servers))
         done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_blocking_classes_are_started_and_stopped_and_give_batches(
+    cluster: Cluster, fresh_name: Callable[[str], str]
+) -> None:
+    topic = fresh_name("blocking")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, num_partitions=2, replication_factor=1)])
+    producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
+    producer.stop()  # nothing to stop yet
+    producer.start()
+    for partition in (0, 1):
+        producer.send_many(topic, [(None, b"v")] * 3, partition=partition)
+    producer.stop()
+    producer.stop()
+    consumer = Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest").start()
+    consumer.subscribe([topic])
+    found: dict[TopicPartition, int] = {}
+    for records in consumer.batches(max_records=2):
+        found[records.partition] = found.get(records.partition, 0) + len(records)
+        if sum(found.values()) == 6:
+            break
+    assert found == {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 3}
+    consumer.stop()
+    with pytest.raises(ClientClosedError):
+        next(consumer.batches())

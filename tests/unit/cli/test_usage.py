@@ -26,6 +26,8 @@ WRONG = [
     ("configs", "alter", "topic", "t"),
     ("produce", "t", "--set", "linger_ms=x"),
     ("topics", "list", "-b", "host"),
+    ("export", "--topic", "t", "--to", "there", "--log-dir", "x"),
+    ("configs", "alter", "broker", "x", "--set", "a=b"),
     ("topics", "create", "\udcff"),
     ("groups", "describe", "g", "-b", "\udcff:1"),
 ]

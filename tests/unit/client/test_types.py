@@ -63,6 +63,10 @@ def blocking() -> None:
         consumer.subscribe(["t"])
         for record in consumer:
             assert_type(record.value, int)
+    started = sync.Consumer(value_deserializer=number).start()
+    for batch in started.batches(max_records=10):
+        assert_type([r.value for r in batch], list[int])
+    started.stop()
     with sync.Admin(bootstrap_servers="h:1") as admin:
         assert_type(admin.list_topics()[0].name, str)
 """
