@@ -519,6 +519,19 @@ class Admin(Client[AdminConfig]):
             body = codec.incremental_alter_configs(resource, values, validate_only)
             await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, node_id)
 
+    async def describe_loggers(self, broker: int) -> dict[str, ConfigEntry]:
+        """The level in force of each logger of a broker, by name."""
+        request = codec.describe_configs([codec.Resource.loggers(broker)], None)
+        found = codec.read_configs(await self._ask("DescribeConfigs", request, broker))
+        return found[str(broker)]
+
+    async def alter_loggers(
+        self, broker: int, levels: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set levels of a broker's loggers until it ends: one of Kafka's (TRACE to FATAL), or None for the parent's."""
+        body = codec.incremental_alter_configs(codec.Resource.loggers(broker), levels, validate_only)
+        await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, broker)
+
     # ------------------------------------------------------------ cluster
 
     async def describe_cluster(self) -> ClusterDescription:

@@ -65,6 +65,7 @@ from anabranch.protocol.types import TopicPartition
 
 _TOPIC = 2
 _BROKER = 4
+_BROKER_LOGGER = 8
 _INT16_MAX = 2**15 - 1
 _INT32_MAX = 2**31 - 1
 
@@ -83,6 +84,10 @@ class Resource(NamedTuple):
     def broker(cls, broker_id: int) -> Resource:
         """``ALL_BROKERS``: the default of all of them."""
         return cls(_BROKER, "" if broker_id == ALL_BROKERS else str(broker_id))
+
+    @classmethod
+    def loggers(cls, broker_id: int) -> Resource:
+        return cls(_BROKER_LOGGER, str(broker_id))
 
 
 def code_error(code: int, what: str | None = None, message: str | None = None) -> KafkaError | None:

@@ -1,7 +1,8 @@
-"""``anabranch configs``: what topics and brokers are configured with."""
+"""``anabranch configs``: what topics and brokers are configured with, and what brokers log."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -9,12 +10,13 @@ from cyclopts import App, Parameter
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.client.admin_types import ALL_BROKERS, ConfigSource
+from anabranch.client import Admin
+from anabranch.client.admin_types import ALL_BROKERS, ConfigEntry, ConfigSource
 from anabranch.command_error import UsageError
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 
-Kind = Literal["topic", "broker"]
+Kind = Literal["topic", "broker", "loggers"]
 
 
 @app.command
@@ -26,25 +28,19 @@ def describe(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
-    """Show the configs of one topic or broker.
+    """Show the configs of one topic or broker, or the levels of a broker's loggers.
 
     Parameters
     ----------
     kind
-        topic or broker.
+        topic, broker or loggers.
     name
         The topic's name or the broker's id; all: the default of all brokers.
     all_
         Those at their default too.
     """
-    broker = _broker_id(name) if kind == "broker" else None
-    found = with_admin(
-        bootstrap_server,
-        lambda admin: (
-            admin.describe_configs(topics=[name]) if broker is None else admin.describe_configs(brokers=[broker])
-        ),
-    )
-    entries = found[name if broker is None else broker]
+    _check_name(kind, name)
+    entries = with_admin(bootstrap_server, lambda admin: _entries(admin, kind, name))
     chosen = [entries[key] for key in sorted(entries) if all_ or not entries[key].is_default]
     if json_:
         print_json(
@@ -58,6 +54,21 @@ def describe(
     return 0
 
 
+def _check_name(kind: Kind, name: str) -> None:
+    """Raise ``UsageError`` for what cannot be a name, before anybody is asked."""
+    if kind != "topic":
+        _broker_id(kind, name)
+
+
+async def _entries(admin: Admin, kind: Kind, name: str) -> Mapping[str, ConfigEntry]:
+    if kind == "topic":
+        return (await admin.describe_configs(topics=[name]))[name]
+    broker = _broker_id(kind, name)
+    if kind == "loggers":
+        return await admin.describe_loggers(broker)
+    return (await admin.describe_configs(brokers=[broker]))[broker]
+
+
 def source_name(number: int) -> str:
     try:
         return ConfigSource(number).name
@@ -65,11 +76,12 @@ def source_name(number: int) -> str:
         return str(number)
 
 
-def _broker_id(name: str) -> int:
-    if name == "all":
+def _broker_id(kind: Kind, name: str) -> int:
+    if name == "all" and kind == "broker":
         return ALL_BROKERS
     if not name.isdigit():
-        raise UsageError(f"{name} is neither a broker id nor all; anabranch configs describe broker 1")
+        what = "neither a broker id nor all" if kind == "broker" else "no broker id"
+        raise UsageError(f"{name} is {what}; anabranch configs describe {kind} 1")
     return int(name)
 
 
@@ -85,10 +97,12 @@ def alter(
 ) -> int:
     """Set configs of one topic or broker, or take them back to their default. They take effect at once.
 
+    Levels of loggers hold until the broker ends: anabranch configs alter loggers 1 --set anabranch.broker.log=DEBUG.
+
     Parameters
     ----------
     kind
-        topic or broker.
+        topic, broker or loggers.
     name
         The topic's name or the broker's id; all: the default of all brokers.
     config
@@ -99,17 +113,19 @@ def alter(
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete or [])}
     if not changes:
         raise UsageError("nothing to change: give --set key=value or --delete key")
-    broker = _broker_id(name) if kind == "broker" else None
-    with_admin(
-        bootstrap_server,
-        lambda admin: (
-            admin.incremental_alter_configs(topics={name: changes})
-            if broker is None
-            else admin.incremental_alter_configs(brokers={broker: changes})
-        ),
-    )
+    _check_name(kind, name)
+    with_admin(bootstrap_server, lambda admin: _alter(admin, kind, name, changes))
     if json_:
         print_json({"kind": kind, "name": name, "configs": changes})
     else:
         print(f"altered {kind} {name}")
     return 0
+
+
+async def _alter(admin: Admin, kind: Kind, name: str, changes: Mapping[str, str | None]) -> None:
+    if kind == "topic":
+        await admin.incremental_alter_configs(topics={name: changes})
+    elif kind == "broker":
+        await admin.incremental_alter_configs(brokers={_broker_id(kind, name): changes})
+    else:
+        await admin.alter_loggers(_broker_id(kind, name), changes)

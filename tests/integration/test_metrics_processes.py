@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -202,6 +204,27 @@ def test_what_retention_holds_for_a_group_is_shown(cluster: ProcessCluster) -> N
         DEADLINE_S,
         "topics describe shows it",
     )
+
+
+def test_levels_of_loggers_are_changed_by_the_command_line(cluster: ProcessCluster) -> None:
+    name = "anabranch.broker.connection"
+
+    def configs(*arguments: str) -> str:
+        command = [sys.executable, "-m", "anabranch.cli.main", "configs", *arguments, "-b", cluster.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+        return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
+
+    def level() -> str:
+        entries = json.loads(configs("describe", "loggers", "2", "--json"))
+        return next(str(entry["value"]) for entry in entries if entry["name"] == name)
+
+    assert level() == "INFO"
+    assert "altered loggers 2" in configs("alter", "loggers", "2", "--set", f"{name}=DEBUG")
+    assert level() == "DEBUG"
+    configs("alter", "loggers", "2", "--delete", name)
+    assert level() == "INFO"
+    assert "levels are TRACE" in configs("alter", "loggers", "2", "--set", f"{name}=LOUD")
+    assert configs("describe", "loggers", "all").startswith("2: ")
 
 
 def test_the_page_names_every_number_and_no_other(cluster: ProcessCluster) -> None:
