@@ -115,7 +115,7 @@ class Rows:
         self.batch: Ints = np.repeat(np.arange(len(rows)), rows)
         self.is_record: Bools = (counts > 0)[self.batch]
         self.record: Ints = np.cumsum(self.is_record) - 1
-        self._has_header = np.fromiter((x is not scan.NO_BATCH for x in run.headers), np.bool_, len(run.headers))
+        self._has_header = run.has_header
         self._all_records = bool(self.is_record.all())
 
     def __len__(self) -> int:
@@ -188,18 +188,17 @@ class Rows:
         return timestamps(self.run.columns, appended, self.field(scan.BASE_TIMESTAMP), self.field(scan.MAX_TIMESTAMP))
 
     @cached_property
-    def layouts(self) -> list[list[Layout]]:
-        """The partition's layouts up to each batch's leader epoch, oldest first."""
-        found = {
-            epoch: layouts_until(self.source.manifest, self.source.partition, epoch)
-            for epoch in {header[scan.LEADER_EPOCH] for header in self.run.headers}
-        }
-        return [found[header[scan.LEADER_EPOCH]] for header in self.run.headers]
+    def layouts(self) -> tuple[list[list[Layout]], Ints]:
+        """The partition's layouts up to each leader epoch of the run, oldest first; and which of these a batch has."""
+        epochs, index = np.unique(self.field(scan.LEADER_EPOCH), return_inverse=True)
+        source = self.source
+        return [layouts_until(source.manifest, source.partition, epoch) for epoch in epochs.tolist()], index
 
     @cached_property
     def layout_versions(self) -> Ints:
         """The version of each batch's layout; -1 where it is not known."""
-        return np.array([layouts[-1].layout_version if layouts else -1 for layouts in self.layouts], np.int64)
+        layouts, index = self.layouts
+        return np.array([x[-1].layout_version if x else -1 for x in layouts], np.int64)[index]
 
     @cached_property
     def is_of_client(self) -> Bools:
@@ -218,11 +217,11 @@ class Rows:
         rows = np.flatnonzero(known)
         if rows.size:
             hashes = positive_hashes(self.run.body, columns.key_at[rows], columns.key_length[rows])
-            newest = [layouts[-1] if layouts else Layout(-1, 1, 1, -1) for layouts in self.layouts]
+            layouts, index = self.layouts
+            newest = [x[-1] if x else Layout(-1, 1, 1, -1) for x in layouts]
             initial = np.array([layout.initial_partition_count for layout in newest], np.int64)
             undeleted = np.array([layout.undeleted_partition_count for layout in newest], np.int64)
-            batch = columns.batch[rows]
-            expected[rows] = place_all(hashes, initial, undeleted, batch)
+            expected[rows] = place_all(hashes, initial, undeleted, index[columns.batch[rows]])
             for row in rows[self.moved[rows] == 1]:
                 self._place_moved(int(row), expected)
         return expected, known
@@ -231,7 +230,8 @@ class Rows:
         """A tombstone of a moved key may lie where its key lived under any layout so far."""
         at, length = int(self.run.columns.key_at[row]), int(self.run.columns.key_length[row])
         key_hash = positive_hash(self.run.body[at : at + length].tobytes())
-        layouts = self.layouts[int(self.run.columns.batch[row])]
+        of_epochs, index = self.layouts
+        layouts = of_epochs[int(index[self.run.columns.batch[row]])]
         places = [place(key_hash, x.initial_partition_count, x.undeleted_partition_count) for x in layouts]
         if self.source.partition.partition in places:
             expected[row] = self.source.partition.partition
@@ -253,10 +253,11 @@ class Rows:
     def closed(self) -> tuple[Bools, Bools]:
         """Which records lie in a layout that does not count their partition, and for which records that is known."""
         partition = self.source.partition.partition
-        shut = [bool(layouts) and partition >= layouts[-1].undeleted_partition_count for layouts in self.layouts]
+        layouts, index = self.layouts
+        shut = [bool(x) and partition >= x[-1].undeleted_partition_count for x in layouts]
         batch = self.run.columns.batch
         known = self.is_of_client & (self.layout_versions >= 0)[batch]
-        return np.array(shut, np.bool_)[batch] & known, known
+        return np.array(shut, np.bool_)[index[batch]] & known, known
 
     @cached_property
     def order(self) -> tuple[Arrays, Arrays]:
@@ -344,7 +345,7 @@ _COLUMNS: Mapping[str, Callable[[Rows], Arrays]] = {
     "topic": lambda rows: pa.repeat(rows.source.manifest.topic, len(rows)),
     "partition": lambda rows: pa.repeat(pa.scalar(rows.source.partition.partition, pa.int32()), len(rows)),
     "segment": lambda rows: pa.repeat(rows.source.segment, len(rows)),
-    "position": lambda rows: pa.array(np.array(rows.run.positions, np.int64)[rows.batch]),
+    "position": lambda rows: pa.array(rows.run.positions[rows.batch]),
     "base_offset": _field(scan.BASE_OFFSET, pa.int64()),
     "offset": lambda rows: rows.of_record(rows.offsets, pa.int64()),
     "leader_epoch": _field(scan.LEADER_EPOCH, pa.int32()),
@@ -362,7 +363,7 @@ _COLUMNS: Mapping[str, Callable[[Rows], Arrays]] = {
     "is_transactional": _bit(TRANSACTIONAL_BIT),
     "codec": _codecs,
     "layout_version": lambda rows: rows.of_batch(rows.layout_versions, pa.int32(), rows.layout_versions >= 0),
-    "batch_crc_ok": lambda rows: pa.array(np.array(rows.run.crc_ok, np.bool_)[rows.batch]),
+    "batch_crc_ok": lambda rows: pa.array(rows.run.crc_ok[rows.batch]),
     "error": lambda rows: _of_batches(rows, rows.run.errors, pa.string()),
     "batch_start": lambda rows: pa.array(_batch_starts(rows)),
     "suspect_offset": lambda rows: _of_batches(rows, rows.run.suspects, pa.int64()),

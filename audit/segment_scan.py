@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from fastcrc import crc32
 
 from anabranch.audit.bounds import EVERYTHING, Bounds
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES, describe_damaged_length, read_batch
 from anabranch.protocol.batch_layout import (
+    CODEC_AT,
     CODEC_MASK,
     CRC_START,
     HEADER,
@@ -23,39 +25,66 @@ from anabranch.protocol.batch_layout import (
     LENGTH,
     LENGTH_PREFIX_BYTES,
     MAGIC,
+    MAGIC_AT,
 )
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, decompress
-from anabranch.protocol.record_arrays import PADDING, Bytes, Columns, Ints, decode
+from anabranch.protocol.record_arrays import PADDING, Bools, Bytes, Columns, Ints, decode
 
-Fields: TypeAlias = tuple[int, ...]
-READ_BYTES = 8 * 1024 * 1024
+READ_BYTES = 16 * 1024 * 1024
 RUN_BYTES = 16 * 1024 * 1024
-"""A run ends behind the batch whose records reach so many bytes, decompressed."""
+"""A run ends behind the batch whose records reach so many bytes, decompressed, or with what was read at once."""
 
-NO_BATCH: Fields = (0,) * 13
-"""In place of a header that cannot be trusted to be one."""
+FIELDS = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("count", ">i4"),
+    ]
+)
+"""``batch_layout.HEADER``."""
+Headers: TypeAlias = "np.ndarray[Any, np.dtype[np.void]]"
 BASE_OFFSET, BATCH_LENGTH, LEADER_EPOCH, _MAGIC, CRC, ATTRIBUTES, LAST_OFFSET_DELTA = range(7)
 BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT = range(7, 13)
+_NAMES = FIELDS.names or ()
+
+
+def _no_ints() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+def _no_bools() -> Bools:
+    return np.zeros(0, np.bool_)
 
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive batches and their records. Lists have one entry a batch.
+    """Consecutive batches and their records. Arrays and lists have one entry a batch.
 
-    ``headers`` holds the fields of ``batch_layout.HEADER``, or ``NO_BATCH``. ``suspects`` is the offset of the one
-    record that a wrong CRC points to. Positions in ``columns`` are those in ``body``.
+    ``headers`` holds ``FIELDS``: zeros where no header can be trusted to be one (``has_header``). ``suspects`` is the
+    offset of the one record that a wrong CRC points to. Positions in ``columns`` are those in ``body``.
     """
 
-    positions: list[int] = field(default_factory=list)
-    headers: list[Fields] = field(default_factory=list)
-    crc_ok: list[bool] = field(default_factory=list)
+    positions: Ints = field(default_factory=_no_ints)
+    headers: Headers = field(default_factory=lambda: np.zeros(0, FIELDS))
+    has_header: Bools = field(default_factory=_no_bools)
+    crc_ok: Bools = field(default_factory=_no_bools)
     errors: list[str | None] = field(default_factory=list)
     suspects: list[int | None] = field(default_factory=list)
     body: Bytes = field(default_factory=lambda: np.frombuffer(PADDING, np.uint8))
-    columns: Columns = field(default_factory=lambda: Columns(*(np.zeros(0, np.int64),) * 9))
+    columns: Columns = field(default_factory=lambda: Columns(*(_no_ints(),) * 9))
 
     def header_field(self, index: int) -> Ints:
-        return np.fromiter((header[index] for header in self.headers), np.int64, len(self.headers))
+        return self.headers[_NAMES[index]].astype(np.int64)
 
 
 def scan(
@@ -73,135 +102,166 @@ def scan(
     """
     has_bounds = bounds != EVERYTHING
     stop = size_bytes if end is None else min(end, size_bytes)
-    position, pending = begin, _Pending(max_decompressed_bytes)
+    position, wanted = begin, READ_BYTES
     while position < stop:
-        file.seek(position)
-        data = file.read(min(READ_BYTES, size_bytes - position))
-        at, view = 0, memoryview(data)
+        asked = min(wanted, size_bytes - position)
+        data = _read(file, position, asked)
+        view, at, there, wanted = data.data, 0, len(data) - len(PADDING), READ_BYTES
+        if there < asked:
+            size_bytes = position + there  # the file was cut after its size was taken
+        pending = _Pending(data, position, max_decompressed_bytes)
         while position + at < stop:
-            length = _length(data, at)
             left = size_bytes - position - at
+            has_length = at + LENGTH_PREFIX_BYTES <= there
+            length = LENGTH.unpack_from(view, at)[1] + LENGTH_PREFIX_BYTES if has_length else None
             if length is None or not HEADER_BYTES <= length <= left:
                 if length is None and left >= LENGTH_PREFIX_BYTES:
                     break
-                pending.add_damaged(position + at, describe_damaged_length(length, position + at, left))
+                pending.add_damaged(at, describe_damaged_length(length, position + at, left))
                 yield pending.run()
                 return
-            if at + length > len(data):
-                if at == 0:
-                    data += file.read(length - len(data))
-                    view = memoryview(data)
-                    continue
+            if at + length > there:
+                wanted = max(wanted, length)
                 break
-            if not has_bounds or _may_be_in(bounds, HEADER.unpack_from(data, at)):
-                pending.add(view[at : at + length], position + at)
+            if not has_bounds or _may_be_in(bounds, HEADER.unpack_from(view, at)):
+                pending.add(at, length)
             at += length
             if pending.bytes >= RUN_BYTES:
                 yield pending.run()
-                pending = _Pending(max_decompressed_bytes)
+                pending = _Pending(data, position, max_decompressed_bytes)
+        if pending.at:
+            yield pending.run()
         position += at
-    if pending.positions:
-        yield pending.run()
 
 
-def _may_be_in(bounds: Bounds, header: Fields) -> bool:
+def _read(file: BinaryIO, position: int, count: int) -> Bytes:
+    """The bytes of a file from ``position`` on, ``count`` if there are so many, and ``PADDING``.
+
+    Arrow's memory is used again for the next bytes, where the system would clear pages anew.
+    """
+    data: Bytes = np.frombuffer(pa.allocate_buffer(count + len(PADDING)), np.uint8)
+    file.seek(position)
+    view, there = data.data, 0
+    while there < count and (more := file.readinto(view[there:count])):  # type: ignore[attr-defined]
+        there += more
+    data[there : there + len(PADDING)] = 0
+    return data[: there + len(PADDING)]
+
+
+def _may_be_in(bounds: Bounds, header: tuple[int, ...]) -> bool:
     """Whether a batch may have records in these bounds, or may be damaged."""
     first = header[BASE_OFFSET]
     outside = first >= bounds.end_offset or first + header[LAST_OFFSET_DELTA] < bounds.first_offset
     return header[_MAGIC] != MAGIC or not (outside or header[MAX_TIMESTAMP] < bounds.first_timestamp)
 
 
-def _length(data: bytes, at: int) -> int | None:
-    """The length of the batch at ``at``, its prefix included; None when that is cut off."""
-    if at + LENGTH_PREFIX_BYTES > len(data):
-        return None
-    length: int = LENGTH.unpack_from(data, at)[1]
-    return length + LENGTH_PREFIX_BYTES
-
-
 class _Pending:
-    """Batches that are to become a run."""
+    """Batches of ``data``, the bytes of a file from ``position`` on, that are to become a run.
 
-    def __init__(self, max_decompressed_bytes: int) -> None:
+    Records lie where they were read as long as no batch is compressed.
+    """
+
+    def __init__(self, data: Bytes, position: int, max_decompressed_bytes: int) -> None:
+        self._data, self._view, self._position = data, data.data, position
         self._max_decompressed_bytes = max_decompressed_bytes
-        self._run = Run()
-        self._batches: list[memoryview] = []
-        self._bodies: list[bytes | memoryview] = []
-        self._decoded: list[bool] = []
+        self._lengths: list[int] = []
+        self._crcs: list[int] = []
+        self._decompressed: dict[int, bytes | None] = {}
+        self._damaged: str | None = None
+        self.at: list[int] = []
         self.bytes = 0
 
-    @property
-    def positions(self) -> list[int]:
-        return self._run.positions
+    def add_damaged(self, at: int, message: str) -> None:
+        """What lies at ``at`` is no batch, and ends the run."""
+        self.at.append(at)
+        self._lengths.append(0)
+        self._crcs.append(0)
+        self._damaged = message
 
-    def add_damaged(self, position: int, message: str) -> None:
-        self._add(memoryview(b""), position, NO_BATCH, False, message, None, None)
-
-    def add(self, batch: memoryview, position: int) -> None:
-        header = HEADER.unpack_from(batch)
-        if header[_MAGIC] != MAGIC:
-            (row,) = read_batch(bytes(batch), position)
-            self._add(batch, position, NO_BATCH, False, row.error, None, None)
-            return
-        crc_ok = crc32.iscsi(batch[CRC_START:]) == header[CRC]
-        body = _body(batch, header, self._max_decompressed_bytes)
-        error, suspect = None, None
-        if not crc_ok or body is None:
-            row = next(read_batch(bytes(batch), position, self._max_decompressed_bytes))
-            error, suspect = row.error, row.suspect_offset
-        self._add(batch, position, header, crc_ok, error, suspect, body)
-
-    def _add(
-        self,
-        batch: memoryview,
-        position: int,
-        header: Fields,
-        crc_ok: bool,
-        error: str | None,
-        suspect: int | None,
-        body: bytes | memoryview | None,
-    ) -> None:
-        run = self._run
-        run.positions.append(position)
-        run.headers.append(header)
-        run.crc_ok.append(crc_ok)
-        run.errors.append(error)
-        run.suspects.append(suspect)
-        self._batches.append(batch)
-        self._decoded.append(body is not None)
-        self._bodies.append(body or b"")
-        self.bytes += len(body or b"")
+    def add(self, at: int, length: int) -> None:
+        view = self._view
+        self._crcs.append(crc32.iscsi(view[at + CRC_START : at + length]))
+        if view[at + CODEC_AT] & CODEC_MASK and view[at + MAGIC_AT] == MAGIC:
+            body = _decompressed(view[at : at + length], self._max_decompressed_bytes)
+            self._decompressed[len(self.at)] = body
+            self.bytes += len(body or b"")
+        else:
+            self.bytes += length
+        self.at.append(at)
+        self._lengths.append(length)
 
     def run(self) -> Run:
         """The run with its records."""
-        run = self._run
-        ends = np.cumsum(np.fromiter((len(body) for body in self._bodies), np.int64, len(self._bodies)))
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        counts = np.where(np.array(self._decoded), run.header_field(COUNT), 0)
-        run.body = np.frombuffer(b"".join([*self._bodies, PADDING]), np.uint8)
+        at, lengths = np.array(self.at, np.int64), np.array(self._lengths, np.int64)
+        headers, has_header = self._headers(at, lengths)
+        crc_ok = has_header & (headers["crc"] == np.array(self._crcs, np.uint32))
+        nothing: list[Any] = [None] * len(at)
+        run = Run(self._position + at, headers, has_header, crc_ok, nothing, list(nothing))
+        good = has_header & _plausible(headers)
+        good[[index for index, body in self._decompressed.items() if body is None]] = False
+        run.body, starts, ends = self._bodies(at, lengths, good)
+        counts = np.where(good, run.header_field(COUNT), 0)
         run.columns, malformed = decode(run.body, starts, ends, counts, run.header_field(LAST_OFFSET_DELTA))
-        for index in np.flatnonzero(malformed):
-            if run.errors[index] is None:
-                batch = bytes(self._batches[index])
-                row = next(read_batch(batch, run.positions[index], self._max_decompressed_bytes))
-                if row.error is None:
-                    raise AssertionError(f"batch at byte {run.positions[index]} is malformed to one reader only")
-                run.errors[index] = row.error
+        for index in np.flatnonzero(~crc_ok | ~good | malformed):
+            if self._lengths[index]:
+                self._explain(run, int(index))
+            else:
+                run.errors[index] = self._damaged
         return run
 
+    def _headers(self, at: Ints, lengths: Ints) -> tuple[Headers, Bools]:
+        """The headers of batches of this magic, zeros for others, and which these are."""
+        rows = np.minimum(at[:, None] + np.arange(HEADER_BYTES), len(self._data) - 1)
+        headers: Headers = self._data[rows].view(FIELDS).reshape(len(at))
+        has_header = (lengths > 0) & (headers["magic"] == MAGIC)
+        headers[~has_header] = np.zeros((), FIELDS)
+        return headers, has_header
 
-def _body(batch: memoryview, header: Fields, max_decompressed_bytes: int) -> bytes | memoryview | None:
-    """The records' bytes, decompressed; None when the header or the compressed bytes cannot be right."""
-    codec, count, last_offset_delta = header[ATTRIBUTES] & CODEC_MASK, header[COUNT], header[LAST_OFFSET_DELTA]
-    if header[BASE_OFFSET] < 0 or last_offset_delta < 0 or not 0 <= count <= last_offset_delta + 1:
+    def _bodies(self, at: Ints, lengths: Ints, good: Bools) -> tuple[Bytes, Ints, Ints]:
+        """The records' bytes of all batches, and where those of each begin and end."""
+        if not self._decompressed:
+            begins = at + np.minimum(HEADER_BYTES, lengths)
+            return self._data, begins, np.where(good, at + lengths, begins)
+        view = self._view
+        pieces: list[bytes | memoryview] = []
+        for index, (begin, length) in enumerate(zip(self.at, self._lengths, strict=True)):
+            if not good[index]:
+                pieces.append(b"")
+            elif index in self._decompressed:
+                pieces.append(self._decompressed[index] or b"")
+            else:
+                pieces.append(view[begin + HEADER_BYTES : begin + length])
+        ends = np.cumsum(np.fromiter((len(piece) for piece in pieces), np.int64, len(pieces)))
+        body = np.frombuffer(b"".join([*pieces, PADDING]), np.uint8)
+        return body, np.concatenate([np.zeros(1, np.int64), ends[:-1]]), ends
+
+    def _explain(self, run: Run, index: int) -> None:
+        """Have the record by record reader say what is wrong with a batch."""
+        at = self.at[index]
+        batch = self._view[at : at + self._lengths[index]].tobytes()
+        row = next(read_batch(batch, int(run.positions[index]), self._max_decompressed_bytes))
+        if row.error is None:
+            raise AssertionError(f"batch at byte {run.positions[index]} is malformed to one reader only")
+        run.errors[index], run.suspects[index] = row.error, row.suspect_offset
+
+
+def _plausible(headers: Headers) -> Bools:
+    """Which headers can be right."""
+    count, last_offset_delta = headers["count"], headers["last_offset_delta"]
+    known = (headers["attributes"] & CODEC_MASK) <= max(CompressionType)
+    found: Bools = known & (headers["base_offset"] >= 0) & (last_offset_delta >= 0) & (count >= 0)
+    return found & (count.astype(np.int64) <= last_offset_delta.astype(np.int64) + 1)
+
+
+def _decompressed(batch: memoryview, max_decompressed_bytes: int) -> bytes | None:
+    """The records' bytes; None when the header or the compressed bytes cannot be right."""
+    header = HEADER.unpack_from(batch)
+    if not _plausible(np.array([header], FIELDS))[0]:
         return None
-    if count == 0 and len(batch) == HEADER_BYTES:
+    if header[COUNT] == 0 and len(batch) == HEADER_BYTES:
         return b""  # what compaction leaves of a batch whose producer state still matters
-    if codec == CompressionType.NONE:
-        return batch[HEADER_BYTES:]
-    if codec > max(CompressionType):
-        return None
+    codec = CompressionType(header[ATTRIBUTES] & CODEC_MASK)
     try:
-        return decompress(CompressionType(codec), batch[HEADER_BYTES:], max_decompressed_bytes)
+        return decompress(codec, batch[HEADER_BYTES:], max_decompressed_bytes)
     except CorruptRecordError:
         return None

@@ -109,6 +109,22 @@ def test_reading_with_arrays_agrees_with_reading_row_by_row(
     assert found == [{name: row.get(name) for name in COLUMNS} for row in naive]
 
 
+@pytest.mark.parametrize("read", [80, segment_scan.READ_BYTES])
+@pytest.mark.parametrize("lost", [1, 60, 200, 1000])
+def test_a_file_that_was_cut_after_its_size_was_taken_is_named(
+    lost: int, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_scan, "READ_BYTES", read)
+    batch = build_batch([(b"k", bytes(300), [], T0)], base_offset=0, leader_epoch=0)
+    data = batch * 3
+    left = max(len(data) - lost, 0)
+    runs = list(segment_scan.scan(io.BytesIO(data[:left]), len(data)))
+    whole = left // len(batch)
+    assert [error for run in runs for error in run.errors][:whole] == [None] * whole
+    assert runs[-1].positions[-1] == whole * len(batch)
+    assert runs[-1].errors[-1] is not None and f"byte {whole * len(batch)}" in runs[-1].errors[-1]
+
+
 @pytest.mark.parametrize("few", [0, 48])
 def test_each_byte_of_a_batch_changed_in_every_way_is_read_alike(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Continuation bits in keys, values and headers make overlong numbers of what comes before them."""
