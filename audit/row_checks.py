@@ -99,12 +99,19 @@ def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[Missin
 def untrue_index_entries(entries: DataFrame) -> DataFrame:
     """Entries of offset and time indexes that contradict the batches: the rows of kind "entry" of the view ``summary``.
 
-    ``position`` is the entry's first byte in the index file. ``audit.index_checks`` has the rules.
+    ``position`` is the entry's first byte in the index file. ``audit.index_checks`` has the rules. Two parts of a large
+    segment may contradict the same entry: it is one offence.
 
     Promise: a look-up by offset or time that begins where an index entry points misses no record. Kafka,
     ``OffsetIndex`` and ``TimeIndex``.
     """
-    return _offences(entries.where("kind = 'entry'"), F.col("error"), F.col("offset"))
+    index = ("topic", "partition", "replica", "segment", "position")
+    untrue = (
+        entries.where("kind = 'entry'")
+        .groupBy(*index)
+        .agg(F.min("error").alias("error"), F.min("offset").alias("offset"))
+    )
+    return _offences(untrue, F.col("error"), F.col("offset"))
 
 
 def leader_epochs_that_go_back(batches: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from anabranch.audit import run
+from anabranch.audit import checks, run
+from anabranch.audit.datasource import segment_frame
 from anabranch.audit.discovery import discover
 from anabranch.audit.manifest import MANIFEST_NAME, Layout, ManifestError
 from anabranch.audit.order_field import OrderFieldError
+from anabranch.audit.parts import segment_parts
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.run import audit_with, run_audit, spark_session
 
@@ -515,6 +518,31 @@ def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(
     assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == {
         "contiguous offsets", "consumer log"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("split_bytes", [1 << 30, 700])
+def test_an_untrue_index_entry_is_counted_once_however_a_segment_is_split(
+    tmp_path: Path, spark, split_bytes: int
+) -> None:
+    """Entries that are too low by two batches: the part before an entry contradicts it as well as its own."""
+    batches, entry = 40, struct.Struct(">qi")
+    writer = TopicWriter(tmp_path, "events", 1)
+    offsets = b""
+    for offset in range(batches):
+        path = writer.partitions[0].segment
+        offsets += struct.pack(">ii", offset, path.stat().st_size if path else 0) if offset else b""
+        writer.partitions[0].write(build_batch([(b"k", b"x" * 50, (), T0 + offset)], base_offset=offset), 1)
+    writer.finish()
+    log = writer.partitions[0].segments[0]
+    log.with_suffix(".index").write_bytes(offsets)
+    numbers = range(3, batches, 3)
+    log.with_suffix(".timeindex").write_bytes(b"".join(entry.pack(T0 + number - 2, number) for number in numbers))
+    topics = discover(tmp_path)
+    assert (len(list(segment_parts(topics, split_bytes))) > 5) == (split_bytes == 700)
+    found = checks.untrue_index_entries(segment_frame(spark, topics, "summary", split_bytes=split_bytes))
+    assert sorted((row["position"], row["offset"]) for row in found.collect()) == [
+        (entry.size * at, number) for at, number in enumerate(numbers)
+    ]
 
 
 def test_an_empty_topic_has_nothing_wrong_and_nothing_unread(tmp_path: Path, audit: Audit) -> None:
