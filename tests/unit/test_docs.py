@@ -70,6 +70,12 @@ def test_links_and_named_files_exist(page: Path) -> None:
     assert broken == []
 
 
+def test_every_test_that_a_page_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", "".join(page.read_text() for page in pages()))
+    assert len(named) > 10
+    assert [(file, test) for file, test in named if f"def {test}(" not in (ROOT / file).read_text()] == []
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached, waiting = set(), [ROOT / "README.md"]
     while waiting:
