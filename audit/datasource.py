@@ -263,7 +263,7 @@ def segment_frame(
         for task in tasks:
             for number in task.column(0).to_pylist():
                 part: SegmentPart = pickle.loads(parts[number])
-                found = read_part(part, order_field, max_decompressed_bytes)
+                found = read_part(part, order_field, max_decompressed_bytes, report_unreadable=True)
                 if view == "summary":
                     yield from summaries(found, part)
                 else:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.audit.files import open_file
 from anabranch.protocol.record_arrays import Bools, Ints
 
 SUFFIXES = (".index", ".timeindex")
@@ -63,9 +64,10 @@ class Index(NamedTuple):
 
 
 def read_index(path: Path, base_offset: int) -> Index:
-    """``at`` is a position or a timestamp. Raises FileNotFoundError."""
+    """``at`` is a position or a timestamp. Raises OSError."""
     kind = _FIELDS[path.suffix]
-    data = path.read_bytes()
+    with open_file(path) as file:
+        data = file.read()
     entries: npt.NDArray[np.void] = np.frombuffer(data, kind, len(data) // kind.itemsize)
     real = np.flatnonzero((entries["offset"] != 0) | (entries["at"] != 0))
     entries = entries[: int(real[-1]) + 1 if real.size else 0]

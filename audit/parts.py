@@ -22,10 +22,11 @@ import numpy.typing as npt
 from anabranch.audit.bounds import EVERYTHING, Bounds, Wanted
 from anabranch.audit.columns import Rows, SegmentSource
 from anabranch.audit.discovery import TopicFiles
+from anabranch.audit.files import open_file, why
 from anabranch.audit.manifest import REPLICAS_DIRECTORY, Manifest, PartitionEntry, SegmentEntry
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
-from anabranch.audit.segment_scan import scan
+from anabranch.audit.segment_scan import scan, unreadable
 from anabranch.protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC, MAGIC_AT
 from anabranch.protocol.records import RecordBatch
 
@@ -78,17 +79,30 @@ def segment_parts(
 
 
 def read_part(
-    part: SegmentPart, order_by: OrderField | None = None, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+    part: SegmentPart,
+    order_by: OrderField | None = None,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    *,
+    report_unreadable: bool = False,
 ) -> Iterator[Rows]:
-    """The rows of a part, a few megabytes at a time. Raises MissingSegmentError."""
+    """The rows of a part, a few megabytes at a time. Raises MissingSegmentError, and OSError for an unreadable file.
+
+    With ``report_unreadable`` such a file has one row, with an error. A stream must fail instead: it reads a file once.
+    """
     path = os.path.join(part.directory, part.source.segment)
     try:
-        file = open(path, "rb")  # noqa: SIM115
+        file = open_file(path)
     except FileNotFoundError:
         raise MissingSegmentError(
             f"{path} is not there on {socket.gethostname()}, and was when the query was planned: the directory has to "
             f"be at the same path on the driver and on every worker, and must not lose files while it is read"
         ) from None
+    except OSError as error:
+        if not report_unreadable:
+            raise
+        message = f"the file cannot be read: {why(error)}"
+        yield Rows(part.source, unreadable(part.begin, message), order_by)
+        return
     with file:
         size = os.fstat(file.fileno()).st_size
         for run in scan(file, size, part.begin, part.end, part.bounds, max_decompressed_bytes):
@@ -115,7 +129,7 @@ def alone_entry(entry: PartitionEntry) -> PartitionEntry:
 def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
     """The ranges of about ``split_bytes`` of a segment that have its records in ``bounds``.
 
-    There is one range where the file is small or no index lies beside it, and none where it is missing.
+    There is one range where the file is small or no index can be read beside it, and none where it is missing.
     """
     try:
         size = os.path.getsize(path)
@@ -124,9 +138,9 @@ def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> It
     cuts: list[int | None] = [0, None]
     if size > split_bytes or bounds != EVERYTHING:
         with (
-            contextlib.suppress(FileNotFoundError),
-            open(path.removesuffix(".log") + ".index", "rb") as index,
-            open(path, "rb") as log,
+            contextlib.suppress(OSError),
+            open_file(path.removesuffix(".log") + ".index") as index,
+            open_file(path) as log,
         ):
             entries = _entries(index)
             begin = _begin(entries, log, base_offset, bounds.first_offset)

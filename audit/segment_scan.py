@@ -134,6 +134,13 @@ def scan(
         position += at
 
 
+def unreadable(position: int, message: str) -> Run:
+    """What is read of a file that cannot be read: one damaged batch."""
+    pending = _Pending(np.frombuffer(PADDING, np.uint8), position, 0)
+    pending.add_damaged(0, message)
+    return pending.run()
+
+
 def _read(file: BinaryIO, position: int, count: int) -> Bytes:
     """The bytes of a file from ``position`` on, ``count`` if there are so many, and ``PADDING``.
 

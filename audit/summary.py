@@ -21,6 +21,7 @@ from fastcrc import crc32
 from anabranch.audit import index_checks
 from anabranch.audit import segment_scan as scan
 from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, arrow_schema, names_of
+from anabranch.audit.files import open_file, why
 from anabranch.audit.parts import SegmentPart
 from anabranch.audit.segment_scan import READ_BYTES
 from anabranch.protocol.batch_layout import LENGTH_PREFIX_BYTES
@@ -112,7 +113,12 @@ def _files(part: SegmentPart, runs: Sequence[Ints]) -> Iterator[pa.RecordBatch]:
         if not path.exists():
             found += [{"kind": INDEX, **at}] if part.begin == 0 else []
             continue
-        index = index_checks.read_index(path, int(log.stem))
+        try:
+            index = index_checks.read_index(path, int(log.stem))
+        except OSError as error:
+            message = f"the index cannot be read: {why(error)}"
+            found += [{"kind": ENTRY, **at, "error": message}, {"kind": INDEX, **at}] if part.begin == 0 else []
+            continue
         faults = list(index_checks.file_faults(index)) if part.begin == 0 else []
         if not faults and suffix == ".index":
             faults += index_checks.offset_faults(index, batches)
@@ -122,7 +128,10 @@ def _files(part: SegmentPart, runs: Sequence[Ints]) -> Iterator[pa.RecordBatch]:
         found += [{"kind": INDEX, **at, "records": len(index.offset)}] if part.begin == 0 else []
     if part.begin == 0 and part.source.manifest.generation > 0:
         for path in sorted(log.parent.glob(f"{log.stem}.*")):
-            size, crc = crc32c_of(path)
+            try:
+                size, crc = crc32c_of(path)
+            except OSError:
+                continue  # its batches or its entries are named
             name = part.source.segment.removesuffix(log.name) + path.name
             found.append({"kind": FILE, "segment": name, "bytes": size, "file_crc": crc})
     if found:
@@ -136,7 +145,7 @@ def _files(part: SegmentPart, runs: Sequence[Ints]) -> Iterator[pa.RecordBatch]:
 def crc32c_of(path: Path) -> tuple[int, int]:
     """The size and the CRC32C of a file."""
     size, crc = 0, 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while piece := file.read(READ_BYTES):
             size, crc = size + len(piece), crc32.iscsi(piece, crc)
     return size, crc

@@ -545,6 +545,28 @@ def test_an_untrue_index_entry_is_counted_once_however_a_segment_is_split(
     ]
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_checked(
+    tmp_path: Path, audit: Audit, make: Callable[[Path], None]
+) -> None:
+    write_sample(tmp_path)
+    whole = audit(tmp_path)
+    log = next(path for path in sorted(tmp_path.rglob("*.log")))
+    lost = len(list(iter_batches(log.read_bytes())))
+    for path in (log, log.with_suffix(".index")):
+        path.unlink(missing_ok=True)
+        make(path)
+    report = audit(tmp_path)
+    name = f"{log.parent.name}/{log.name}"
+    violations = {check.name: check.violations for check in report.checks}
+    assert [(x.segment, x.message) for x in violations["readable batches"]] == [
+        (name, "the file cannot be read: no regular file")
+    ]
+    assert [x.message for x in violations["indexes"]] == ["the index cannot be read: no regular file"]
+    assert name in {x.segment for x in violations["segment files"]}
+    assert report.batches == whole.batches - lost + 1
+
+
 def test_an_empty_topic_has_nothing_wrong_and_nothing_unread(tmp_path: Path, audit: Audit) -> None:
     TopicWriter(tmp_path, "events", 2).finish()
     report = audit(tmp_path)

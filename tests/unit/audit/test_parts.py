@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,15 @@ def test_a_file_that_only_the_driver_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MissingSegmentError, match="the same path on the driver and on every worker"):
         list(read_part(part))
     assert list(segment_parts(discover(tmp_path))) == [], "the check of segment files names it"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_file_that_cannot_be_read_is_an_error_or_a_row_with_one(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    index, _ = segment(tmp_path)
+    (part,) = segment_parts(discover(tmp_path))
+    index.with_suffix(".log").unlink()
+    make(index.with_suffix(".log"))
+    with pytest.raises(OSError, match="is no regular file"):
+        list(read_part(part))
+    (rows,) = read_part(part, report_unreadable=True)
+    assert rows.run.errors == ["the file cannot be read: no regular file"]
