@@ -196,6 +196,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             self._metadata.want_only(self._subscription.topics)
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
         self._listener = RebalanceListener(listener)
+        self._told = frozenset()
         if self._coordinator is not None:
             self._coordinator.listener = self._listener
             self._coordinator.request_rejoin()

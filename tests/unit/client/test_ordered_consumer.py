@@ -112,6 +112,10 @@ def test_without_a_group_a_subscription_follows_the_partitions(run: Run, by: str
             assert told.calls == [("assigned", [PARENT]), ("assigned", [CHILD])]
             await consumer.unsubscribe()
             assert consumer.assignment() == frozenset()
+            again = Told()
+            consumer.subscribe(["t"], listener=again)
+            await consumer.getmany()
+            assert again.calls == [("assigned", [PARENT, CHILD])]
 
     run(check)
 
