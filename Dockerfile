@@ -23,8 +23,8 @@ WORKDIR /src
 # missing.
 COPY pyproject.toml build/wheelhous[e] wheelhouse/
 ARG WHEELHOUSE=""
-RUN python3 -c 'import tomllib; print(*tomllib.load(open("wheelhouse/pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-        > requirements.txt \
+RUN python3 -c 'import tomllib; project = tomllib.load(open("wheelhouse/pyproject.toml", "rb"))["project"]; \
+        print(*project["dependencies"], *project["optional-dependencies"]["console"], sep="\n")' > requirements.txt \
     && /opt/pip/bin/pip --python /opt/anabranch/bin/python install \
         ${WHEELHOUSE:+--no-index --find-links "$WHEELHOUSE"} -r requirements.txt
 COPY . .
@@ -40,7 +40,7 @@ ENV PATH=/opt/anabranch/bin:$PATH \
     ANABRANCH_LOG_DIRS=/var/lib/anabranch/data
 USER anabranch
 WORKDIR /var/lib/anabranch
-EXPOSE 9090 9092
+EXPOSE 8480 9090 9092
 # The server is process 1 and takes SIGTERM itself.
 ENTRYPOINT ["anabranch"]
 CMD ["--help"]

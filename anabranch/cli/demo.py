@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import webbrowser
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import trio
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.options import Int, JsonFile
 from anabranch.command_error import CommandError, UsageError
 from anabranch.demo.hand_over import Percentiles
-from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, DemoResult, run_demo
+from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, TOPIC, DemoResult, run_demo
 from anabranch.demo.verify import Verdict
 from anabranch.demo.view import LiveView
 from anabranch.local.cluster import run_local_cluster
@@ -31,6 +34,7 @@ def demo(
     events: Int | None = None,
     seconds: float = STREAM_S,
     dir: Path = Path("anabranch-demo"),
+    watch: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Split and merge a topic's partitions under load, and prove that every key kept its order.
 
@@ -49,6 +53,8 @@ def demo(
     dir
         Where everything goes and stays: logs, the workers' files, the exported segments. What an earlier demo left
         there is replaced.
+    watch
+        Open the console beside it; afterwards the cluster and the console go on until Ctrl-C.
     """
     if events is not None and events < 1:
         raise UsageError(f"--events {events}: at least 1")
@@ -56,11 +62,15 @@ def demo(
         raise UsageError(f"--seconds {seconds:g}: more than 0")
     console = Console()
     prepare(dir)
-    result = trio.run(_run, dir, events, seconds, console)
-    if json_ is not None:
-        json_.write_text(json.dumps(result.to_json(), indent=2, default=str) + "\n")
-    show(result, dir, console)
-    return 0 if result.passed else 1
+
+    def show_result(result: DemoResult) -> None:
+        if json_ is not None:
+            json_.write_text(json.dumps(result.to_json(), indent=2, default=str) + "\n")
+        show(result, dir, console)
+
+    if watch and find_spec("starlette") is None:
+        raise CommandError("--watch opens the console: pip install 'anabranch[console]'")
+    return 0 if trio.run(_run, dir, events, seconds, console, watch, show_result) else 1
 
 
 def prepare(directory: Path) -> None:
@@ -74,11 +84,28 @@ def prepare(directory: Path) -> None:
     marker.touch()
 
 
-async def _run(directory: Path, events: int | None, seconds: float, console: Console) -> DemoResult:
-    with LiveView(console) as view:
-        config = LocalClusterConfig(str(directory / "cluster"), brokers=BROKERS)
-        async with run_local_cluster(config, say=view.stage) as cluster:
-            return await run_demo(cluster, directory, events, view, seconds)
+async def _run(
+    directory: Path,
+    events: int | None,
+    seconds: float,
+    console: Console,
+    watch: bool,
+    show_result: Callable[[DemoResult], None],
+) -> bool:
+    view = LiveView(console)
+    config = LocalClusterConfig(str(directory / "cluster"), brokers=BROKERS, console_port=0 if watch else None)
+    async with run_local_cluster(config, say=view.stage) as cluster:
+        if cluster.console is not None:
+            console.print(f"The console: http://{cluster.console}/topics/{TOPIC}", highlight=False)
+            await trio.to_thread.run_sync(webbrowser.open, f"http://{cluster.console}/topics/{TOPIC}")
+        with view:
+            result = await run_demo(cluster, directory, events, view, seconds)
+        if watch:
+            show_result(result)
+            console.print(f"The cluster at {cluster.bootstrap} and the console go on until Ctrl-C.", highlight=False)
+            await trio.sleep_forever()
+    show_result(result)
+    return result.passed
 
 
 def show(result: DemoResult, directory: Path, console: Console) -> None:
@@ -107,7 +134,7 @@ def show(result: DemoResult, directory: Path, console: Console) -> None:
     console.print("[bold green]PASS[/]" if result.passed else "[bold red]FAIL[/]")
     for line in (
         f"The audit again: anabranch audit {directory / 'export'} --order-by tsv:0",
-        f"What happened at every split and merge: {directory / PAGE_NAME}",
+        f"Every split and merge: {directory / PAGE_NAME}; live, in the console: anabranch demo --watch",
     ):
         console.print(line, highlight=False, soft_wrap=True)
 

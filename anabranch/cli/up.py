@@ -6,9 +6,12 @@ import os
 import shutil
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import trio
+from cyclopts import Parameter
 from rich.console import Console
 
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Int, Settings
@@ -17,6 +20,7 @@ from anabranch.local.cluster import LocalCluster, run_local_cluster
 from anabranch.local.plan import LocalClusterConfig, parse_overrides
 
 DEFAULT_PORT = 9092
+DEFAULT_CONSOLE_PORT = 8480
 
 
 def up(
@@ -25,10 +29,12 @@ def up(
     controllers: Int = 1,
     dir: Path = Path("anabranch-data"),
     port: Int = DEFAULT_PORT,
+    console_port: Int | None = None,
+    no_console: Annotated[bool, Parameter(negative=())] = False,
     ready_file: Path | None = None,
     set_: Settings = None,
 ) -> int:
-    """Run ZooKeeper, a controller and brokers on this machine until Ctrl-C.
+    """Run ZooKeeper, a controller, brokers and the console on this machine until Ctrl-C.
 
     Parameters
     ----------
@@ -41,12 +47,19 @@ def up(
         again; one cluster at a time runs in it.
     port
         The first broker's port, the others take the next ones; 0 takes free ones.
+    console_port
+        Where the console listens: 8480, or a free port beside brokers at other ports than the default.
+    no_console
+        Without the console.
     ready_file
         Written as JSON when the cluster serves, and again whenever a process was restarted.
     set_
         A broker config; may be given many times.
     """
-    config = LocalClusterConfig(str(dir), brokers, controllers, port, parse_overrides(set_ or []))
+    if console_port is None:
+        console_port = DEFAULT_CONSOLE_PORT if port == DEFAULT_PORT else 0
+    chosen = None if no_console or find_spec("starlette") is None else console_port
+    config = LocalClusterConfig(str(dir), brokers, controllers, port, parse_overrides(set_ or []), chosen)
     trio.run(_serve, config, ready_file)
     return 0
 
@@ -69,9 +82,10 @@ def welcome(cluster: LocalCluster, command: str) -> str:
     bootstrap = cluster.bootstrap
     server = "" if bootstrap.split(",")[0] == DEFAULT_BOOTSTRAP else f" -b {bootstrap}"
     metrics = "".join(f"\n  {name:<15} http://{address}/metrics" for name, address in cluster.metrics.items())
+    page = f"Look at it: http://{cluster.console}/\n" if cluster.console is not None else ""
     return f"""
 [bold]Anabranch serves at[/bold] {bootstrap}
-ZooKeeper at {cluster.zookeeper}, data and logs in {cluster.config.directory}
+{page}ZooKeeper at {cluster.zookeeper}, data and logs in {cluster.config.directory}
 Metrics for Prometheus (health at /health/ready):{metrics}
 
 Try in another terminal:

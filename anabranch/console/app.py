@@ -118,8 +118,9 @@ class Console:
             return PlainTextResponse(f"{STREAMS} pages are open already", 503, {"retry-after": "10"})
         params, page = found
 
+        self._streams += 1
+
         async def events() -> AsyncIterator[str]:
-            self._streams += 1
             last = None
             try:
                 while True:
@@ -228,13 +229,21 @@ def _templates() -> Environment:
         number=lambda value: "-" if value is None else f"{value:,.0f}",
         bytes=_bytes_text,
         seconds=lambda value: "-" if value is None else duration(value),
-        time=lambda ms: datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        clock=lambda ms: "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S"),
+        time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
+        clock=lambda ms: "" if ms is None else _time_text(ms, "%H:%M:%S"),
         segment=lambda text: quote(str(text), safe=""),
         group_path=lambda text: quote(str(text)),
     )
     templates.globals["parts"] = templates.get_template("parts.html.jinja").module
     return templates
+
+
+def _time_text(ms: int, form: str) -> str:
+    """UTC; a producer may set a time that no calendar has: then its milliseconds."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 def _bytes_text(value: float | None) -> str:

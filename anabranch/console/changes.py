@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from anabranch.cli.groups import Where, apply_reset, plan_reset
 from anabranch.cli.resize import begin_resize, plan_resize
 from anabranch.command_error import CommandError
 from anabranch.console.pages import BadQueryError, Query
-from anabranch.console.records import parse_partitions
+from anabranch.console.records import is_number, parse_partitions
 from anabranch.console.watch import NotThereError, Watch
 
 PLACES = ("earliest", "latest", "offset", "time")
@@ -93,7 +94,7 @@ def _where(to: str, value: str) -> tuple[Where, list[str]]:
     if to == "latest":
         return Where(to_latest=True), ["--to-latest"]
     if to == "offset":
-        if not value.isdigit():
+        if not is_number(value):
             raise ValueError(f"{value!r} is no offset")
         return Where(to_offset=int(value)), ["--to-offset", value]
     if to != "time":
@@ -116,8 +117,9 @@ async def reset(watch: Watch, plan: Plan, _bootstrap: str) -> str:
 async def plan_of_produce(watch: Watch, query: Query, bootstrap: str) -> Plan:
     topic = await _known_topic(watch, query.get("topic", ""))
     key, value = query.get("key", ""), query.get("value", "")
-    text = f"printf %s {shlex.quote(f'{key}:{value}')} | "
-    command = text + _command("produce", topic.name, "--key-separator", ":", bootstrap=bootstrap)
+    record = {"key": key, "value": value} if key else {"value": value}
+    text = f"echo {shlex.quote(json.dumps(record))} | "
+    command = text + _command("produce", topic.name, "--format", "json", bootstrap=bootstrap)
     form = {"topic": topic.name, "key": key, "value": value}
     back = _path("topics", topic.name) + "/messages"
     return Plan(f"Write a record to {topic.name}", back, command, form, None, {"bytes": len(value.encode())})

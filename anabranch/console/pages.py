@@ -13,7 +13,7 @@ from anabranch.cli.groups import wait_sentences
 from anabranch.client.admin_types import ALL_BROKERS
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import find_problems
-from anabranch.console.records import FORMATS, Ranges, browse, follow, parse_partitions, places_of
+from anabranch.console.records import FORMATS, Ranges, browse, follow, is_number, parse_partitions, places_of
 from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
 
 ROWS = 50
@@ -39,7 +39,7 @@ class Query(Mapping[str, str]):
     def number(self, name: str, default: int, most: int = 2**31) -> int:
         """A number from 0 to ``most``. Raises ``BadQueryError``."""
         text = self.get(name) or str(default)
-        if not text.isdigit() or int(text) > most:
+        if not is_number(text) or int(text) > most:
             raise BadQueryError(f"{name} is {text!r}: a number from 0 to {most:,} is needed")
         return int(text)
 
@@ -265,7 +265,7 @@ async def _ranges(watch: Watch, topic: str, partitions: list[int], where: str, c
         starts = {tp: first[tp].offset for tp in tps}
     elif where == "end":
         starts = {tp: max(first[tp].offset, last[tp].offset - count) for tp in tps}
-    elif where.isdigit():
+    elif is_number(where):
         starts = {tp: max(int(where), first[tp].offset) for tp in tps}
     else:
         found = await watch.admin.list_offsets(dict.fromkeys(tps, _milliseconds(where)))
@@ -289,7 +289,7 @@ async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Render
     if kind == "topic":
         described = await _topic(watch, {"topic": name})
         entries = (await watch.admin.describe_configs(topics=[described.name]))[described.name]
-    elif name == "all" or name.isdigit():
+    elif name == "all" or is_number(name):
         broker = ALL_BROKERS if name == "all" else int(name)
         if broker != ALL_BROKERS and broker not in {node.id for node in (await watch.cluster()).value.nodes}:
             raise NotThereError(f"broker {name} is not in the cluster")

@@ -18,6 +18,8 @@ SHOWN_BYTES = 2_000
 SEARCH_S = 5.0
 SEARCH_RECORDS = 200_000
 """A search ends after so much time or so many records, and says how far it came."""
+READ_AT_ONCE = 32
+"""So many partitions are read at once."""
 FORMATS = ("text", "json", "hex")
 
 Ranges: TypeAlias = Mapping[int, tuple[int, int]]
@@ -119,8 +121,13 @@ async def _look(
     found: list[Shown] = []
     after = {p: start for p, (start, _) in ranges.items()}
     searched, complete = 0, set()
+    limiter = anyio.CapacityLimiter(READ_AT_ONCE)
 
     async def one(partition: int, end: int) -> None:
+        async with limiter:
+            await read(partition, end)
+
+    async def read(partition: int, end: int) -> None:
         nonlocal searched
         mine = 0
         while mine < count and searched < SEARCH_RECORDS and after[partition] < end:
@@ -162,6 +169,11 @@ async def _look(
     return Found(found[:count], after, searched, len(complete) == len(ranges) and not left_out)
 
 
+def is_number(text: str) -> bool:
+    """Whether it is a whole number that a 64-bit integer holds."""
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63
+
+
 def parse_partitions(text: str, there: Iterable[int]) -> list[int]:
     """``3`` or ``0,2,5-8``; all for an empty text. Raises ``ValueError`` that names what is wrong."""
     known = sorted(there)
@@ -170,7 +182,7 @@ def parse_partitions(text: str, there: Iterable[int]) -> list[int]:
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not is_number(first) or (dash and not is_number(last)):
             raise ValueError(f"{part.strip()!r} is no partition, nor a range such as 5-8")
         chosen.update(p for p in known if int(first) <= p <= int(last or first))
         if not dash and int(first) not in chosen:

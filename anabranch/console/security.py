@@ -53,7 +53,7 @@ class Guard:
 
 
 def _length(text: bytes) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) < 20 else 0
 
 
 def host_name(host: str) -> str:

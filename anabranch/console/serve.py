@@ -19,6 +19,8 @@ from anabranch.console.watch import Watch
 
 API_TIMEOUT_MS = 5_000
 """How long the cluster is asked for what a page shows."""
+REQUEST_TIMEOUT_MS = 3_000
+"""How long one broker is waited for."""
 GRACE_S = 1.0
 REQUEST_S = 10.0
 """A request's head has to be there within so much time."""
@@ -47,6 +49,7 @@ async def _serve(bootstrap: str, host: str, port: int, hosts: Sequence[str], *, 
         settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "default_api_timeout_ms": API_TIMEOUT_MS,
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
             "client_id": "anabranch-console",
         }
         async with (

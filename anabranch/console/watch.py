@@ -13,7 +13,15 @@ from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
-from anabranch import Admin, ClusterDescription, KafkaError, LogDirDescription, TopicDescription, TopicPartition
+from anabranch import (
+    Admin,
+    ClusterDescription,
+    KafkaError,
+    KafkaTimeoutError,
+    LogDirDescription,
+    TopicDescription,
+    TopicPartition,
+)
 from anabranch.cli.group_lag import timestamp_at
 from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
@@ -27,6 +35,8 @@ T = TypeVar("T")
 FRESH_S = 0.8
 COST_FACTOR = 10.0
 SIZES_FRESH_S = 10.0
+AWAY_S = 3.0
+"""Where no broker answered, none is asked for so long: a page asks several things, and does not wait for each."""
 ASKED_AT_ONCE = 32
 LANES, COLUMNS, GAINS = 48, 40, 400
 """Of the tree: partitions and resizes drawn, and splits and merges looked at."""
@@ -37,6 +47,8 @@ FIRST_UNREAD = 64
 READ_WINDOW_S = 30.0
 """Groups commit every few seconds: over less than this they seem to stand still."""
 READ_LEAST_S = 10.0
+MOST_KEPT = 50_000
+"""Samples of so many partitions, and of so many partitions of groups, are kept."""
 MOST_RATED = 2_000
 """Rates of topics are told where a page's topics have at most so many partitions in all."""
 
@@ -65,6 +77,7 @@ class Watch:
     def __init__(self, admin: Admin, reader: LogReader) -> None:
         self.admin, self.reader = admin, reader
         self._seen: dict[object, Seen[Any]] = {}
+        self._away, self._away_until_s = KafkaTimeoutError(""), 0.0
         self._locks: dict[object, anyio.Lock] = {}
         self._samples: dict[TopicPartition, Samples] = {}
         self._read: dict[tuple[str, TopicPartition], Samples] = {}
@@ -79,12 +92,16 @@ class Watch:
             if seen is not None and began - seen.at_s < max(fresh_s, COST_FACTOR * seen.took_s):
                 return seen
             try:
+                if began < self._away_until_s:
+                    raise self._away
                 value = await ask()
             except (KafkaError, ExceptionGroup) as failed:
                 error = _single_cause(failed)
+                if isinstance(error, KafkaTimeoutError) and error is not self._away:
+                    self._away, self._away_until_s = error, time.monotonic() + AWAY_S
                 if seen is None or not error.code.retriable:
                     raise UnreachableError(f"{error.code.name}: {error.message}") from failed
-                seen.error, seen.at_s = f"{error.code.name}: {error.message}", time.monotonic()
+                seen.error = f"{error.code.name}: {error.message}"
                 return seen
             now = time.monotonic()
             found = self._seen[key] = Seen(value, now, now - began)
@@ -96,7 +113,12 @@ class Watch:
         while len(self._seen) > most:
             oldest = min(self._seen, key=lambda key: self._seen[key].at_s)
             del self._seen[oldest]
-            self._locks.pop(oldest, None)
+            if not self._locks[oldest].locked():
+                del self._locks[oldest]
+        kept: tuple[dict[Any, Any], ...] = (self._samples, self._read, self._began, self._unread)
+        for one in kept:
+            while len(one) > MOST_KEPT:
+                del one[next(iter(one))]
 
     # ------------------------------------------------------------ cluster and topics
 
@@ -303,8 +325,6 @@ class Watch:
             at_ms = self._unread.get((tp, offset))
             row["lag_s"] = None if at_ms is None else max(0.0, time.time() - at_ms / 1000)
 
-        while len(self._unread) > 10_000:
-            del self._unread[next(iter(self._unread))]
         behind = [row for row in rows if row["lag"]]
         for row in rows:
             row["lag_s"] = 0.0 if row["lag"] == 0 else None

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from anabranch.runtime.real_trio import RealNetwork
 READY_DEADLINE_S = 90.0
 CHECK_EVERY_S = 0.05
 CHECK_TIMEOUT_S = 5.0
-ZOOKEEPER = "zookeeper"
+ZOOKEEPER, CONSOLE = "zookeeper", "console"
 
 
 @dataclass(slots=True)
@@ -59,6 +59,11 @@ class LocalCluster:
         """Where each process tells its metrics and health, ``host:port`` by name."""
         return {plan.name: plan.properties["metrics.listener"] for plan in [*self.controllers, *self.brokers]}
 
+    @property
+    def console(self) -> str | None:
+        """The console's address, None: there is none."""
+        return None if self.config.console_port is None else f"{HOST}:{self.config.console_port}"
+
     def changed(self) -> None:
         """Tell whoever follows this cluster that a process was restarted."""
         for callback in self.on_change:
@@ -79,6 +84,7 @@ class LocalCluster:
                 "brokers": {str(plan.node_id): self.pid(plan.name) for plan in self.brokers},
             },
             "metrics": self.metrics,
+            "console": self.console,
             "log_dirs": {str(plan.node_id): log_dir(self.config.directory, plan.node_id) for plan in self.brokers},
         }
 
@@ -138,6 +144,9 @@ async def run_local_cluster(
             for index in range(config.brokers + config.controllers)
         ]
         zookeeper_port = held.enter_context(held_port(HOST))
+        if config.console_port is not None:
+            port = held.enter_context(held_port(HOST, config.console_port, key="--console-port"))
+            config = replace(config, console_port=port)
         async with _run_on_ports(
             config,
             (broker_ports, metrics_ports[: config.brokers]),
@@ -161,7 +170,7 @@ async def _run_on_ports(
 ) -> AsyncIterator[LocalCluster]:
     directory = Path(config.directory).resolve()
     (directory / "logs").mkdir(parents=True, exist_ok=True)
-    config = LocalClusterConfig(str(directory), config.brokers, config.controllers, config.port, config.overrides)
+    config = replace(config, directory=str(directory))
     zookeeper = EmbeddedZookeeper(str(directory / ZOOKEEPER), client_port=zookeeper_port)
     zookeeper.prepare()
     cluster = LocalCluster(
@@ -183,9 +192,14 @@ async def _run_on_ports(
                 argv = [sys.executable, "-m", f"anabranch.{plan.role}", "--config", plan.config_path]
                 supervisor.add(Child(plan.name, argv, str(directory / "logs" / f"{plan.name}.log")), nursery)
             await cluster.wait_until_serving()
+            if cluster.console is not None:
+                argv = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", cluster.bootstrap]
+                argv += ["--listen", cluster.console]
+                supervisor.add(Child(CONSOLE, argv, str(directory / "logs" / "console.log")), nursery)
             yield cluster
         finally:
             with trio.CancelScope(shield=True):
+                await supervisor.stop([name for name in (CONSOLE,) if name in supervisor.children])
                 await supervisor.stop([plan.name for plan in cluster.brokers if plan.name in supervisor.children])
                 await supervisor.stop([plan.name for plan in cluster.controllers if plan.name in supervisor.children])
                 await supervisor.stop([name for name in (ZOOKEEPER,) if name in supervisor.children])

@@ -26,7 +26,7 @@ class LocalClusterConfig:
     """Size and place of a local cluster.
 
     ``port`` is the first broker's; the others follow it. 0 takes free ones. ``overrides`` are config keys: each process
-    gets those it acts by.
+    gets those it acts by. ``console_port``: where the console listens, 0 takes a free one; None: there is none.
     """
 
     directory: str
@@ -34,6 +34,7 @@ class LocalClusterConfig:
     controllers: int = 1
     port: int = 0
     overrides: Mapping[str, str] = field(default_factory=dict)
+    console_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class ProcessCluster:
     def __enter__(self) -> ProcessCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "anabranch.cli.main", "up", *self._sizes, "--port", "0"]
+        command = [sys.executable, "-m", "anabranch.cli.main", "up", *self._sizes, "--port", "0", "--no-console"]
         command += ["--dir", str(self.directory / "data"), "--ready-file", str(self._ready_file)]
         for key, value in self._overrides.items():
             command += ["--set", f"{key}={value}"]

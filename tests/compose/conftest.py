@@ -21,7 +21,8 @@ def deployment() -> Iterator[Deployment]:
     with ExitStack() as held:
         ports = {service: held.enter_context(held_port("127.0.0.1")) for service in BROKERS}
         metrics = {service: held.enter_context(held_port("127.0.0.1")) for service in (*BROKERS, *CONTROLLERS)}
-        deployed = Deployment(f"anabranch-test-{os.getpid()}", ports, metrics)
+        console = held.enter_context(held_port("127.0.0.1"))
+        deployed = Deployment(f"anabranch-test-{os.getpid()}", ports, metrics, console)
         try:
             deployed.compose("build", BROKERS[0])
             deployed.up()

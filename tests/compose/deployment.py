@@ -16,7 +16,7 @@ from anabranch.testing.processes import wait_for
 ROOT = Path(__file__).resolve().parents[2]
 BROKERS = ("broker-1", "broker-2", "broker-3")
 CONTROLLERS = ("controller-1", "controller-2")
-SERVICES = ("zookeeper", *CONTROLLERS, *BROKERS)
+SERVICES = ("zookeeper", *CONTROLLERS, *BROKERS, "console")
 DEADLINE_S = 180.0
 _WHO_IS_ACTIVE = """
 from kazoo.client import KazooClient
@@ -49,15 +49,18 @@ class Deployment:
     ``ports`` are where the brokers are published on this machine, ``metrics_ports`` where each server tells numbers.
     """
 
-    def __init__(self, project: str, ports: Mapping[str, int], metrics_ports: Mapping[str, int]) -> None:
+    def __init__(
+        self, project: str, ports: Mapping[str, int], metrics_ports: Mapping[str, int], console_port: int
+    ) -> None:
         compose = compose_command()
         assert compose is not None
         self.ports = dict(ports)
         self.metrics_ports = dict(metrics_ports)
+        self.console_port = console_port
         self._compose = [*compose, "--project-name", project, "--file", str(ROOT / "docker-compose.yml")]
         self._override: list[str] = []
         self._containers: dict[str, str] = {}
-        self._environment = {**os.environ, "COMPOSE_HTTP_TIMEOUT": "300"}
+        self._environment = {**os.environ, "COMPOSE_HTTP_TIMEOUT": "300", "CONSOLE_PORT": str(console_port)}
         for name, port in ports.items():
             self._environment[f"{name.upper().replace('-', '_')}_PORT"] = str(port)
         for name, port in metrics_ports.items():

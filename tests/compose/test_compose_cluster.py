@@ -39,6 +39,12 @@ def test_every_server_tells_its_metrics_and_its_health_on_this_machine(deploymen
             assert 'anabranch_process_info{id="' in (page := answer.read().decode()) and f'kind="{kind}"' in page
 
 
+def test_the_console_shows_the_cluster_on_this_machine(deployment: Deployment) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{deployment.console_port}/", timeout=DEADLINE_S) as answer:
+        page = answer.read().decode()
+    assert all(f"{broker}:19092" in page for broker in BROKERS)
+
+
 def test_the_readmes_example_works_from_the_host(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
     example = re.search(
         r"```python\n(import anyio\nfrom anabranch import Consumer, Producer\n.*?)```",

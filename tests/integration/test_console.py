@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -22,13 +23,15 @@ from selenium.webdriver.common.by import By
 from anabranch import NewTopic
 from anabranch.sync import Admin, Producer
 from anabranch.testing.cluster import Cluster
-from anabranch.testing.processes import wait_for
+from anabranch.testing.processes import ProcessCluster, wait_for
 from tests.chromium import LOW_CONTRAST, OVERFLOWING, Browser, chromium
 from tests.keyed_load import KeyedLoad
 
 pytestmark = pytest.mark.integration
 
 DEADLINE_S = 60.0
+LOOKS = (("desktop", "light", 6), ("phone", "dark", 9), ("desktop", "dark", 5), ("phone", "light", 7))
+"""Size, colours, and the count that the topic is resized to meanwhile."""
 LONGEST = 249
 """Of a topic's name."""
 HOSTILE = "<script>document.title = 'run'</script><img src=http://example.com/x>"
@@ -99,7 +102,9 @@ def test_every_page_fits_while_a_topic_is_resized_under_load(
     hostile = create(cluster, fresh_name("hostile"))
     group = f"readers of {topic} / {HOSTILE}"[:200]
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        producer.send(hostile, key=HOSTILE.encode(), value=HOSTILE.encode(), headers=[(HOSTILE, b"x")]).result()
+        producer.send(
+            hostile, key=HOSTILE.encode(), value=HOSTILE.encode(), headers=[(HOSTILE, b"x")], timestamp_ms=2**62
+        ).result()
     at, of_group = urllib.parse.quote(topic), urllib.parse.quote(group)
     pages = [
         "/",
@@ -118,7 +123,7 @@ def test_every_page_fits_while_a_topic_is_resized_under_load(
         KeyedLoad(cluster.bootstrap_servers, topic, group) as load,
         Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
     ):
-        for size, scheme, count in (("desktop", "light", 6), ("phone", "dark", 9), ("desktop", "dark", 5)):
+        for size, scheme, count in LOOKS:
             load.wait_for_more("the load")
             admin.create_partitions({topic: count})
             browser.size(size)
@@ -216,6 +221,9 @@ def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> Non
         ("/configs/broker/77", 404, "broker 77 is not in the cluster"),
         ("/configs/broker/x", 404, "x is no broker"),
         ("/topics?page=x", 400, "a number"),
+        ("/topics?page=%C2%B2", 400, "a number"),
+        ("/topics?page=" + "9" * 5_000, 400, "a number"),
+        ("/configs/broker/%C2%B2", 404, "is no broker"),
         ("/change/nothing", 404, "no page"),
         ("/nothing", 404, "no page"),
         ("/live?path=/nothing", 404, "does not change"),
@@ -230,6 +238,20 @@ def test_a_misspelt_topic_is_not_created(cluster: Cluster, console: Served) -> N
     console.get("/topics/mispelt/messages")
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         assert "mispelt" not in {listing.name for listing in admin.list_topics()}
+
+
+def test_an_open_page_says_when_the_cluster_is_gone_and_goes_on_when_it_is_back(browser: Browser) -> None:
+    with ProcessCluster(brokers=1) as cluster, Served(cluster.bootstrap) as served:
+        browser.size("desktop")
+        browser.open(f"{served.url}/")
+        assert "Nothing. Every partition has a leader" in browser.driver.page_source
+        os.kill(cluster.broker_pids()[1], signal.SIGSTOP)
+        try:
+            wait_for(lambda: "Not up to date." in browser.driver.page_source, DEADLINE_S, "the page says so")
+        finally:
+            os.kill(cluster.broker_pids()[1], signal.SIGCONT)
+        wait_for(lambda: "Not up to date." not in browser.driver.page_source, DEADLINE_S, "the page goes on")
+        browser.driver.get_log("browser")
 
 
 def test_a_page_says_that_the_cluster_does_not_answer(unused_address: str) -> None:

@@ -54,7 +54,9 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
 
     page = (directory / "audit.html").read_text()
     assert "4 → 6 → 9 → 6 → 4 → 8 → 4" in page and "Every key is in order" in page
-    assert done.stdout.splitlines()[-1] == f"What happened at every split and merge: {directory / 'audit.html'}"
+    assert done.stdout.splitlines()[-1] == (
+        f"Every split and merge: {directory / 'audit.html'}; live, in the console: anabranch demo --watch"
+    )
 
     segment = max((directory / "export").rglob("*.log"), key=lambda path: path.stat().st_size)
     data = bytearray(segment.read_bytes())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,30 @@ def test_a_taken_port_is_one_line_with_what_to_do(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"port {port} is taken" in done.stderr and "--port" in done.stderr
+
+
+def test_the_console_is_beside_it_and_ends_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("starlette", reason="the console needs the extra [console]")
+    ready, command = tmp_path / "ready.json", [sys.executable, "-m", "anabranch.cli.main", "up", "--brokers", "1"]
+    command += ["--port", "0", "--dir", str(tmp_path / "d"), "--ready-file", str(ready)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(ready.exists, DEADLINE_S, "the cluster serves")
+            address = json.loads(ready.read_text())["console"]
+            wait_for(lambda: "Nothing. Every partition has" in page(f"http://{address}/"), DEADLINE_S, "the page")
+        finally:
+            process.terminate()
+            said = process.communicate(timeout=DEADLINE_S)[0]
+    assert f"Look at it: http://{address}/" in said
+    assert page(f"http://{address}/") == ""
+
+
+def page(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
 
 
 @pytest.mark.parametrize(

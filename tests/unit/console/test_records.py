@@ -43,7 +43,7 @@ def test_a_character_cut_in_two_is_left_out() -> None:
 def test_partitions_as_people_write_them() -> None:
     assert parse_partitions("", [0, 1, 2]) == [0, 1, 2]
     assert parse_partitions("2, 0-1,7-9", [0, 1, 2, 8]) == [0, 1, 2, 8]
-    for wrong in ("x", "1-", "-1", "5"):
+    for wrong in ("x", "1-", "-1", "5", "²", "9" * 5_000):
         with pytest.raises(ValueError, match="partition"):
             parse_partitions(wrong, [0, 1, 2])
 
