@@ -12,6 +12,10 @@ NAMED = 8
 """So many partitions are named in a sentence."""
 
 
+KEEPS_UP_S = 3.0
+"""Who is less than this behind keeps up, whatever the rates of the moment are."""
+
+
 class Reason(NamedTuple):
     """``level``: ``error`` where it does not pass by itself, ``warning`` else."""
 
@@ -74,7 +78,7 @@ def _slow(rows: Sequence[Mapping[str, Any]]) -> Reason | None:
     if any(row.get("written_rate") is None or row.get("read_rate") is None for row in rows):
         return None
     written, read = sum(row["written_rate"] for row in rows), sum(row["read_rate"] for row in rows)
-    if read > written:
+    if read > written or all((row.get("lag_s") or 0) < KEEPS_UP_S for row in rows):
         return None
     member = rows[0]["client_id"] or rows[0]["member"]
     numbers = [str(row["partition"]) for row in sorted(rows, key=lambda row: row["partition"])]
@@ -137,6 +141,7 @@ def summary(group: Mapping[str, Any]) -> dict[str, Any]:
         "lag_s": max(seconds, default=None),
         "waiting": len({(wait["topic"], wait["partition"]) for wait in group["waits"] if wait["blocked"]}),
         "members": members,
+        "is_measured": all(row.get("read_rate") is not None for row in rows if row["lag"]),
     }
 
 

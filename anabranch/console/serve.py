@@ -22,7 +22,7 @@ API_TIMEOUT_MS = 5_000
 REQUEST_TIMEOUT_MS = 3_000
 """How long one broker is waited for."""
 GRACE_S = 1.0
-REQUEST_S = 10.0
+REQUEST_S = 10
 """A request's head has to be there within so much time."""
 
 
@@ -41,7 +41,7 @@ async def _serve(bootstrap: str, host: str, port: int, hosts: Sequence[str], *, 
         config = Config()
         config.bind = [f"fd://{listener.fileno()}"]
         config.graceful_timeout = GRACE_S
-        config.read_timeout = int(REQUEST_S)
+        config.keep_alive_timeout = REQUEST_S  # also until a request's head is there; a stream has no limit
         config.h11_max_incomplete_size = 64 * 1024
         config.include_server_header = False
         config.accesslog = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -21,6 +22,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from anabranch import NewTopic
+from anabranch.console.serve import REQUEST_S
 from anabranch.sync import Admin, Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
@@ -234,6 +236,30 @@ def test_what_is_not_there_is_said(console: Served, path: str, status: int, says
     assert (answer[0], says in answer[1]) == (status, True), answer[1]
 
 
+def test_a_page_stays_connected(console: Served) -> None:
+    """Longer than a request may take to come: each event, or the comment that nothing changed, takes a second."""
+    with urllib.request.urlopen(f"{console.url}/live?path=/groups", timeout=DEADLINE_S) as stream:
+        for _ in range(REQUEST_S + 2):
+            assert stream.readline().startswith((b"data: ", b": as before"))
+            assert stream.readline() == b"\n"
+
+
+def test_who_sends_half_a_request_is_left(console: Served) -> None:
+    host, _, port = console.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        while connection.recv(4096):
+            pass
+
+
+def test_a_head_that_is_too_large_is_refused(console: Served) -> None:
+    host, _, port = console.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Large: " + b"x" * 100_000)
+        answer = connection.recv(4096)
+    assert b" 200 " not in answer
+
+
 def test_a_misspelt_topic_is_not_created(cluster: Cluster, console: Served) -> None:
     console.get("/topics/mispelt/messages")
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
@@ -264,8 +290,6 @@ def test_a_page_says_that_the_cluster_does_not_answer(unused_address: str) -> No
 @pytest.fixture
 def unused_address() -> Iterator[str]:
     """Where a connection is refused: the port stays taken, and nothing listens."""
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

@@ -144,6 +144,10 @@ def test_who_reads_too_slowly_is_named_once_for_all_its_partitions() -> None:
     )
 
 
+def test_who_is_hardly_behind_keeps_up() -> None:
+    assert reasons(group([row(0, read_rate=9.0, lag_s=2.0), row(1, read_rate=9.0, lag_s=0.5)])) == []
+
+
 def test_who_stands_still_is_to_be_looked_at() -> None:
     (reason,) = reasons(group([row(0, read_rate=0.0)]))
     assert reason.level == "error" and "app-1 stands still" in reason.text and "10.0.0.1" in reason.todo
@@ -176,4 +180,5 @@ def test_a_wait_for_a_partition_that_nobody_reads_says_how_to_go_on() -> None:
 
 def test_a_summary_has_the_worst_of_all() -> None:
     found = summary(group([row(0), row(1, lag=7, lag_s=70.0), row(2, lag=None, lag_s=None)], [wait(1, 0)]))
-    assert (found["lag"], found["lag_s"], found["waiting"]) == (57, 70.0, 1)
+    assert (found["lag"], found["lag_s"], found["waiting"], found["is_measured"]) == (57, 70.0, 1, True)
+    assert not summary(group([row(0, read_rate=None)]))["is_measured"]
