@@ -31,7 +31,7 @@ from anabranch.runtime.env import Clock
 
 MAX_READ_BYTES = 1 << 20
 """The largest part of a log that is read at once, whatever ``offsets.load.buffer.size`` says."""
-_SAYS_NOTHING = encode(GroupRecord("", None))
+NOOP_RECORD = encode(GroupRecord("", None))
 """The removal of a group that cannot be: no member may join the group without a name."""
 
 
@@ -70,7 +70,7 @@ class ReplicatedOffsetsLog:
                 fate.fill(None)
                 return fate
             result = hosted.append(
-                memoryview(self._build([_SAYS_NOTHING])), all_in_sync=False, origin=AppendOrigin.COORDINATOR
+                memoryview(self._build([NOOP_RECORD])), all_in_sync=False, origin=AppendOrigin.COORDINATOR
             )
         except KafkaError as error:
             fate.fill(error)

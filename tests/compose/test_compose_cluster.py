@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from anabranch.testing.processes import wait_for
 from tests.compose.deployment import BROKERS, CONTROLLERS, DEADLINE_S, ROOT, SERVICES, Deployment, docker
 from tests.failures import numbered, read, write
 from tests.load import Load, in_sync
+from tests.prometheus_tools import scraping
 from tests.topics import create_topic
 
 PARTITIONS = 6
@@ -37,6 +39,21 @@ def test_every_server_tells_its_metrics_and_its_health_on_this_machine(deploymen
             assert json.loads(answer.read())["process"] == kind
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
             assert 'anabranch_process_info{id="' in (page := answer.read().decode()) and f'kind="{kind}"' in page
+
+
+def test_a_prometheus_scrapes_the_containers_and_a_killed_one_fires_an_alert(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    targets = [f"127.0.0.1:{port}" for port in deployment.metrics_ports.values()]
+    active = "sum(kafka_controller_kafkacontroller_activecontrollercount) == 1"
+    with scraping(tmp_path, targets) as prometheus:
+        wait_for(lambda: len(prometheus.query("up == 1")) == len(targets), DEADLINE_S, "all are scraped")
+        wait_for(lambda: prometheus.query(active), DEADLINE_S, "one controller is active")
+        deployment.kill(BROKERS[2])
+        prometheus.until_firing("AnabranchProcessDown")
+        deployment.start(BROKERS[2])
+        prometheus.until_quiet("AnabranchProcessDown")
+        deployment.wait_until_healthy(BROKERS[2])
 
 
 def test_the_console_shows_the_cluster_on_this_machine(deployment: Deployment) -> None:
