@@ -230,7 +230,7 @@ def _templates() -> Environment:
         bytes=_bytes_text,
         seconds=lambda value: "-" if value is None else duration(value),
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
-        clock=lambda ms: "" if ms is None else _time_text(ms, "%H:%M:%S"),
+        clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
         segment=lambda text: quote(str(text), safe=""),
         group_path=lambda text: quote(str(text)),
     )

@@ -30,13 +30,9 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
     waits: Sequence[Mapping[str, Any]] = [wait for wait in group["waits"] if wait["blocked"]]
     found = []
     if group["state"] in ("PreparingRebalance", "CompletingRebalance"):
-        found.append(
-            Reason(
-                "warning",
-                "The group rebalances: its members agree on who reads what.",
-                "It passes within seconds. If it lasts, a member joins and leaves again and again: look at their logs.",
-            )
-        )
+        # Nobody owns anything until it is over: all else that could be said now is not so in a moment.
+        todo = "It passes within seconds. If it lasts, a member joins and leaves again and again: look at their logs."
+        return [Reason("warning", "The group rebalances: its members agree on who reads what.", todo)]
     lag = sum(row["lag"] or 0 for row in rows)
     if lag and not group["members"]:
         found.append(
@@ -70,11 +66,15 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
             )
         elif row["lag"] and place not in waiting and row["member"] is not None:
             slow.setdefault((row["topic"], row["member"]), []).append(row)
-    return found + [reason for some in slow.values() if (reason := _slow(some)) is not None]
+    spare = len(rows) > group["members"]
+    return found + [reason for some in slow.values() if (reason := _slow(some, spare=spare)) is not None]
 
 
-def _slow(rows: Sequence[Mapping[str, Any]]) -> Reason | None:
-    """Of the partitions of a topic that one member reads; None while it keeps up, or was not watched for long."""
+def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
+    """Of the partitions of a topic that one member reads; None while it keeps up, or was not watched for long.
+
+    ``spare``: there are more partitions than members.
+    """
     if any(row.get("written_rate") is None or row.get("read_rate") is None for row in rows):
         return None
     written, read = sum(row["written_rate"] for row in rows), sum(row["read_rate"] for row in rows)
@@ -89,7 +89,13 @@ def _slow(rows: Sequence[Mapping[str, Any]]) -> Reason | None:
     if read <= 0:
         todo = f"Look at {member} on {rows[0]['host']}: it is stuck in a record, paused, or does not commit."
         return Reason("error", text, todo)
-    todo = "Process faster, or add members. With more partitions more members can share the keys: resize the topic."
+    if spare:
+        todo = f"Look why {member} is slow, or add members: there are partitions enough for them."
+    else:
+        todo = (
+            f"Look why {member} is slow. More members need more partitions: resize the topic. Each new one then waits"
+            " until the older records of its keys are read."
+        )
     return Reason("warning", text, todo)
 
 
@@ -112,8 +118,8 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
         return Reason(
             "error",
             text + f" Nobody in the group reads partition {on}.",
-            "Start a consumer that reads it. Or, if these records do not matter, set the group's offset of partition "
-            f"{on} to its end (reset offsets).",
+            f"Start a consumer that reads it. Setting the group's offset of partition {on} to its end instead (reset"
+            f" offsets) skips its unread {records}: the group never gets them.",
         )
     read = row.get("read_rate") if row is not None else None
     pace = ""

@@ -16,6 +16,8 @@ from anabranch.console.problems import find_problems
 from anabranch.console.records import FORMATS, Ranges, browse, follow, is_number, parse_partitions, places_of
 from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
 
+FAR_BEHIND, MOST_BEHIND = 1_000, 5
+"""The cluster page names so many groups, which have at least so many records of a topic to read."""
 ROWS = 50
 """Of a table on one page."""
 MOST_RECORDS = 500
@@ -79,11 +81,21 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         "topics": len(topics.value),
         "partitions": sum(len(topic.partitions) for topic in topics.value.values()),
         "groups": len(groups.value),
+        "behind": await _furthest_behind(watch, topics.value),
         "draining": [t.name for t in topics.value.values() if t.partition_count < len(t.partitions)],
         "features": await _features(watch),
         "error": seen.error or topics.error,
     }
     return Rendered("cluster", values)
+
+
+async def _furthest_behind(watch: Watch, topics: Mapping[str, TopicDescription]) -> list[tuple[str, int, str]]:
+    """(group, records to read, topic) of the groups furthest behind; nothing in a cluster with very many partitions."""
+    if sum(len(topic.partitions) for topic in topics.values()) > MOST_RATED:
+        return []
+    lags = await watch.worst_lags([topic for topic in topics.values() if not topic.internal])
+    found = [(group, lag, topic) for topic, (lag, group) in lags.items() if lag >= FAR_BEHIND]
+    return sorted(found, key=lambda one: -one[1])[:MOST_BEHIND]
 
 
 async def _features(watch: Watch) -> dict[str, str]:

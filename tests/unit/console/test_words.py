@@ -175,7 +175,19 @@ def test_a_partition_that_waits_is_not_called_slow() -> None:
 
 def test_a_wait_for_a_partition_that_nobody_reads_says_how_to_go_on() -> None:
     (reason,) = reasons(group([row(5, read_rate=0.0)], [wait(5, 1, member=None, client_id=None)]))
-    assert reason.level == "error" and "reset offsets" in reason.todo
+    assert reason.level == "error" and "skips its unread 40 records" in reason.todo
+
+
+def test_a_rebalance_is_all_that_is_said_while_it_lasts() -> None:
+    rows = [row(0, member=None, client_id=None)]
+    (reason,) = reasons(group(rows, [wait(0, 1, member=None, client_id=None)], state="PreparingRebalance"))
+    assert reason.level == "warning" and "rebalances" in reason.text
+
+
+def test_more_partitions_are_advised_only_where_there_are_too_few() -> None:
+    rows = [row(0, read_rate=1.0), row(1, read_rate=1.0)]
+    assert "partitions enough" in reasons(group(rows))[0].todo
+    assert "resize the topic" in reasons(group(rows, members=2))[0].todo
 
 
 def test_a_summary_has_the_worst_of_all() -> None:
