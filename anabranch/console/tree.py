@@ -12,7 +12,7 @@ from typing import NamedTuple
 from anabranch.ordered_resize.facts import Lineage
 
 TOGETHER_MS = 1_500
-LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 96, 64, 30, 190
+LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 190
 
 
 class Gain(NamedTuple):
