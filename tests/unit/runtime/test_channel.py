@@ -151,16 +151,23 @@ def test_a_cancelled_request_leaves_the_channel_usable() -> None:
     async def scenario(network: Network) -> None:
         listener = await network.listen(HOST, 0)
         first: list[Any] = []
+        has_arrived = anyio.Event()
 
         def answer(request: Request) -> list[Any]:
             if not first:
                 first.append(heartbeat_generation(request))
+                has_arrived.set()
                 return []
             return [first[0], heartbeat_generation(request)]
 
+        async def cancel_once_it_has_arrived(scope: anyio.CancelScope) -> None:
+            await has_arrived.wait()
+            scope.cancel()
+
         async with anyio.create_task_group() as tasks, Channel.open(network, HOST, listener.port, "t") as channel:
             tasks.start_soon(serve, await listener.accept(), answer)
-            with anyio.move_on_after(0.05) as gone:
+            with anyio.CancelScope() as gone:
+                tasks.start_soon(cancel_once_it_has_arrived, gone)
                 await channel.request(HeartbeatRequest(generation_id=1))
             assert gone.cancelled_caught
             response = await channel.request(HeartbeatRequest(generation_id=2))
