@@ -23,7 +23,7 @@ from tests.topics import create_topic
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 240.0
+DEADLINE_S = 480.0
 SETTINGS = [
     "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
     "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1",
