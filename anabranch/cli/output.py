@@ -74,14 +74,15 @@ def print_rows(
         print(none)
 
 
-def size(count: int) -> str:
+def size(count: int | None) -> str:
     """Bytes as people read them."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return ""
+    if count is None:
+        return "-"
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount >= 1024:
+            amount, unit = amount / 1024, larger
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def duration(seconds: float | None) -> str:

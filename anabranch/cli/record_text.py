@@ -53,7 +53,7 @@ def parse_text(line: bytes, separator: bytes | None) -> Input:
 
 _FIELDS = ("key", "value", "key_base64", "value_base64", "headers", "partition", "timestamp")
 _PLACES = frozenset({"topic", "offset", "leader_epoch"})
-"""What ``to_json`` says of a record and a new one cannot have: it may stay."""
+"""Fields that ``to_json`` writes and that a new record cannot have. They are allowed, and ignored."""
 
 
 def parse_json(line: bytes) -> Input:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 from anabranch.command_error import UsageError
 
 
-def milliseconds(option: str, text: str) -> int:
-    """Milliseconds since 1970, of such a number or of a time in ISO 8601; local time when it has no zone."""
+def milliseconds(option: str, text: str, zone: tzinfo | None = None) -> int:
+    """Milliseconds since 1970, of such a number or of a time in ISO 8601.
+
+    A time that names no zone is one of ``zone``; None: of this machine's. Raises ``UsageError``.
+    """
     if text.isdecimal() and len(text) < 19:
         return int(text)
     try:
-        when = datetime.fromisoformat(text).timestamp()
+        at = datetime.fromisoformat(text)
+        when = (at if at.tzinfo or zone is None else at.replace(tzinfo=zone)).timestamp()
     except (ValueError, OverflowError):
         when = -1.0
     if when < 0:

@@ -19,10 +19,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from anabranch import KafkaError
-from anabranch.command_error import CommandError
+from anabranch.cli.output import duration, size
+from anabranch.command_error import CommandError, UsageError
 from anabranch.console import changes, pages
 from anabranch.console.pages import BadQueryError, Query, Rendered
-from anabranch.console.rates import duration
 from anabranch.console.security import MAX_FORM_BYTES, Guard, is_token, new_token
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 
@@ -202,7 +202,7 @@ async def _healthy(_request: Request) -> Response:
 
 def _status_of(error: Exception) -> tuple[int, str]:
     """The HTTP status for what went wrong, and a sentence."""
-    if isinstance(error, BadQueryError):
+    if isinstance(error, BadQueryError | UsageError):
         return 400, str(error)
     if isinstance(error, PermissionError):
         return 403, str(error)
@@ -227,8 +227,8 @@ def _templates() -> Environment:
     )
     templates.filters.update(
         number=lambda value: "-" if value is None else f"{value:,.0f}",
-        bytes=_bytes_text,
-        seconds=lambda value: "-" if value is None else duration(value),
+        bytes=size,
+        seconds=duration,
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
         segment=lambda text: quote(str(text), safe=""),
@@ -244,13 +244,3 @@ def _time_text(ms: int, form: str) -> str:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"
-
-
-def _bytes_text(value: float | None) -> str:
-    if value is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.console.rates import duration, outlook
+from anabranch.cli.output import duration
+from anabranch.console.rates import outlook
 
 NAMED = 8
 """So many partitions are named in a sentence."""

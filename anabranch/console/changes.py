@@ -12,10 +12,11 @@ from urllib.parse import quote
 from anabranch import KafkaError, Producer
 from anabranch.cli.groups import Where, apply_reset, plan_reset
 from anabranch.cli.resize import begin_resize, plan_resize
+from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError
 from anabranch.console.pages import BadQueryError, Query
 from anabranch.console.records import is_number, parse_partitions
-from anabranch.console.watch import NotThereError, Watch
+from anabranch.console.watch import Watch
 
 PLACES = ("earliest", "latest", "offset", "time")
 
@@ -37,15 +38,8 @@ class Change(NamedTuple):
     """Returns what was done, as a sentence. Raises ``KafkaError`` or ``CommandError``."""
 
 
-async def _known_topic(watch: Watch, name: str) -> Any:
-    found = await watch.existing_topic(name)
-    if found is None:
-        raise NotThereError(f"topic {name} does not exist")
-    return found
-
-
 async def plan_of_resize(watch: Watch, query: Query, bootstrap: str) -> Plan:
-    topic = await _known_topic(watch, query.get("topic", ""))
+    topic = await watch.existing_topic(query.get("topic", ""))
     count = query.number("count", topic.partition_count)
     details: dict[str, Any] = {"count": count}
     refused = "it has so many" if count == topic.partition_count else None
@@ -66,7 +60,7 @@ async def resize(watch: Watch, plan: Plan, _bootstrap: str) -> str:
 
 
 async def plan_of_reset(watch: Watch, query: Query, bootstrap: str) -> Plan:
-    group, topic = query.get("group", ""), await _known_topic(watch, query.get("topic", ""))
+    group, topic = query.get("group", ""), await watch.existing_topic(query.get("topic", ""))
     to, value = query.get("to") or "latest", query.get("value", "").strip()
     try:
         there = [p.partition for p in topic.partitions]
@@ -99,14 +93,12 @@ def _where(to: str, value: str) -> tuple[Where, list[str]]:
         return Where(to_offset=int(value)), ["--to-offset", value]
     if to != "time":
         raise ValueError(f"{to!r}: one of {', '.join(PLACES)}")
+    at_ms = milliseconds("time", value, UTC)
     try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError(f"{value!r} is no time such as 2026-01-31T12:00") from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    if at.timestamp() < 0:
-        raise ValueError(f"{value}: there are no records of before 1970")
-    return Where(to_ms=int(at.timestamp() * 1000)), ["--to-datetime", at.isoformat()]
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{value}: no calendar has this time") from None
+    return Where(to_ms=at_ms), ["--to-datetime", at.isoformat()]
 
 
 async def reset(watch: Watch, plan: Plan, _bootstrap: str) -> str:
@@ -115,7 +107,7 @@ async def reset(watch: Watch, plan: Plan, _bootstrap: str) -> str:
 
 
 async def plan_of_produce(watch: Watch, query: Query, bootstrap: str) -> Plan:
-    topic = await _known_topic(watch, query.get("topic", ""))
+    topic = await watch.existing_topic(query.get("topic", ""))
     key, value = query.get("key", ""), query.get("value", "")
     record = {"key": key, "value": value} if key else {"value": value}
     text = f"echo {shlex.quote(json.dumps(record))} | "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from anabranch import KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.configs import source_name
 from anabranch.cli.groups import wait_sentences
+from anabranch.cli.times import milliseconds
 from anabranch.client.admin_types import ALL_BROKERS
+from anabranch.command_error import UsageError
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import find_problems
 from anabranch.console.records import FORMATS, Ranges, browse, follow, is_number, parse_partitions, places_of
@@ -148,15 +150,8 @@ async def topics(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
     return Rendered("topics", {**paged, "rows": rows, "internal": internal, "rated": is_rated, "error": seen.error})
 
 
-async def _topic(watch: Watch, path: Mapping[str, str]) -> TopicDescription:
-    found = await watch.existing_topic(path["topic"])
-    if found is None:
-        raise NotThereError(f"topic {path['topic']} does not exist")
-    return found
-
-
 async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
-    described = await _topic(watch, path)
+    described = await watch.existing_topic(path["topic"])
     seen = await watch.topic(described.name)
     partitions = seen.value["partitions"]
     paged = _paged([str(row["partition"]) for row in partitions], query)
@@ -243,7 +238,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
 
 
 async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
-    described = await _topic(watch, path)
+    described = await watch.existing_topic(path["topic"])
     numbers = [p.partition for p in described.partitions if p.leader >= 0]
     values: dict[str, Any] = {"topic": described, "query": query, "formats": FORMATS, "found": None, "wrong": None}
     how = query.get("format") or "text"
@@ -253,7 +248,7 @@ async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rende
     try:
         partitions = parse_partitions(query.get("partitions", ""), numbers)
         ranges = await _ranges(watch, described.name, partitions, query.get("from") or "end", count)
-    except ValueError as error:
+    except (ValueError, UsageError) as error:
         values["wrong"] = str(error)
         return Rendered("messages", values)
     try:
@@ -280,26 +275,15 @@ async def _ranges(watch: Watch, topic: str, partitions: list[int], where: str, c
     elif is_number(where):
         starts = {tp: max(int(where), first[tp].offset) for tp in tps}
     else:
-        found = await watch.admin.list_offsets(dict.fromkeys(tps, _milliseconds(where)))
+        found = await watch.admin.list_offsets(dict.fromkeys(tps, milliseconds("from", where, UTC)))
         starts = {tp: found[tp].offset if found[tp].offset >= 0 else last[tp].offset for tp in tps}
     return {tp.partition: (starts[tp], last[tp].offset) for tp in tps}
-
-
-def _milliseconds(where: str) -> int:
-    try:
-        at = datetime.fromisoformat(where)
-    except ValueError:
-        raise ValueError(f"from is {where!r}: beginning, end, an offset, or a time such as 2026-01-31T12:00") from None
-    at_ms = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-    if at_ms < 0:
-        raise ValueError(f"from is {where!r}: there are no records of before 1970")
-    return at_ms
 
 
 async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
     kind, name = path["kind"], path["name"]
     if kind == "topic":
-        described = await _topic(watch, {"topic": name})
+        described = await watch.existing_topic(name)
         entries = (await watch.admin.describe_configs(topics=[described.name]))[described.name]
     elif name == "all" or is_number(name):
         broker = ALL_BROKERS if name == "all" else int(name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from anabranch.cli.output import duration
+
 WINDOW_S = 10.0
 """Rates are those of the last so many seconds, unless told otherwise."""
 KEPT_S = 60.0
@@ -60,14 +62,3 @@ def outlook(lag: int, written: float | None, read: float | None) -> str:
     if read <= written:
         return f"falls behind: reads {read:,.0f} records/s, {written:,.0f} are written"
     return f"catches up in {duration(lag / (read - written))}: reads {read:,.0f} records/s, {written:,.0f} are written"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 1:
-        return "under 1 s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

@@ -1,4 +1,4 @@
-"""What pages show, asked from the cluster when somebody looks.
+"""Asks the cluster for what pages show, when a page is open.
 
 An answer is used again until it is ``FRESH_S`` old, or ten times as old as it took to get: many open pages, or a large
 cluster, do not load brokers more. When the cluster does not answer, the last answer is shown with what went wrong.
@@ -25,7 +25,6 @@ from anabranch import (
 from anabranch.cli.group_lag import timestamp_at
 from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
-from anabranch.client.errors import ErrorCode
 from anabranch.client.log_reader import LogReader
 from anabranch.console.rates import Samples
 from anabranch.console.tree import Gain, Tree, columns_of, draw, gains_of
@@ -332,14 +331,12 @@ class Watch:
             for row in sorted(behind, key=lambda row: -row["lag"])[:FIRST_UNREAD]:
                 tasks.start_soon(one, row)
 
-    async def existing_topic(self, name: str) -> TopicDescription | None:
-        """Among all topics; asked for by name it might be created."""
-        try:
-            return (await self.topics()).value.get(name)
-        except KafkaError as error:
-            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                return None
-            raise
+    async def existing_topic(self, name: str) -> TopicDescription:
+        """From the list of all topics: one that is asked for by name might be created. Raises ``NotThereError``."""
+        found = (await self.topics()).value.get(name)
+        if found is None:
+            raise NotThereError(f"topic {name} does not exist")
+        return found
 
 
 def _single_cause(error: BaseException) -> KafkaError:

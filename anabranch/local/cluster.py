@@ -65,7 +65,7 @@ class LocalCluster:
         return None if self.config.console_port is None else f"{HOST}:{self.config.console_port}"
 
     def changed(self) -> None:
-        """Tell whoever follows this cluster that a process was restarted."""
+        """Call ``on_change``: a process was restarted."""
         for callback in self.on_change:
             callback()
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from anabranch.client.metadata import Metadata
 from anabranch.protocol.generated.metadata import MetadataResponse
-from anabranch.runtime.real_anyio import client_env
+from tests.client_metadata import metadata_over
 from tests.unit.client.test_stale_metadata import described
 
 pytestmark = pytest.mark.trio
@@ -45,17 +45,7 @@ class Brokers:
 async def refreshing(brokers: Brokers, first_seen: MetadataResponse) -> AsyncIterator[Metadata]:
     """Metadata of a topic that was first seen as ``first_seen``; then the brokers answer as they do."""
     answer, brokers.answer = brokers.answer, first_seen
-    any_brokers: Any = brokers
-    metadata = Metadata(
-        client_env(),
-        any_brokers,
-        [("h", 1)],
-        max_age_ms=300_000,
-        layout_backoff_ms=5,
-        retry_backoff_ms=100,
-        retry_backoff_max_ms=1_000,
-        allow_auto_create=False,
-    )
+    metadata = metadata_over(brokers)
     metadata.want("t")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(metadata.run)

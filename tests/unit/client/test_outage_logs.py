@@ -15,7 +15,7 @@ import trio.testing
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, Producer, TopicPartition
 from anabranch.client.metadata import Metadata
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
-from anabranch.runtime.real_anyio import client_env
+from tests.client_metadata import metadata_over
 from tests.unit.client.fake_broker import FakeBroker, Fault
 
 pytestmark = pytest.mark.trio
@@ -45,17 +45,7 @@ class Brokers:
 
 @asynccontextmanager
 async def metadata_of(brokers: Brokers) -> AsyncIterator[Metadata]:
-    any_brokers: Any = brokers
-    metadata = Metadata(
-        client_env(),
-        any_brokers,
-        [("h", 1)],
-        max_age_ms=300_000,
-        layout_backoff_ms=5,
-        retry_backoff_ms=100,
-        retry_backoff_max_ms=1_000,
-        allow_auto_create=False,
-    )
+    metadata = metadata_over(brokers)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(metadata.run)
         metadata.want("t")

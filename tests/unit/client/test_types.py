@@ -82,7 +82,7 @@ WRONG = [
 
 
 def checked(tmp_path: Path, *programs: str) -> list[str]:
-    """What ``mypy --strict`` says of them."""
+    """The errors that ``mypy --strict`` prints for these programs."""
     files = []
     for number, program in enumerate(programs):
         files.append(tmp_path / f"program_{number}.py")

@@ -1,4 +1,4 @@
-"""What the console says of rates, of what is wrong, and of why a group is behind."""
+"""The sentences of the console: rates, problems of a cluster, reasons why a group is behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.client.admin_types import Node
 from anabranch.client.cluster import PartitionInfo
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import NAMED, find_problems
-from anabranch.console.rates import KEPT_S, Samples, duration, outlook
+from anabranch.console.rates import KEPT_S, Samples, outlook
 
 
 def test_a_rate_is_that_of_the_window() -> None:
@@ -61,10 +61,6 @@ def test_samples_do_not_grow_with_time_or_looks() -> None:
 )
 def test_an_outlook(lag: int, written: float | None, read: float | None, says: str) -> None:
     assert outlook(lag, written, read) == says
-
-
-def test_durations() -> None:
-    assert [duration(s) for s in (0.2, 90, 600, 7_200, 400_000)] == ["under 1 s", "90 s", "10 min", "2 h", "5 days"]
 
 
 def topic(*partitions: PartitionInfo) -> TopicDescription:

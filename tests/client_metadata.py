@@ -1,0 +1,22 @@
+"""A client's metadata over brokers that a test plays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.client.metadata import Metadata
+from anabranch.runtime.real_anyio import client_env
+
+
+def metadata_over(brokers: Any) -> Metadata:
+    """``brokers`` has what ``Metadata`` uses of ``Connections``."""
+    return Metadata(
+        client_env(),
+        brokers,
+        [("h", 1)],
+        max_age_ms=300_000,
+        layout_backoff_ms=5,
+        retry_backoff_ms=100,
+        retry_backoff_max_ms=1_000,
+        allow_auto_create=False,
+    )
