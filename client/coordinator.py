@@ -239,7 +239,7 @@ class GroupCoordinator:
             else:
                 await self._commit_starts()
         except KafkaError:
-            return  # the records since the last commit are delivered again, to whoever gets the partition
+            return  # the partition's next owner gets the records since the last commit again
 
     # ------------------------------------------------------------ joining
 

@@ -100,7 +100,7 @@ class Client(ABC, Generic[Config]):
             raise ClientClosedError(f"this {type(self).__name__} was entered before")
         self._block = anyio.create_task_group()
         await self._block.__aenter__()
-        with anyio.CancelScope(shield=True):  # half begun, the host would hear of no cancellation
+        with anyio.CancelScope(shield=True):  # cancelled half-way, the host task would not learn of it
             tasks = self._tasks = await self._block.start(_host_tasks)
         config = self._config
         settings = ConnectionSettings(

@@ -118,9 +118,8 @@ class Console:
             return PlainTextResponse(f"{STREAMS} pages are open already", 503, {"retry-after": "10"})
         params, page = found
 
-        self._streams += 1
-
         async def events() -> AsyncIterator[str]:
+            self._streams += 1  # counted here: for a browser that leaves at once this never runs
             last = None
             try:
                 while True:

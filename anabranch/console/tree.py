@@ -1,7 +1,7 @@
 """The tree of splits and merges of a topic over time, from the lineages of its partitions. Pure (KIP-253).
 
 An entry of a lineage says that a partition got keys of others. Entries in one column may belong to the same resize:
-none needs another of them, and they began within ``TOGETHER_MS``.
+no entry of a column needs another one of it, and all began within ``TOGETHER_MS``.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from anabranch.broker.coordinator.outcome import Now, Outcome
 
 
 def _ignore(_seconds: float) -> None:
-    """Nobody wants to know."""
+    """Does nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class Shard:
-    """The groups of one partition: what the log says of them (``durable``) and what happens now (``groups``).
+    """The groups of one partition. ``durable`` is what the log holds of them, ``groups`` is their present state.
 
     Every group that has something durable is in ``groups``; the reverse need not hold.
     """
