@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from anabranch.runtime.http_limits import HttpLimits
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.config_def import ConfigError, parse_properties
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
@@ -66,6 +67,7 @@ class ControllerConfig:
     stock_producer_grace_ms: int = 6_000
     stock_producer_window_ms: int = 600_000
     metrics_listener: str | None = None
+    metrics_http: HttpLimits = field(default_factory=HttpLimits)
     metrics_max_topics: int = 1000
     metrics_max_partitions: int = 1000
     health_loop_lag_ms: int = 2_000
@@ -108,6 +110,13 @@ class ControllerConfig:
             stock_producer_grace_ms=values["stock.producer.grace.ms"],
             stock_producer_window_ms=values["stock.producer.window.ms"],
             metrics_listener=values["metrics.listener"],
+            metrics_http=HttpLimits(
+                connections=values["metrics.http.max.connections"],
+                head_bytes=values["metrics.http.max.head.bytes"],
+                requests=values["metrics.http.max.requests"],
+                timeout_s=values["metrics.http.timeout.ms"] / 1000,
+                idle_timeout_s=values["metrics.http.idle.timeout.ms"] / 1000,
+            ),
             metrics_max_topics=values["metrics.max.topics"],
             metrics_max_partitions=values["metrics.max.partitions"],
             health_loop_lag_ms=values["health.loop.lag.ms"],

@@ -93,7 +93,7 @@ class _Process:
         metrics.sources.append(ImageMetrics(lambda: self.active, metrics, shown, most, now))
         observed = Observed("controller", config.controller_id, env, metrics, self.background, env.zk, zk_latency)
         observed.check_loop(config.health_loop_lag_ms / 1000)
-        await observed.listen(address)
+        await observed.listen(address, config.metrics_http)
         nursery.start_soon(observed.run)
 
     def _topic_names(self) -> list[str]:

@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from anabranch.runtime.accepting import accept_connections
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Network, Stream
+from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.metrics import Metrics
 
 logger = structlog.get_logger(__name__)
@@ -22,14 +23,6 @@ logger = structlog.get_logger(__name__)
 METRICS = "/metrics"
 LIVE = "/health/live"
 READY = "/health/ready"
-_MAX_HEAD_BYTES = 8192
-_MAX_CONNECTIONS = 16
-_MAX_REQUESTS = 1000
-"""Of one connection; it is closed then."""
-_PATIENCE_S = 5.0
-"""How long a client may take to ask, and to read the answer."""
-_IDLE_S = 75.0
-"""How long a connection may be quiet between two requests: longer than a usual interval of scrapes."""
 _LINGER_S = 1.0
 _LINGER_BYTES = 256 << 10
 """For so long, and so many bytes, a client that gets no further answer is read on."""
@@ -72,9 +65,15 @@ class HttpListener:
     """Serves ``handlers`` by path. ``address`` is ``host:port``; port 0 is any free one, ``port`` says which."""
 
     def __init__(
-        self, network: Network, address: str, handlers: Mapping[str, Handler], background: Background | None = None
+        self,
+        network: Network,
+        address: str,
+        handlers: Mapping[str, Handler],
+        background: Background | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         self._network = network
+        self._limits = limits or HttpLimits()
         self._background = background or Background()
         host, _, port = address.rpartition(":")
         self._host = host.strip("[]")
@@ -110,7 +109,7 @@ class HttpListener:
             self._listener.close()
 
     async def _serve(self, stream: Stream) -> None:
-        if len(self._open) >= _MAX_CONNECTIONS and not self._close_idle():
+        if len(self._open) >= self._limits.connections and not self._close_idle():
             stream.close()
             return
         self._open[stream] = False
@@ -134,11 +133,12 @@ class HttpListener:
         return False
 
     async def _talk(self, stream: Stream) -> None:
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        limits = self._limits
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         with trio.CancelScope() as scope:
-            for number in range(_MAX_REQUESTS):
-                scope.deadline = trio.current_time() + (_IDLE_S if number else _PATIENCE_S)
-                if not await self._exchange(connection, stream, scope, is_last=number == _MAX_REQUESTS - 1):
+            for number in range(limits.requests):
+                scope.deadline = trio.current_time() + (limits.idle_timeout_s if number else limits.timeout_s)
+                if not await self._exchange(connection, stream, scope, is_last=number == limits.requests - 1):
                     return
                 connection.start_next_cycle()
 
@@ -160,7 +160,7 @@ class HttpListener:
         if answer is None:
             path, _, query = request.target.decode("latin-1").partition("?")
             answer = await self._handlers[path](query)
-            scope.deadline = trio.current_time() + _PATIENCE_S
+            scope.deadline = trio.current_time() + self._limits.timeout_s
         # A body is not read, so what follows it cannot be found.
         closes = is_last or answer.status in (421, 404, 405) or _has_body(request)
         await _send(connection, stream, answer, is_head=request.method == b"HEAD", closes=closes)
@@ -173,13 +173,15 @@ class HttpListener:
     ) -> h11.Request | None:
         """The head of the next request; None at the end of the stream. Raises ``h11.RemoteProtocolError``.
 
-        From its first byte on the client has ``_PATIENCE_S`` for the whole head.
+        From its first byte on the client has the time of ``HttpLimits.timeout_s`` for the whole head.
         """
         buffer = memoryview(bytearray(4096))
         is_first = True
         while True:
             event = connection.next_event()
             if isinstance(event, h11.Request):
+                if _head_bytes(event) > self._limits.head_bytes:  # h11 looks at heads that came in pieces
+                    raise h11.RemoteProtocolError("its head is too long", error_status_hint=431)
                 if not _has_body(event):
                     connection.next_event()  # its end
                 return event
@@ -189,7 +191,7 @@ class HttpListener:
             received = await stream.receive_into(buffer)
             self._note_idle(stream, False)
             if is_first:
-                scope.deadline = min(scope.deadline, trio.current_time() + _PATIENCE_S)
+                scope.deadline = min(scope.deadline, trio.current_time() + self._limits.timeout_s)
                 is_first = False
             connection.receive_data(bytes(buffer[:received]))
 
@@ -241,6 +243,12 @@ async def _read_out(stream: Stream) -> None:
         for _ in range(_LINGER_BYTES // len(buffer)):
             if await stream.receive_into(buffer) == 0:
                 return
+
+
+def _head_bytes(request: h11.Request) -> int:
+    """What its first line and its headers take."""
+    first = len(request.method) + len(request.target) + len(b"  HTTP/1.1\r\n")
+    return first + sum(len(name) + len(value) + len(b": \r\n") for name, value in request.headers)
 
 
 def _has_body(request: h11.Request) -> bool:

@@ -10,6 +10,7 @@ from anabranch.runtime import garbage_collection
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, ZkStore
 from anabranch.runtime.health import Health, background_check, loop_check, zookeeper_check
+from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.http_listener import LIVE, METRICS, READY, HttpListener, metrics_handler
 from anabranch.runtime.loop_lag import LoopLag
 from anabranch.runtime.metrics import Gauge, Histogram, Metrics
@@ -56,10 +57,10 @@ class Observed:
         """A loop held up for longer than this within the last minute makes the process unready."""
         self.health.checks.append(loop_check(self._lag, limit_s))
 
-    async def listen(self, address: str) -> None:
+    async def listen(self, address: str, limits: HttpLimits) -> None:
         """Bind. Raises ``OSError``."""
         handlers = {METRICS: metrics_handler(self._metrics), LIVE: self.health.live, READY: self.health.ready}
-        self._listener = HttpListener(self._env.network, address, handlers, self._background)
+        self._listener = HttpListener(self._env.network, address, handlers, self._background, limits)
         await self._listener.listen()
 
     async def run(self) -> None:

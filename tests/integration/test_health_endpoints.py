@@ -35,11 +35,11 @@ class Asked:
 
     def __init__(self, broker: OneBroker, port: int) -> None:
         self.broker = broker
-        self._port = port
+        self.port = port
 
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
         def ask() -> tuple[int, dict[str, Any]]:
-            connection = http.client.HTTPConnection(HOST, self._port, timeout=DEADLINE_S)
+            connection = http.client.HTTPConnection(HOST, self.port, timeout=DEADLINE_S)
             try:
                 connection.request("GET", path)
                 answer = connection.getresponse()
@@ -61,7 +61,7 @@ class Asked:
 
     async def check(self) -> list[str]:
         """What a container's health check finds."""
-        return await trio.to_thread.run_sync(check_ready, HOST, self._port)
+        return await trio.to_thread.run_sync(check_ready, HOST, self.port)
 
 
 @asynccontextmanager
@@ -100,6 +100,30 @@ async def test_a_broker_is_ready_once_the_controller_has_told_it_so(tmp_path: Pa
         status, content = await broker.get("/health/live")
         assert (status, content["status"], content["process"], content["id"]) == (200, "live", "broker", 1)
         assert await broker.check() == []
+
+
+async def test_a_broker_answers_within_the_limits_of_its_configuration(tmp_path: Path) -> None:
+    """A head of 2 KiB is too long; one connection is quiet, the next one takes its place, and gets one answer."""
+    limits = {"max.head.bytes": "1024", "max.requests": "1", "max.connections": "1"}
+    settings = {f"metrics.http.{key}": value for key, value in limits.items()}
+    async with asked(tmp_path, **settings) as broker, await trio.open_tcp_stream(HOST, broker.port):
+        for header, status in ((b"x" * 2048, b"431"), (b"x", b"200")):
+            request = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\na: %s\r\n\r\n" % header
+            async with await trio.open_tcp_stream(HOST, broker.port) as stream:
+                await stream.send_all(request * 2)
+                with trio.fail_after(DEADLINE_S):
+                    said = b"".join([part async for part in stream])
+            assert said.startswith(b"HTTP/1.1 " + status) and said.count(b"HTTP/1.1 ") == 1
+
+
+async def test_a_controller_answers_within_the_limits_of_its_configuration(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await started(nursery, metrics_listener="controller1000:9100", metrics_http_max_head_bytes=1024)
+    stream = await world.fabric.node("probe").connect("controller1000", 9100)
+    await stream.send([b"GET /health/live HTTP/1.0\r\na: %s\r\n\r\n" % (b"x" * 1024)])
+    buffer = memoryview(bytearray(64))
+    assert bytes(buffer[: await stream.receive_into(buffer)]).startswith(b"HTTP/1.1 431 ")
 
 
 async def test_zookeeper_away(tmp_path: Path) -> None:

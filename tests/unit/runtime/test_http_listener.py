@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.runtime import http_listener
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Network
+from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.http_listener import METRICS, Answer, HttpListener, json_answer, metrics_handler
 from anabranch.runtime.metrics import Counter, Gauge, Metrics
 from anabranch.runtime.real_trio import RealNetwork
@@ -34,9 +34,11 @@ async def echo(query: str) -> Answer:
 
 
 @asynccontextmanager
-async def listening(host: str = "127.0.0.1", network: Network | None = None) -> AsyncIterator[HttpListener]:
+async def listening(
+    host: str = "127.0.0.1", network: Network | None = None, limits: HttpLimits | None = None
+) -> AsyncIterator[HttpListener]:
     handlers = {METRICS: metrics_handler(numbers()), "/echo": echo}
-    listener = HttpListener(network or RealNetwork(), f"{host}:0", handlers, Background(propagate_bugs=True))
+    listener = HttpListener(network or RealNetwork(), f"{host}:0", handlers, Background(propagate_bugs=True), limits)
     await listener.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.run)
@@ -119,9 +121,22 @@ async def test_a_listener_that_is_not_local_answers_to_any_name() -> None:
         assert (await ask(listener, request)).startswith("HTTP/1.1 200 ")
 
 
-async def test_connections_that_say_nothing_make_room_for_those_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "_MAX_CONNECTIONS", 3)
-    async with listening() as listener:
+@pytest.mark.parametrize("name_bytes", [1000, 3000])
+async def test_the_head_of_a_request_has_a_limit_that_can_be_set(name_bytes: int) -> None:
+    request = b"GET /echo HTTP/1.1\r\nHost: localhost\r\na: %s\r\n\r\n" % (b"b" * name_bytes)
+    async with listening(limits=HttpLimits(head_bytes=2048)) as listener:
+        assert (await ask(listener, request)).startswith("HTTP/1.1 431 ") is (name_bytes > 2048)
+        assert (await ask(listener, GET)).startswith("HTTP/1.1 200 ")
+
+
+async def test_a_connection_is_closed_after_its_last_request() -> None:
+    async with listening(limits=HttpLimits(requests=2)) as listener:
+        said = await ask(listener, GET * 5, ends=False)
+        assert said.count("HTTP/1.1 200 ") == 2 and said.count("Connection: close") == 1
+
+
+async def test_connections_that_say_nothing_make_room_for_those_that_ask() -> None:
+    async with listening(limits=HttpLimits(connections=3)) as listener:
         quiet = [await trio.open_tcp_stream("127.0.0.1", listener.port) for _ in range(6)]
         assert (await ask(listener, GET)).startswith("HTTP/1.1 200 ")
         for stream in quiet:
@@ -182,10 +197,33 @@ class _OneStream:
         pass
 
 
-@pytest.mark.parametrize("stream", [_Slow(), _Reading()], ids=["slow to ask", "slow to read"])
-async def test_a_slow_client_is_given_up(stream: _Slow, autojump_clock: trio.testing.MockClock) -> None:
-    began = trio.current_time()
-    async with listening(network=_OneStream(stream)):  # type: ignore[arg-type]
+class _Quiet(_Slow):
+    """It asks once, reads the answer, and says no more."""
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        if self.received:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        buffer[: len(GET)] = GET
+        self.received += 1
+        return len(GET)
+
+    async def send(self, parts: list[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("client", "at_least_s", "at_most_s"),
+    [(_Slow, 3, 6), (_Reading, 3, 6), (_Quiet, 7, 10)],
+    ids=["slow to ask", "slow to read", "quiet after a request"],
+)
+async def test_a_client_that_lets_the_listener_wait_is_given_up(
+    client: type[_Slow], at_least_s: float, at_most_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    """``at_least_s`` and ``at_most_s`` are virtual."""
+    began, stream = trio.current_time(), client()
+    limits = HttpLimits(timeout_s=3, idle_timeout_s=7)
+    async with listening(network=_OneStream(stream), limits=limits):  # type: ignore[arg-type]
         await stream.closed.wait()
-    assert trio.current_time() - began <= 2 * http_listener._PATIENCE_S
+    assert at_least_s <= trio.current_time() - began <= at_most_s
     assert stream.received < 10
