@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from anabranch.cli.own_command import NAME
+
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
     """Print a script that completes commands and options in a shell.
@@ -19,5 +21,9 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
     """
     from anabranch.cli.main import build_app
 
-    print(build_app().generate_completion(prog_name="anabranch", shell=shell))
+    script = build_app().generate_completion(prog_name=NAME, shell=shell)
+    if shell == "zsh":
+        # A file in fpath that only defines functions does nothing unless one has the name of the file.
+        script = script.replace(f"_cyclopts_{NAME}", f"_{NAME}")
+    print(script)
     return 0

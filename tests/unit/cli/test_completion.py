@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,9 +53,38 @@ def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.Capt
     assert found == [{"describe", "delete"}, {"--from-beginning", "--from-timestamp"}]
 
 
+def typed_into_zsh(lines: list[str], directory: Path) -> str:
+    """What an interactive zsh shows."""
+    ours, its = pty.openpty()
+    try:
+        shell = subprocess.Popen(
+            ["zsh", "-f", "-i"], stdin=its, stdout=its, stderr=its, cwd=directory, start_new_session=True
+        )
+        os.close(its)
+        os.write(ours, "".join(f"{line}\n" for line in lines).encode())
+        shown = []
+        with suppress(OSError):  # the end of a terminal
+            while piece := os.read(ours, 65536):
+                shown.append(piece)
+        shell.wait(60)
+        return b"".join(shown).decode(errors="replace")
+    finally:
+        os.close(ours)
+
+
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="the package zsh is not installed")
-def test_zsh_takes_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = script_of("zsh", tmp_path, capsys)
-    line = f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D; source {script}; whence -w _anabranch"
-    done = subprocess.run(["zsh", "-f", "-c", line], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip().endswith("_anabranch: function"), done.stderr
+def test_zsh_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script_of("zsh", tmp_path, capsys)
+    said = tmp_path / "said"
+    shown = typed_into_zsh(
+        [
+            f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D",
+            f'anabranch() {{ print -r -- "$@" >> {said} }}',
+            "anabranch topics desc\t",
+            "anabranch topics list --under-r\t",
+            "exit",
+        ],
+        tmp_path,
+    )
+    assert said.exists(), shown
+    assert said.read_text().splitlines() == ["topics describe", "topics list --under-replicated"], shown
