@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from cyclopts import App
 
@@ -67,11 +68,20 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away; nothing is left to say
-        sys.exit(141)
+        _end_without_reader()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich's own end, which says 1
+            _end_without_reader()
+        raise
     except Exception as error:
         sys.exit(report_error(error))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _end_without_reader() -> NoReturn:
+    """Who read our output went away; nothing is left to say."""
+    sys.stderr.close()
+    sys.exit(141)
 
 
 def _check_texts(arguments: Sequence[str]) -> None:

@@ -190,10 +190,12 @@ def test_a_reader_that_goes_away_and_bytes_that_are_no_text(cluster: Cluster, to
     assert b"\xff\xfe" in done.stdout.splitlines()
 
 
-def test_a_table_whose_reader_goes_away_ends_without_a_word(cluster: Cluster, topic: str) -> None:
-    for what in ("list", "describe"):
-        with running(cluster, "topics", what) as process:
-            assert process.stdout is not None and process.stderr is not None
-            process.stdout.close()
-            assert process.wait(DEADLINE_S) == 141
-            assert process.stderr.read() == b""
+@pytest.mark.parametrize("arguments", [("topics", "list"), ("topics", "describe"), ("topics", "create", "--help")])
+def test_what_a_command_prints_has_no_reader_and_it_ends_without_a_word(
+    cluster: Cluster, topic: str, arguments: tuple[str, ...]
+) -> None:
+    with running(cluster, *arguments) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.wait(DEADLINE_S) == 141
+        assert process.stderr.read() == b""
