@@ -110,6 +110,20 @@ def outcome(change: Change, error: KafkaError | None, *, dry_run: bool) -> str:
     )
 
 
+def as_json(wanted: Iterable[Change], failed: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, object]:
+    """All changes, and why some failed, for programs."""
+    rows = [
+        {
+            "feature": change.feature,
+            "operation": change.operation.strip("[]").lower(),
+            "existing": change.existing,
+            "new": change.new,
+        }
+        for change in wanted
+    ]
+    return {"dry_run": dry_run, "changes": rows, "failed": dict(failed)}
+
+
 def question(downgrades: Iterable[Change]) -> str:
     """What is to be confirmed before levels go down."""
     lines = ["Please confirm before downgrading the following features:"]

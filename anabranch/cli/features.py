@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from anabranch import Admin
 from anabranch.cli import feature_changes as plan
 from anabranch.cli.admin import with_admin
+from anabranch.cli.errors import failures
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json
 from anabranch.client.admin_types import FeatureMetadata, UpgradeType
@@ -47,6 +48,7 @@ def upgrade(
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
     dry_run: Flag = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Raise the finalized levels, once every broker runs a release that supports them.
 
@@ -60,7 +62,7 @@ def upgrade(
         Ask whether the cluster would do it; change nothing.
     """
     chosen = _chosen(feature, all_, plan.upgrade_all)
-    return apply(bootstrap_server, chosen, "upgrade", dry_run=dry_run)
+    return apply(bootstrap_server, chosen, "upgrade", dry_run=dry_run, as_json=json_)
 
 
 @app.command
@@ -72,6 +74,7 @@ def downgrade(
     yes: Flag = False,
     dry_run: Flag = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Lower the finalized levels, before brokers go back to an earlier release.
 
@@ -89,7 +92,7 @@ def downgrade(
         Ask whether the cluster would do it; change nothing.
     """
     chosen = _chosen(feature, all_, plan.downgrade_all)
-    return apply(bootstrap_server, chosen, "downgrade", force=force, yes=yes, dry_run=dry_run)
+    return apply(bootstrap_server, chosen, "downgrade", force=force, yes=yes, dry_run=dry_run, as_json=json_)
 
 
 @app.command
@@ -100,6 +103,7 @@ def disable(
     yes: Flag = False,
     dry_run: Flag = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Finalize a feature no longer.
 
@@ -124,6 +128,7 @@ def disable(
         force=force,
         yes=yes,
         dry_run=dry_run,
+        as_json=json_,
     )
 
 
@@ -137,6 +142,7 @@ def update(
     yes: Flag = False,
     dry_run: Flag = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Several changes in one request; each feature has its own result.
 
@@ -170,7 +176,7 @@ def update(
                 raise UsageError(f"level {change.new} of {change.feature} is a downgrade: name it with --downgrade")
         return [*upgrades, *plan.changes(known, lowered), *plan.changes(known, {}, deleted)]
 
-    return apply(bootstrap_server, chosen, "update", force=force, yes=yes, dry_run=dry_run)
+    return apply(bootstrap_server, chosen, "update", force=force, yes=yes, dry_run=dry_run, as_json=json_)
 
 
 def apply(
@@ -181,10 +187,14 @@ def apply(
     force: bool = False,
     yes: bool = False,
     dry_run: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Ask the cluster for the changes, after confirmation where levels go down; the exit status: 1 if one failed."""
     known = with_admin(bootstrap_server, lambda admin: admin.describe_features())
     changes = chosen(known)
+    if not changes and as_json:
+        print_json(plan.as_json([], {}, dry_run=dry_run))
+        return 0
     if not changes:
         print(f"There is nothing to {what}.")
         return 0
@@ -199,7 +209,10 @@ def apply(
 
     async def ask(admin: Admin) -> int:
         results = await admin.update_features(plan.updates(changes, kind), validate_only=dry_run)
-        for change in changes:
+        if as_json:
+            refused = {name: error for name, error in results.items() if error is not None}
+            print_json(plan.as_json(changes, failures(refused), dry_run=dry_run))
+        for change in [] if as_json else changes:
             print(plan.outcome(change, results.get(change.feature), dry_run=dry_run))
         return 1 if any(results.values()) else 0
 

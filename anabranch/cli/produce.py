@@ -16,7 +16,8 @@ from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
 from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings, client_settings
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Settings, client_settings
+from anabranch.cli.output import print_json
 from anabranch.cli.record_text import Input, InputError, parse_json, parse_text
 from anabranch.command_error import CommandError, UsageError
 
@@ -31,6 +32,7 @@ def produce(
     key_separator: str | None = None,
     format: Literal["text", "json"] = "text",
     set_: Settings = None,
+    json_: JsonFlag = False,
 ) -> int:
     """Write each line of standard input as a record, as soon as the line is there.
 
@@ -45,6 +47,8 @@ def produce(
         Text between key and value; without it a line is a value with no key.
     format
         text, or json: one object a line with value, key, headers, partition, timestamp.
+    json_
+        Print what was written, and what was not, as JSON at the end.
     set_
         A producer config, e.g. compression_type=zstd or acks=1; may be given many times.
     """
@@ -55,7 +59,7 @@ def produce(
     separator = None if key_separator is None else key_separator.encode()
     settings = client_settings(set_)
     with warnings_shown():
-        return anyio.run(_produce, topic, bootstrap_server, Lines(separator, format), settings)
+        return anyio.run(_produce, topic, bootstrap_server, Lines(separator, format), settings, json_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,11 @@ class Writing:
         else:
             self.written += 1
 
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs; ``failed`` are the lines that were not written, in order."""
+        failed = [{"line": number, "message": why} for number, why in self.failures]
+        return {"topic": self.topic, "written": self.written, "failed": failed}
+
     def report(self) -> str:
         """What became of the lines, in one sentence."""
         written = f"{self.written} {'record was' if self.written == 1 else 'records were'} written"
@@ -163,12 +172,14 @@ class Writing:
         return f"line {number} of standard input{more}: {why}; {written}"
 
 
-async def _produce(topic: str, bootstrap: str, lines: Lines, settings: dict[str, Any]) -> int:
+async def _produce(topic: str, bootstrap: str, lines: Lines, settings: dict[str, Any], as_json: bool) -> int:
     async with Interrupts() as interrupts, Producer(bootstrap_servers=bootstrap, **settings) as producer:
         writing = Writing(producer, topic, lines)
         interrupts.on_first(writing.stop.cancel)
         async with aclosing(read_lines(sys.stdin.fileno())) as source:
             await writing.run(source)
+    if as_json:
+        print_json(writing.as_json())
     if writing.failures:
         raise CommandError(writing.report())
     if interrupts.status:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ from anabranch import NewTopic, TopicPartition
 from anabranch.cli.main import main
 from anabranch.sync import Admin, Producer
 from anabranch.testing.cluster import Cluster
+from anabranch.zk_schemas.features import GROUP_COORDINATOR
 
 pytestmark = pytest.mark.integration
+
+DEADLINE_S = 60.0
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "cli.schema.json").read_text())
 
@@ -66,6 +71,12 @@ def test_every_command(cluster: Cluster, fresh_name: Callable[[str], str], valid
     assert valid("configs alter", "topic", name, "--set", "retention.ms=1000000")["configs"]
     assert valid("configs describe", "topic", name)[0]["name"] == "retention.ms"
     valid("features describe")
+    assert valid("features upgrade", "--all", "--dry-run")["changes"] == []
+    lower = ("--downgrade", f"{GROUP_COORDINATOR}:1", "--force", "--yes", "--dry-run")
+    blocked = valid("features update", *lower, status=1)
+    assert (blocked["changes"][0]["operation"], list(blocked["failed"])) == ("downgrade", [GROUP_COORDINATOR])
+    refused = valid("features upgrade", "--feature", "nothing=1", "--dry-run", status=1)
+    assert refused["failed"]["nothing"]["error"] == "INVALID_REQUEST"
     valid("cluster")
     valid("brokers")
     valid("log-dirs", name)
@@ -73,6 +84,22 @@ def test_every_command(cluster: Cluster, fresh_name: Callable[[str], str], valid
     assert valid("top", "--max-rounds", "1", "--interval-ms", "100")["groups"]
     assert valid("groups delete", group, f"{group}x", status=1)["failed"][f"{group}x"]
     assert valid("topics delete", name, f"{name}x", status=1)["deleted"] == [name]
+
+
+@pytest.mark.parametrize(("lines", "failed"), [(b"a\nb\n", []), (b'{"value": "a"}\n{"vaule": "b"}\n', [2])])
+def test_what_was_produced(cluster: Cluster, fresh_name: Callable[[str], str], lines: bytes, failed: list[int]) -> None:
+    name = fresh_name("cli-json")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
+    form = "json" if failed else "text"
+    command = [sys.executable, "-m", "anabranch.cli.main", "produce", name, "--json", "--format", form]
+    done = subprocess.run(
+        [*command, "-b", cluster.bootstrap_servers], input=lines, capture_output=True, timeout=DEADLINE_S
+    )
+    assert done.returncode == (1 if failed else 0), done.stderr
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, {**SCHEMA, "$ref": "#/$defs/produce"})
+    assert (found["written"], [row["line"] for row in found["failed"]]) == (2 - len(failed), failed)
 
 
 def test_records(cluster: Cluster, fresh_name: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
