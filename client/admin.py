@@ -32,13 +32,13 @@ from anabranch.client.admin_types import (
     TopicListing,
 )
 from anabranch.client.cluster import Cluster, Node
-from anabranch.client.config import AdminConfig
+from anabranch.client.config import LINEAGES_AT_ONCE, AdminConfig
 from anabranch.client.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from anabranch.client.connections import backoff_ms
 from anabranch.client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from anabranch.client.lifecycle import Client
-from anabranch.client.lineages import LINEAGE_VERSION, LINEAGES_AT_ONCE, in_requests, lineages_request
+from anabranch.client.lineages import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
 from anabranch.client.options import AdminOptions
 from anabranch.ordered_resize.autoscale import Measured

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from anabranch.client.lineages import LINEAGES_AT_ONCE
 from anabranch.protocol.compression import CompressionType
 from anabranch.zk_schemas.config_def import ConfigError
 
@@ -19,6 +18,8 @@ Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes | None], Any]
 C = TypeVar("C", bound="ClientConfig")
 
+LINEAGES_AT_ONCE = 500
+"""Of how many partitions one request asks for the lineage, by default."""
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 

@@ -14,8 +14,6 @@ from anabranch.protocol.types import TopicPartition
 
 LINEAGE_VERSION: Final = 1
 """The first version that tells lineages."""
-LINEAGES_AT_ONCE: Final = 500
-"""As the default of ``ordered_delivery_partitions_per_request``."""
 
 
 def in_requests(partitions: Sequence[TopicPartition], at_once: int) -> Iterator[Sequence[TopicPartition]]:

@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from anabranch.client.accumulator import Accumulator
-from anabranch.client.client_metrics import PRODUCER_TRAFFIC, Metrics, ProducerMetrics, ProducerTraffic
+from anabranch.client.client_metrics import PRODUCER_TRAFFIC, Metrics, ProducerTraffic
 from anabranch.client.cluster import Node
 from anabranch.client.config import ProducerConfig
 from anabranch.client.connection import Connection, Pending
@@ -20,6 +20,7 @@ from anabranch.client.outcome import Outcome, decide, may_have_written
 from anabranch.client.partition_queue import PartitionQueue
 from anabranch.client.producer_batch import BatchResult, ProducerBatch
 from anabranch.client.replacement import Placing
+from anabranch.client.resize_metrics import ProducerMetrics
 from anabranch.client.signal import Signal
 from anabranch.client.topic_placement import TopicPlacement
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
