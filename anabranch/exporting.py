@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 
 from anabranch.client import Admin
-from anabranch.client.admin_types import LogDirDescription
-from anabranch.client.cluster import PartitionInfo
+from anabranch.client.admin.types import LogDirDescription
+from anabranch.client.net.cluster import PartitionInfo
 from anabranch.command_error import CommandError
 from anabranch.export_destination import open_destination
 from anabranch.export_run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source

@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Generic, Self, Unpack
 
-from anabranch.client.admin_types import (
+from anabranch.client.admin.types import (
     ClusterDescription,
     ConfigEntry,
     ConfigOp,
@@ -23,15 +23,15 @@ from anabranch.client.admin_types import (
     TopicListing,
 )
 from anabranch.client.client_metrics import Metrics
-from anabranch.client.cluster import TopicInfo
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from anabranch.client.coordinator_link import OffsetAndMetadata
 from anabranch.client.errors import KafkaError
-from anabranch.client.fetched import ConsumerRecord, Records
-from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
 from anabranch.client.options import AdminOptions, ConsumerOptions, Key, ProducerOptions, SentKey, SentValue, Value
 from anabranch.client.ordered_delivery.explain import BlockedPartition
-from anabranch.client.producer_batch import RecordMetadata
+from anabranch.client.producer.producer_batch import RecordMetadata
+from anabranch.client.subscription.fetched import ConsumerRecord, Records
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.types import TopicPartition

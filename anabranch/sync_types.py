@@ -16,14 +16,14 @@ HERE = Path(__file__).parent
 STUB = HERE / "sync.pyi"
 ASYNC_ONLY = {"start", "stop", "batches"}
 CLIENTS = {
-    "Producer": ("producer.py", "Generic[SentKey, SentValue]", ""),
+    "Producer": ("producer/producer.py", "Generic[SentKey, SentValue]", ""),
     "Consumer": (
-        "consumer.py",
+        "consumer/consumer.py",
         "Generic[Key, Value]",
         "def __iter__(self) -> Iterator[ConsumerRecord[Key, Value]]: ...\n"
         "    def batches(self, *, max_records: int | None = None) -> Iterator[Records[Key, Value]]: ...",
     ),
-    "Admin": ("admin.py", "", ""),
+    "Admin": ("admin/admin.py", "", ""),
 }
 HANDLE = """
 class RecordHandle:

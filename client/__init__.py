@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anabranch.client.admin import Admin
-    from anabranch.client.admin_types import (
+    from anabranch.client.admin.admin import Admin
+    from anabranch.client.admin.types import (
         ClusterDescription,
         ConfigEntry,
         ConfigOp,
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
         TopicDescription,
         UpgradeType,
     )
-    from anabranch.client.consumer import Consumer
-    from anabranch.client.coordinator_link import OffsetAndMetadata
-    from anabranch.client.fetched import ConsumerRecord, Records
-    from anabranch.client.offsets import OffsetAndTimestamp
+    from anabranch.client.consumer.consumer import Consumer
+    from anabranch.client.group.coordinator_link import OffsetAndMetadata
+    from anabranch.client.net.offsets import OffsetAndTimestamp
     from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
-    from anabranch.client.producer import Producer
-    from anabranch.client.producer_batch import RecordHandle, RecordMetadata
+    from anabranch.client.producer.producer import Producer
+    from anabranch.client.producer.producer_batch import RecordHandle, RecordMetadata
+    from anabranch.client.subscription.fetched import ConsumerRecord, Records
     from anabranch.zk_schemas.config_def import ConfigError
 
 __all__ = [
@@ -63,8 +63,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "admin": ("Admin",),
-    "admin_types": (
+    "admin.admin": ("Admin",),
+    "admin.types": (
         "ClusterDescription",
         "ConfigEntry",
         "ConfigOp",
@@ -80,13 +80,13 @@ _MODULES = {
         "UpgradeType",
     ),
     "config": ("ConfigError",),
-    "consumer": ("Consumer",),
-    "coordinator_link": ("OffsetAndMetadata",),
-    "fetched": ("ConsumerRecord", "Records"),
-    "offsets": ("OffsetAndTimestamp",),
+    "consumer.consumer": ("Consumer",),
+    "group.coordinator_link": ("OffsetAndMetadata",),
+    "subscription.fetched": ("ConsumerRecord", "Records"),
+    "net.offsets": ("OffsetAndTimestamp",),
     "ordered_delivery.explain": ("BlockedPartition", "WaitsFor"),
-    "producer": ("Producer",),
-    "producer_batch": ("RecordHandle", "RecordMetadata"),
+    "producer.producer": ("Producer",),
+    "producer.producer_batch": ("RecordHandle", "RecordMetadata"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

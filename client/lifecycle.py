@@ -14,11 +14,11 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from anabranch.client.config import ClientConfig
-from anabranch.client.connections import Connections, ConnectionSettings
-from anabranch.client.coordinator_link import CoordinatorLink
 from anabranch.client.errors import ClientClosedError
-from anabranch.client.metadata import Metadata
-from anabranch.client.offsets import OffsetQueries
+from anabranch.client.group.coordinator_link import CoordinatorLink
+from anabranch.client.net.connections import Connections, ConnectionSettings
+from anabranch.client.net.metadata import Metadata
+from anabranch.client.net.offsets import OffsetQueries
 from anabranch.runtime.env import Env
 
 Config = TypeVar("Config", bound=ClientConfig)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.client.metadata import Metadata
+from anabranch.client.net.metadata import Metadata
 from anabranch.runtime.real_anyio import client_env
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from anabranch.client.consumer import Consumer
-from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.protocol.types import TopicPartition
 from tests.history.events import Committed, Outcome
 

@@ -19,9 +19,9 @@ from anabranch.broker.log.checkpoint_files import (
     encode_offsets,
     encode_partition_metadata,
 )
-from anabranch.client.admin_types import LogDirDescription, ReplicaSize, TopicDescription
-from anabranch.client.cluster import PartitionInfo
-from anabranch.client.offsets import OffsetAndTimestamp
+from anabranch.client.admin.types import LogDirDescription, ReplicaSize, TopicDescription
+from anabranch.client.net.cluster import PartitionInfo
+from anabranch.client.net.offsets import OffsetAndTimestamp
 from anabranch.export_run import ExportReport
 from anabranch.exporting import export_topic
 from anabranch.protocol.records import iter_batches, set_base_offset

@@ -11,7 +11,7 @@ from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.client import Admin
-from anabranch.client.admin_types import ALL_BROKERS, ConfigEntry, ConfigSource
+from anabranch.client.admin.types import ALL_BROKERS, ConfigEntry, ConfigSource
 from anabranch.command_error import UsageError
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")

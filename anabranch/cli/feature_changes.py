@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from anabranch.client.admin_types import FeatureMetadata, FeatureUpdate, UpgradeType
+from anabranch.client.admin.types import FeatureMetadata, FeatureUpdate, UpgradeType
 from anabranch.command_error import UsageError
 from anabranch.protocol.errors import KafkaError
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from anabranch import KafkaError, TopicPartition
-from anabranch.client.log_reader import LogReader
+from anabranch.client.consumer.log_reader import LogReader
 
 ANSWER_WITHIN_S = 3.0
 AT_ONCE = 32

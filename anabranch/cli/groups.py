@@ -28,8 +28,8 @@ from anabranch.cli.topic_view import (
     lineages,
 )
 from anabranch.cli.waits import BlockedBy, GroupOnTopic
-from anabranch.client.admin_types import MemberDescription
-from anabranch.client.offsets import one_epoch_each
+from anabranch.client.admin.types import MemberDescription
+from anabranch.client.net.offsets import one_epoch_each
 from anabranch.command_error import CommandError, UsageError
 from anabranch.ordered_resize.explain import Wait
 

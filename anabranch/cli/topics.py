@@ -34,7 +34,7 @@ from anabranch.cli.resize import (
     wait_until_resized,
 )
 from anabranch.cli.topic_view import FIELDS, describe_topics, print_topic
-from anabranch.client.admin_types import CreatedTopic
+from anabranch.client.admin.types import CreatedTopic
 from anabranch.command_error import UsageError
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from anabranch.client.admin_types import PartitionLineage
+from anabranch.client.admin.types import PartitionLineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.gate import Ask, Gate
 

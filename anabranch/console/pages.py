@@ -11,7 +11,7 @@ from anabranch import KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.configs import source_name
 from anabranch.cli.groups import wait_sentences
 from anabranch.cli.times import milliseconds
-from anabranch.client.admin_types import ALL_BROKERS
+from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import find_problems

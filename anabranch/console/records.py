@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import anyio
 
 from anabranch import KafkaError, OffsetOutOfRangeError, TopicDescription, TopicPartition
-from anabranch.client.log_reader import LogReader
+from anabranch.client.consumer.log_reader import LogReader
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 

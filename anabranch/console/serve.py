@@ -12,7 +12,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as serve_http
 
 from anabranch import Admin
-from anabranch.client.log_reader import LogReader
+from anabranch.client.consumer.log_reader import LogReader
 from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
 from anabranch.console.watch import Watch

@@ -25,7 +25,7 @@ from anabranch import (
 from anabranch.cli.group_lag import timestamp_at
 from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
-from anabranch.client.log_reader import LogReader
+from anabranch.client.consumer.log_reader import LogReader
 from anabranch.console.rates import Samples
 from anabranch.console.tree import Gain, Tree, columns_of, draw, gains_of
 

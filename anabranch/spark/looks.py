@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import anyio
 
-from anabranch.client.cluster import Cluster, TopicInfo
+from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import ErrorCode, KafkaError
-from anabranch.client.log_reader import LogReader
+from anabranch.client.net.cluster import Cluster, TopicInfo
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.offsets import CheckpointError, Offsets, Position, TopicPositions
 from anabranch.spark.options import EARLIEST, LATEST, Begin, OptionError, ReadOptions

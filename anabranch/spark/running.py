@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from anabranch.client.consumer.log_reader import Fetched, LogReader
 from anabranch.client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
-from anabranch.client.log_reader import Fetched, LogReader
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import DataLossError

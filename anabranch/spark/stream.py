@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio
 
-from anabranch.client.coordinator_link import OffsetAndMetadata
+from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import KafkaError
-from anabranch.client.log_reader import LogReader
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import Look, Looks, topic_positions
 from anabranch.spark.offsets import Offsets, Position, Range, ranges, split

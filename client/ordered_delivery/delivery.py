@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 from anyio.abc import TaskGroup
 
-from anabranch.client.cluster import TopicInfo
 from anabranch.client.config import ConsumerConfig
-from anabranch.client.connections import Connections
-from anabranch.client.coordinator import GroupCoordinator
-from anabranch.client.coordinator_link import CoordinatorLink
 from anabranch.client.errors import ClientClosedError, KafkaError, UnassignedParentError
-from anabranch.client.fetched import Records
-from anabranch.client.listener import PartitionKeyListener
-from anabranch.client.metadata import Metadata
+from anabranch.client.group.coordinator import GroupCoordinator
+from anabranch.client.group.coordinator_link import CoordinatorLink
+from anabranch.client.group.listener import PartitionKeyListener
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.net.connections import Connections
+from anabranch.client.net.metadata import Metadata
+from anabranch.client.net.signal import Signal
 from anabranch.client.ordered_delivery.explain import BlockedPartition
 from anabranch.client.ordered_delivery.gates import Questions, TopicGates
 from anabranch.client.ordered_delivery.group_view import GroupView
@@ -34,8 +34,8 @@ from anabranch.client.ordered_delivery.positions_task import (
 )
 from anabranch.client.ordered_delivery.queries import GateQueries
 from anabranch.client.ordered_delivery.reports import Progress, Reports
-from anabranch.client.signal import Signal
-from anabranch.client.subscription import PartitionState, Subscription
+from anabranch.client.subscription.fetched import Records
+from anabranch.client.subscription.subscription import PartitionState, Subscription
 from anabranch.ordered_resize.gate import GateState
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import anyio
 
-from anabranch.client.coordinator_link import CoordinatorLink
 from anabranch.client.errors import ClientClosedError, KafkaError
-from anabranch.client.group_protocol import decode_assignment
-from anabranch.client.signal import Signal
+from anabranch.client.group.coordinator_link import CoordinatorLink
+from anabranch.client.group.group_protocol import decode_assignment
+from anabranch.client.net.signal import Signal
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from anabranch.protocol.types import TopicPartition
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple, Protocol
 
 from anabranch.client.config import ConsumerConfig
-from anabranch.client.connections import GROUP, POSITIONS
-from anabranch.client.coordinator_link import CoordinatorLink
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from anabranch.client.signal import Signal
+from anabranch.client.group.coordinator_link import CoordinatorLink
+from anabranch.client.net.connections import GROUP, POSITIONS
+from anabranch.client.net.signal import Signal
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,

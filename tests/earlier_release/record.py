@@ -30,7 +30,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from anabranch.client.admin_types import NewTopic
+from anabranch.client.admin.types import NewTopic
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.processes import ProcessCluster, wait_for
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from anabranch import ErrorCode, FeatureUpdate, KafkaError, UpgradeType
-from anabranch.client.admin_types import NewTopic
+from anabranch.client.admin.types import NewTopic
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
 from anabranch.zk_schemas.features import GROUP_COORDINATOR, ORDERED_RESIZE

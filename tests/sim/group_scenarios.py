@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from anabranch.client import Consumer
-from anabranch.client.assignors.range import RangeAssignor
+from anabranch.client.group.assignors.range import RangeAssignor
 from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
 from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.client.assignors.model import Assignment, Members, PartitionCounts
-from anabranch.client.assignors.range import RangeAssignor
+from anabranch.client.group.assignors.model import Assignment, Members, PartitionCounts
+from anabranch.client.group.assignors.range import RangeAssignor
 
 
 class KeepingRange(RangeAssignor):

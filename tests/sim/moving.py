@@ -14,7 +14,7 @@ import trio
 
 from anabranch.broker.node import Node
 from anabranch.client import NewTopic, Producer
-from anabranch.client.admin import Admin
+from anabranch.client.admin.admin import Admin
 from anabranch.client.errors import KafkaError
 from anabranch.controller.senders import Senders
 from anabranch.protocol.errors import ErrorCode

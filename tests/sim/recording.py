@@ -9,8 +9,8 @@ from typing import Any
 import trio
 
 from anabranch.broker.log.batch_reader import BatchReader
-from anabranch.client.consumer import Consumer
-from anabranch.client.coordinator_link import CoordinatorLink
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionResponse,

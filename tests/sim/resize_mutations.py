@@ -17,12 +17,12 @@ from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.replication.delayed_produce import AwaitedRefusal
 from anabranch.broker.replication.layout import UNKNOWN
 from anabranch.broker.replication.partition import Partition
-from anabranch.client.accumulator import Accumulator
-from anabranch.client.listener import PartitionKeyListener
+from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
-from anabranch.client.replacement import replace_records
-from anabranch.client.sender import Sender
-from anabranch.client.topic_placement import TopicPlacement, layout_of
+from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.replacement import replace_records
+from anabranch.client.producer.sender import Sender
+from anabranch.client.producer.topic_placement import TopicPlacement, layout_of
 from anabranch.controller import request_batch
 from anabranch.controller.resize import view
 from anabranch.controller.store import GuardedStore

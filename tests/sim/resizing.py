@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from anabranch.client.admin import Admin
+from anabranch.client.admin.admin import Admin
 from anabranch.client.errors import KafkaError
 from anabranch.ordered_resize.marked import DRAIN_KEY
 from anabranch.protocol.batch_builder import build_batch

@@ -12,8 +12,8 @@ from functools import partial
 
 import trio
 
-from anabranch.client.admin import Admin, NewTopic
-from anabranch.client.admin_types import PartitionHold
+from anabranch.client.admin.admin import Admin, NewTopic
+from anabranch.client.admin.types import PartitionHold
 from anabranch.client.errors import KafkaError
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode

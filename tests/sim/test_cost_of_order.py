@@ -19,7 +19,7 @@ import trio
 
 import anabranch
 from anabranch.client import Admin, NewTopic, Producer
-from anabranch.client.partitioner import cached_hash, cached_place
+from anabranch.client.producer.partitioner import cached_hash, cached_place
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim_cluster import SimCluster
 

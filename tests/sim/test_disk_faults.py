@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from anabranch.client.admin import Admin, NewTopic
-from anabranch.client.consumer import Consumer
-from anabranch.client.producer import Producer
+from anabranch.client.admin.admin import Admin, NewTopic
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.producer.producer import Producer
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic

@@ -16,10 +16,10 @@ from anabranch.broker.coordinator import offsets, position_poll, rebalance
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loaded import LoadedPartition
 from anabranch.broker.coordinator.positions import answer_if_news
-from anabranch.client.coordinator import GroupCoordinator
-from anabranch.client.coordinator_link import CoordinatorLink
 from anabranch.client.errors import KafkaError
-from anabranch.client.listener import PartitionKeyListener
+from anabranch.client.group.coordinator import GroupCoordinator
+from anabranch.client.group.coordinator_link import CoordinatorLink
+from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.reports import Reports
 from anabranch.ordered_resize.facts import Facts
 from anabranch.protocol.errors import ErrorCode

@@ -16,7 +16,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.retention import NOTHING_HELD, Hold
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.retention_holds import RetentionHolds
-from anabranch.client.admin import NewTopic
+from anabranch.client.admin.admin import NewTopic
 from anabranch.controller.resize import holds
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic

@@ -18,7 +18,7 @@ import trio
 
 from anabranch.broker.coordinator import position_poll
 from anabranch.client import Consumer
-from anabranch.client.cluster import TopicInfo
+from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.ordered_delivery.gates import TopicGates
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts

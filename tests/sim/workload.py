@@ -9,9 +9,9 @@ from functools import partial
 import trio
 
 from anabranch.client import NewTopic, Producer
-from anabranch.client.admin import Admin
+from anabranch.client.admin.admin import Admin
 from anabranch.client.errors import KafkaError
-from anabranch.client.producer_batch import RecordHandle
+from anabranch.client.producer.producer_batch import RecordHandle
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.types import TopicPartition

@@ -17,8 +17,8 @@ from confluent_kafka import TopicPartition as StockPartition
 
 from anabranch.broker.log.checkpoint_files import encode_offsets
 from anabranch.broker.log.paths import RECOVERY_POINT_CHECKPOINT
-from anabranch.client.coordinator_link import OffsetAndMetadata
 from anabranch.client.errors import KafkaTimeoutError
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.types import TopicPartition

@@ -16,7 +16,7 @@ from anabranch.cli.main import build_app
 from anabranch.client.client_metrics import ConsumerTraffic, ProducerTraffic
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.ordered_delivery.hand_overs import HandOvers
-from anabranch.client.resize_metrics import ProducerMetrics
+from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.config_reference import TARGET, render
 from anabranch.protocol.api_keys import API
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.client.assignors import CooperativeStickyAssignor
-from anabranch.client.group_protocol import (
+from anabranch.client.group.assignors import CooperativeStickyAssignor
+from anabranch.client.group.group_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from anabranch import ErrorCode, KafkaError, TopicPartition
-from anabranch.client.admin_types import (
+from anabranch.client.admin.types import (
     ConfigEntry,
     ConfigSource,
     GroupDescription,
@@ -24,9 +24,9 @@ from anabranch.client.admin_types import (
     TopicDescription,
     TopicListing,
 )
-from anabranch.client.cluster import Node, PartitionInfo
-from anabranch.client.coordinator_link import OffsetAndMetadata
-from anabranch.client.offsets import EpochEnd, OffsetAndTimestamp
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
+from anabranch.client.net.cluster import Node, PartitionInfo
+from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry
 

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
-from anabranch.client.admin_types import ConfigEntry, ConfigSource
+from anabranch.client.admin.types import ConfigEntry, ConfigSource
 from anabranch.ordered_resize.autoscale import Measured
 from tests.unit.cli.fake_admin import FakeAdmin
 

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.cli import feature_changes as plan
 from anabranch.cli import features, kafka_features
-from anabranch.client.admin_types import FeatureMetadata, FeatureUpdate, LevelRange, UpgradeType
+from anabranch.client.admin.types import FeatureMetadata, FeatureUpdate, LevelRange, UpgradeType
 from anabranch.command_error import CommandError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch import ErrorCode, KafkaError
-from anabranch.client.admin_types import HeldBy, PartitionHold
+from anabranch.client.admin.types import HeldBy, PartitionHold
 from tests.unit.cli.fake_admin import FakeAdmin
 from tests.unit.cli.test_resize_commands import SHRUNK, Run, run
 

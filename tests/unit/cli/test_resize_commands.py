@@ -13,7 +13,7 @@ from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
 from anabranch.cli import group_lag
 from anabranch.cli.main import main
-from anabranch.client.admin_types import HeldRecords, MemberDescription
+from anabranch.client.admin.types import HeldRecords, MemberDescription
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from tests.unit.cli.fake_admin import FakeAdmin
 

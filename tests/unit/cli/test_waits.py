@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from anabranch.cli.waits import GroupOnTopic
-from anabranch.client.admin_types import PartitionLineage
+from anabranch.client.admin.types import PartitionLineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.client.accumulator import Accumulator
-from anabranch.client.cluster import Cluster, Node, PartitionInfo, TopicInfo
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ErrorCode, error_for
-from anabranch.client.partitioner import StickyPartitioner
-from anabranch.client.producer_batch import RecordHandle
-from anabranch.client.replacement import Placing
-from anabranch.client.sender import Sender
+from anabranch.client.net.cluster import Cluster, Node, PartitionInfo, TopicInfo
+from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.partitioner import StickyPartitioner
+from anabranch.client.producer.producer_batch import RecordHandle
+from anabranch.client.producer.replacement import Placing
+from anabranch.client.producer.sender import Sender
 from anabranch.ordered_resize.layout import Moves, moves
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.accumulator import Accumulator
-from anabranch.client.cluster import PartitionInfo, TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaTimeoutError
-from anabranch.client.outcome import Outcome, decide
-from anabranch.client.partition_queue import PartitionQueue
-from anabranch.client.producer_batch import BatchResult, ProducerBatch
+from anabranch.client.net.cluster import PartitionInfo, TopicInfo
+from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.outcome import Outcome, decide
+from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import ZERO_UUID, TopicPartition

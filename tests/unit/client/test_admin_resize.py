@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from anabranch.client import Admin
-from anabranch.client.admin_codec import code_error
-from anabranch.client.admin_types import GroupPosition, NewTopic, PartitionLineage
+from anabranch.client.admin.codec import code_error
+from anabranch.client.admin.types import GroupPosition, NewTopic, PartitionLineage
 from anabranch.client.errors import KafkaTimeoutError
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.api_keys import API, ApiKey

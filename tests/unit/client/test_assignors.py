@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.assignors import CooperativeStickyAssignor, MemberSubscription, RangeAssignor, RoundRobinAssignor
-from anabranch.client.group_protocol import (
+from anabranch.client.group.assignors import (
+    CooperativeStickyAssignor,
+    MemberSubscription,
+    RangeAssignor,
+    RoundRobinAssignor,
+)
+from anabranch.client.group.group_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.assignors import resolve_assignors
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from anabranch.client.group.assignors import resolve_assignors
 from anabranch.zk_schemas.config_def import ConfigError
 
 

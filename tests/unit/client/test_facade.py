@@ -33,11 +33,11 @@ def test_the_client_loads_neither_trio_nor_kazoo() -> None:
 def test_a_reader_of_the_log_loads_no_other_client() -> None:
     """Spark starts an interpreter for each stream, and waits for its imports."""
     loaded = loaded_by("import anabranch.spark.source")
-    assert "anabranch.client.log_reader" in loaded
+    assert "anabranch.client.consumer.log_reader" in loaded
     assert not loaded & {
-        "anabranch.client.admin",
-        "anabranch.client.consumer",
-        "anabranch.client.producer",
+        "anabranch.client.admin.admin",
+        "anabranch.client.consumer.consumer",
+        "anabranch.client.producer.producer",
         "trio",
         "kazoo",
     }

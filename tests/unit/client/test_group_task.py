@@ -10,16 +10,16 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch.client.assignors import resolve_assignors
-from anabranch.client.cluster import Cluster, PartitionInfo, TopicInfo
 from anabranch.client.config import ConsumerConfig
-from anabranch.client.coordinator import GroupCoordinator
-from anabranch.client.coordinator_link import OffsetAndMetadata
-from anabranch.client.group_member import MemberState
-from anabranch.client.group_protocol import decode_assignment, encode_assignment, read_layouts
-from anabranch.client.listener import RebalanceListener
-from anabranch.client.signal import Signal
-from anabranch.client.subscription import Subscription
+from anabranch.client.group.assignors import resolve_assignors
+from anabranch.client.group.coordinator import GroupCoordinator
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
+from anabranch.client.group.group_member import MemberState
+from anabranch.client.group.group_protocol import decode_assignment, encode_assignment, read_layouts
+from anabranch.client.group.listener import RebalanceListener
+from anabranch.client.net.cluster import Cluster, PartitionInfo, TopicInfo
+from anabranch.client.net.signal import Signal
+from anabranch.client.subscription.subscription import Subscription
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse

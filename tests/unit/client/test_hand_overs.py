@@ -10,8 +10,8 @@ import pytest
 from anabranch.client.client_metrics import PRODUCER_GROUP, Durations
 from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.client.ordered_delivery.hand_overs import HandOvers
-from anabranch.client.replacement import Replaced
-from anabranch.client.resize_metrics import ProducerMetrics
+from anabranch.client.producer.replacement import Replaced
+from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.ordered_resize.lineage import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 

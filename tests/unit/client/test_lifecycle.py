@@ -12,7 +12,7 @@ import pytest
 
 from anabranch import Admin, Consumer, Producer, TopicPartition
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError
-from anabranch.client.producer_batch import RecordHandle
+from anabranch.client.producer.producer_batch import RecordHandle
 from tests.unit.client.fake_broker import FakeBroker, Fault
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]

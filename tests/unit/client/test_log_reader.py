@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
+from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
-from anabranch.client.log_reader import LogReader
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.generated.fetch import FetchResponse

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.assignors import (
+from anabranch.client.group.assignors import (
     Assignor,
     CooperativeStickyAssignor,
     MemberSubscription,

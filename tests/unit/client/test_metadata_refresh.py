@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.client.metadata import Metadata
+from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.generated.metadata import MetadataResponse
 from tests.client_metadata import metadata_over
 from tests.unit.client.test_stale_metadata import described

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from anabranch.client.config import ConsumerConfig
-from anabranch.client.connections import GROUP, POSITIONS
 from anabranch.client.errors import ErrorCode, KafkaError, error_for
+from anabranch.client.net.connections import GROUP, POSITIONS
+from anabranch.client.net.signal import Signal
 from anabranch.client.ordered_delivery.positions_task import Position, PositionAnswer, PositionExchange
-from anabranch.client.signal import Signal
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,

@@ -61,7 +61,7 @@ def test_the_log_says_what_is_not_read_for_want_of_a_partition(run: Run, caplog:
             while not caplog.records:
                 await consumer.getmany(timeout_ms=20)
 
-    with caplog.at_level(logging.WARNING, "anabranch.client.positions"):
+    with caplog.at_level(logging.WARNING, "anabranch.client.consumer.positions"):
         run(check)
     [told] = [record.getMessage() for record in caplog.records]
     assert told.startswith("t-7: nothing is read while no broker says where to begin: ")

@@ -7,15 +7,15 @@ import uuid
 
 import pytest
 
-from anabranch.client.cluster import Cluster
-from anabranch.client.connections import backoff_ms
+from anabranch.client.consumer.fetch_session import FetchPosition, FetchSession
+from anabranch.client.consumer.read_committed import visible_batches
 from anabranch.client.errors import ErrorCode
-from anabranch.client.fetch_session import FetchPosition, FetchSession
-from anabranch.client.fetched import Deserializers, FetchedBatch, Records
-from anabranch.client.group_member import GroupMember, MemberState, Reaction, react
-from anabranch.client.partitioner import StickyPartitioner
-from anabranch.client.read_committed import visible_batches
-from anabranch.client.subscription import FetchState, PartitionState, Subscription
+from anabranch.client.group.group_member import GroupMember, MemberState, Reaction, react
+from anabranch.client.net.cluster import Cluster
+from anabranch.client.net.connections import backoff_ms
+from anabranch.client.producer.partitioner import StickyPartitioner
+from anabranch.client.subscription.fetched import Deserializers, FetchedBatch, Records
+from anabranch.client.subscription.subscription import FetchState, PartitionState, Subscription
 from anabranch.ordered_resize.lineage import NO_EPOCH
 from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
-from anabranch.client.producer_batch import ProducerBatch
-from anabranch.client.replacement import Replacement
+from anabranch.client.producer.producer_batch import ProducerBatch
+from anabranch.client.producer.replacement import Replacement
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 from tests.unit.client.resize_model import World

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.accumulator import Accumulator
-from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import OutcomeUnknownError
-from anabranch.client.partition_queue import PartitionQueue
-from anabranch.client.producer_batch import ProducerBatch
-from anabranch.client.replacement import Placing, Replaced, replace_records
-from anabranch.client.topic_placement import TopicPlacement, layout_of
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.producer_batch import ProducerBatch
+from anabranch.client.producer.replacement import Placing, Replaced, replace_records
+from anabranch.client.producer.topic_placement import TopicPlacement, layout_of
 from anabranch.protocol.key_placement import place, positive_hash
 from tests.unit.client.resize_model import INITIAL, NODES, World
 

@@ -12,7 +12,7 @@ import pytest
 from anabranch.client import Producer
 from anabranch.client.client_metrics import PRODUCER_GROUP
 from anabranch.client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
-from anabranch.client.replacement import Replacement
+from anabranch.client.producer.replacement import Replacement
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
@@ -100,7 +100,7 @@ def test_a_resize_under_load_loses_doubles_and_reorders_nothing(run: Run, caplog
         written = {value: partition for records in found.values() for partition, value in records}
         assert [written[b"%04d" % number] for number in range(900)] == [tp.partition for tp in places]
 
-    with caplog.at_level(logging.INFO, "anabranch.client.sender"):
+    with caplog.at_level(logging.INFO, "anabranch.client.producer.sender"):
         run(check)
     lines = [record.getMessage() for record in caplog.records]
     assert any("layout_version=2 undeleted_partition_count=3" in line for line in lines)

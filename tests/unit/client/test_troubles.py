@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.client.troubles import FIRST_S, Report, Troubles
+from anabranch.client.net.troubles import FIRST_S, Report, Troubles
 
 
 def test_what_lasts_is_reported_soon_and_again() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from anabranch import ClusterDescription, TopicDescription
-from anabranch.client.admin_types import Node
-from anabranch.client.cluster import PartitionInfo
+from anabranch.client.admin.types import Node
+from anabranch.client.net.cluster import PartitionInfo
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import NAMED, find_problems
 from anabranch.console.rates import KEPT_S, Samples, outlook

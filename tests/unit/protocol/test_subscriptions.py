@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.group_protocol import decode_subscription
+from anabranch.client.group.group_protocol import decode_subscription
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolSubscription
 from anabranch.protocol.generated.consumer_protocol import TopicPartition as OwnedPartitions
 from anabranch.protocol.primitives import DecodeError, encode_versioned

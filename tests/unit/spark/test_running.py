@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.client.consumer.log_reader import Fetched
 from anabranch.client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
-from anabranch.client.log_reader import Fetched
-from anabranch.client.offsets import OffsetAndTimestamp
+from anabranch.client.net.offsets import OffsetAndTimestamp
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark import running
 from anabranch.spark.looks import DataLossError

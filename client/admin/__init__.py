@@ -1,0 +1,1 @@
+"""Asks about the cluster and changes it."""

@@ -1,0 +1,662 @@
+"""The admin client users see."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, Unpack
+
+import anyio
+from anyio.abc import TaskGroup
+
+from anabranch.client.admin import codec, features, resize
+from anabranch.client.admin.types import (
+    ALL_BROKERS,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigOp,
+    CreatedTopic,
+    ElectionType,
+    FeatureMetadata,
+    FeatureUpdate,
+    GroupDescription,
+    GroupListing,
+    GroupPosition,
+    LogDirDescription,
+    NewTopic,
+    PartitionHold,
+    PartitionLineage,
+    PartitionReassignment,
+    TopicDescription,
+    TopicListing,
+)
+from anabranch.client.config import LINEAGES_AT_ONCE, AdminConfig
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.lifecycle import Client
+from anabranch.client.net.cluster import Cluster, Node
+from anabranch.client.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
+from anabranch.client.net.connections import backoff_ms
+from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
+from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
+from anabranch.client.options import AdminOptions
+from anabranch.ordered_resize.autoscale import Measured
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from anabranch.protocol.generated.create_topics import CreateTopicsRequest
+from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
+from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.protocol.primitives import Message
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+
+T = TypeVar("T")
+
+_NO_COUNT = -1
+"""Refused by brokers that do not know what is asked for."""
+_FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""The controller knows every topic: one that it does not know will not turn up."""
+
+OFFSET_SPECS = {"earliest": -2, "latest": -1, "max_timestamp": -3}
+
+
+class Admin(Client[AdminConfig]):
+    """Looks at and changes topics, configs, groups and logs; the keyword arguments are Kafka's admin client keys.
+
+    Every call raises ``KafkaError`` with the broker's code and message for the first thing that was refused; what may
+    pass is tried again for ``default_api_timeout_ms``.
+    """
+
+    def __init__(self, *, env: Env | None = None, **config: Unpack[AdminOptions]) -> None:
+        super().__init__(AdminConfig.parse(config), env)
+        self._queries: OffsetQueries
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        self._metadata = self._make_metadata(allow_auto_create=False)
+        self._queries = self._make_queries()
+        self._connections.on_lost = lambda node_id: self._metadata.request_update()
+        tasks.start_soon(self._metadata.run)
+
+    # ------------------------------------------------------------ asking
+
+    async def _retry(
+        self,
+        what: str,
+        attempt_once: Callable[[], Awaitable[T]],
+        *,
+        final: frozenset[ErrorCode] = frozenset(),
+        timeout_ms: int | None = None,
+    ) -> T:
+        """``attempt_once`` until it does not raise an error that may pass; ``default_api_timeout_ms`` unless given.
+
+        ``final``: codes that are retriable elsewhere and final here.
+        """
+        self._ensure_open()
+        config = self._config
+        limit_ms = config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = self._env.clock.monotonic() + limit_ms / 1000
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await attempt_once()
+            except KafkaError as error:
+                if not error.code.retriable or error.code in final or attempt > config.retries:
+                    raise
+                pause_s = (
+                    backoff_ms(attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random())
+                    / 1000
+                )
+                if self._env.clock.monotonic() + pause_s >= deadline:
+                    raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {error}") from error
+            await anyio.sleep(pause_s)
+
+    async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:
+        """Send to any broker, or to one by its id. What comes back is not looked into."""
+
+        async def once() -> Any:
+            node = self._metadata.any_node() if node_id is None else await self._node(node_id)
+            return await self._connections.request(node, body)
+
+        return await self._retry(what, once)
+
+    async def _change(
+        self,
+        what: str,
+        body: Message,
+        first_error: Callable[[Any], KafkaError | None],
+        node_id: int | None = None,
+    ) -> Any:
+        """Send a change and raise what was refused; NOT_CONTROLLER and the like are tried again."""
+
+        async def once() -> Any:
+            node = self._metadata.any_node() if node_id is None else await self._node(node_id)
+            response = await self._connections.request(node, body)
+            error = first_error(response)
+            if error is not None:
+                raise error
+            return response
+
+        return await self._retry(what, once, final=_FINAL_FOR_CHANGES)
+
+    async def _node(self, node_id: int) -> Node:
+        await self._metadata.ready(self._config.default_api_timeout_ms)
+        node = self._metadata.node(node_id)
+        if node is None:
+            await self._metadata.refresh()
+            node = self._metadata.node(node_id)
+        if node is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}")
+        return node
+
+    async def _describe(self, topics: Iterable[str] | None) -> Cluster:
+        """Fresh metadata of ``topics``, or of all."""
+        request = MetadataRequest(
+            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+        )
+        response: MetadataResponse = await self._ask("Metadata", request)
+        return Cluster().merge(response, None)
+
+    # ------------------------------------------------------------ topics
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, timeout_ms: int | None = None, validate_only: bool = False
+    ) -> dict[str, CreatedTopic]:
+        """Create topics; ``validate_only`` checks and creates nothing. Returns what was created, by name."""
+        request = CreateTopicsRequest(
+            topics=[codec.creatable(topic) for topic in topics],
+            timeout_ms=self._timeout_ms(timeout_ms),
+            validate_only=validate_only,
+        )
+        response = await self._change("CreateTopics", request, lambda r: codec.first_error(r.topics))
+        return {
+            t.name: CreatedTopic(t.name, t.topic_id, t.num_partitions, t.replication_factor) for t in response.topics
+        }
+
+    async def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> None:
+        request = codec.delete_topics(names, self._timeout_ms(timeout_ms))
+        await self._change("DeleteTopics", request, lambda r: codec.first_error(r.responses))
+
+    async def list_topics(self, *, include_internal: bool = True) -> list[TopicListing]:
+        """All topics, sorted by name."""
+        cluster = await self._describe(None)
+        return [
+            TopicListing(topic.name, topic.topic_id, topic.internal)
+            for _, topic in sorted(cluster.topics.items())
+            if include_internal or not topic.internal
+        ]
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Topics by name; UNKNOWN_TOPIC_OR_PARTITION when one does not exist."""
+        wanted = list(names)
+        cluster = await self._describe(wanted)
+        found: dict[str, TopicDescription] = {}
+        for name in wanted:
+            topic = cluster.topics.get(name)
+            if topic is None or topic.error is not ErrorCode.NONE:
+                code = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise error_for(code, f"{name}: {code.message}")
+            found[name] = TopicDescription(
+                name,
+                topic.topic_id,
+                topic.internal,
+                tuple(topic.partitions.values()),
+                topic.initial_partition_count,
+                topic.undeleted_partition_count,
+                topic.layout_version,
+                topic.ordered_delivery,
+            )
+        return found
+
+    async def create_partitions(
+        self, counts: Mapping[str, int], *, timeout_ms: int | None = None, validate_only: bool = False
+    ) -> dict[str, str]:
+        """Set the partition count of each topic; a lower one merges partitions (KIP-253).
+
+        Returns when every leader has the new layout. POLICY_VIOLATION says why it cannot now, INVALID_PARTITIONS why it
+        never can; ``validate_only`` asks for that judgement and changes nothing. No count is below that of the topic's
+        creation. Asked again because an answer was lost, what was carried out meanwhile is no error.
+
+        What it returns is advice by topic: that stock producers wrote to it lately which cannot follow the count.
+        """
+        request = CreatePartitionsRequest(
+            topics=codec.partition_counts(counts),
+            timeout_ms=self._timeout_ms(timeout_ms),
+            validate_only=validate_only,
+        )
+        is_repeated = False
+        advice: dict[str, str] = {}
+
+        async def once() -> None:
+            nonlocal is_repeated
+            try:
+                response = await self._connections.request(self._metadata.any_node(), request)
+                told = (result for result in response.results if result.error_message and not result.error_code)
+                advice.update((result.name, result.error_message) for result in told)
+                results = response.results
+                if is_repeated and not validate_only:
+                    results = [result for result in results if not await self._is_carried_out(result, counts)]
+                error = codec.first_error(results)
+                if error is not None:
+                    raise error
+            except KafkaError:
+                is_repeated = True
+                raise
+
+        await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
+        return advice
+
+    async def measured_appends(self, topic: str) -> Measured:
+        """What the controller measured of the bytes appended to a topic, by which ``autoscale.enable`` goes.
+
+        Of a topic without it nothing is measured until it is asked for. INVALID_PARTITIONS: the broker is another
+        product's.
+        """
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=topic, count=_NO_COUNT, assignments=None, wants_measured=True)],
+            timeout_ms=self._timeout_ms(None),
+            validate_only=True,
+        )
+
+        async def once() -> Measured:
+            response = await self._connections.request(self._metadata.any_node(), request)
+            error = codec.first_error(response.results)
+            if error is not None:
+                raise error
+            (result,) = response.results
+            return Measured(result.appended_bytes, result.elapsed_ms, result.unchanged_ms)
+
+        return await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
+
+    async def describe_features(self) -> FeatureMetadata:
+        """What a broker supports, and what is finalized in the cluster (KIP-584)."""
+
+        async def once() -> FeatureMetadata:
+            body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+            response = await self._connections.request(self._metadata.any_node(), body)
+            error = codec.code_error(response.error_code, "ApiVersions")
+            if error is not None:
+                raise error
+            return features.read_features(response)
+
+        return await self._retry("ApiVersions", once)
+
+    async def update_features(
+        self, updates: Mapping[str, FeatureUpdate], *, timeout_ms: int | None = None, validate_only: bool = False
+    ) -> dict[str, KafkaError | None]:
+        """Finalize, downgrade or delete feature levels; each feature's error, None for what was done (KIP-584).
+
+        INVALID_REQUEST names what the request has wrong, FEATURE_UPDATE_FAILED why the cluster does not allow it. Asked
+        again because an answer was lost, what was carried out meanwhile is no error.
+        """
+        request = features.update_request(updates, self._timeout_ms(timeout_ms), validate_only=validate_only)
+        is_repeated = False
+
+        async def once() -> dict[str, KafkaError | None]:
+            nonlocal is_repeated
+            try:
+                results = features.read_results(await self._connections.request(self._metadata.any_node(), request))
+            except KafkaError:
+                is_repeated = True
+                raise
+            if is_repeated and not validate_only and any(results.values()):
+                finalized = (await self.describe_features()).finalized
+                for name, update in updates.items():
+                    level = finalized[name].max if name in finalized else 0
+                    results[name] = None if level == max(update.max_version_level, 0) else results[name]
+            return results
+
+        return await self._retry("UpdateFeatures", once)
+
+    async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
+        """Whether a topic was refused a count for having it."""
+        if result.error_code != ErrorCode.INVALID_PARTITIONS:
+            return False
+        return (await self.describe_topics([result.name]))[result.name].partition_count == counts[result.name]
+
+    async def lineages(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionLineage]:
+        """Which partitions had the keys of these before (KIP-253).
+
+        What no broker could tell within ``timeout_ms``, such as of a topic just deleted, is missing.
+        """
+        asked = list(partitions)
+        found: dict[TopicPartition, PartitionLineage] = {}
+
+        async def once() -> None:
+            refused: KafkaError | None = None
+            for some in in_requests([tp for tp in asked if tp not in found], LINEAGES_AT_ONCE):
+                request, node = lineages_request(some, lambda _: -1), self._metadata.any_node()
+                response = await self._connections.request(node, request, min_version=LINEAGE_VERSION)
+                answered, error = resize.read_lineages(response)
+                found.update(answered)
+                refused = refused or error
+            if refused is not None:
+                raise refused
+
+        try:
+            await self._retry("PartitionLeaderEpochsForPartitions", once, timeout_ms=timeout_ms)
+        except KafkaTimeoutError as error:
+            if not isinstance(error.__cause__, KafkaError) or error.__cause__.code not in resize.ASK_AGAIN:
+                raise
+        return found
+
+    async def consumer_holds(self, topic: TopicDescription) -> dict[int, PartitionHold]:
+        """How far leaders serve stock consumers of a topic, and whom they wait for."""
+        asked = DescribeHoldsRequestTopic(name=topic.name, partition_indexes=[p.partition for p in topic.partitions])
+        found: dict[int, PartitionHold] = {}
+        for leader in sorted({p.leader for p in topic.partitions if p.leader >= 0}):
+            found |= resize.read_holds(await self._ask("DescribeHolds", DescribeHoldsRequest(topics=[asked]), leader))
+        return found
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, within_ms: int | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where a leader epoch ended (exclusive) in each partition, as its leader has it; see ``EpochEnd``.
+
+        With ``within_ms`` a partition whose leader could not tell in that time is missing.
+        """
+        await self._retry("Metadata", lambda: self._know({tp.topic for tp in epochs}))
+        timeout_ms, partial = self._patience(within_ms)
+        return await self._queries.epoch_ends(epochs, timeout_ms, partial=partial)
+
+    def _patience(self, within_ms: int | None) -> tuple[int, bool]:
+        """How long to ask leaders, and whether what is not answered then is left out."""
+        return (self._config.default_api_timeout_ms, False) if within_ms is None else (within_ms, True)
+
+    async def elect_leaders(
+        self,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Elect leaders of these partitions, or of all that need it. Returns, for each, what it was refused with.
+
+        ELECTION_NOT_NEEDED says that the partition has the leader already (KIP-460).
+        """
+        request = codec.elect_leaders(election_type, partitions, self._timeout_ms(timeout_ms))
+        what = "ElectLeaders"
+        response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what))
+        return codec.read_elections(response)
+
+    async def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin to move each partition to these replicas, the preferred first; None takes a move back (KIP-455).
+
+        Returns, for each, what it was refused with; see ``list_partition_reassignments`` for when it is done.
+        """
+        request = codec.alter_partition_reassignments(targets, self._timeout_ms(timeout_ms))
+        what = "AlterPartitionReassignments"
+        response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what, r.error_message))
+        return codec.read_altered_reassignments(response)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions on their way to other replicas: of these, or all there are."""
+        request = codec.list_partition_reassignments(partitions, self._timeout_ms(timeout_ms))
+        what = "ListPartitionReassignments"
+        response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what, r.error_message))
+        return codec.read_reassignments(response)
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete what lies before each offset (-1: before the high watermark). Returns the new first offsets."""
+
+        async def once() -> dict[TopicPartition, int]:
+            await self._know({tp.topic for tp in before})
+            lows: dict[TopicPartition, int] = {}
+            for node, tps in self._by_leader(before).items():
+                request = DeleteRecordsRequest(
+                    topics=codec.delete_records_topics({tp: before[tp] for tp in tps}),
+                    timeout_ms=self._timeout_ms(timeout_ms),
+                )
+                lows |= codec.read_deleted_records(await self._connections.request(node, request))
+            return lows
+
+        return await self._retry("DeleteRecords", once)
+
+    async def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, str | int],
+        *,
+        read_committed: bool = False,
+        within_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets by spec: "earliest", "latest", "max_timestamp", or a timestamp in ms.
+
+        A partition without a record that young has offset -1; so has, with ``within_ms``, one whose leader could not
+        tell in that time, or that has none. Else that is an error after ``default_api_timeout_ms``.
+        """
+        self._ensure_open()
+        timestamps: dict[TopicPartition, int] = {}
+        for tp, spec in specs.items():
+            if isinstance(spec, str) and spec not in OFFSET_SPECS:
+                raise ValueError(f"{spec!r} is not one of {', '.join(OFFSET_SPECS)} or a timestamp")
+            timestamps[tp] = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
+        await self._retry("Metadata", lambda: self._know({tp.topic for tp in specs}))
+        timeout_ms, partial = self._patience(within_ms)
+        found = await self._queries.list_offsets(timestamps, timeout_ms, read_committed=read_committed, partial=partial)
+        return {tp: found.get(tp, OffsetAndTimestamp(-1, -1, -1)) for tp in specs}
+
+    async def _know(self, topics: set[str]) -> None:
+        """Have metadata of ``topics``; the error of one that does not exist is raised at once."""
+        for topic in sorted(topics):
+            self._metadata.want(topic)
+        await self._metadata.refresh()
+        for topic in sorted(topics):
+            info = self._metadata.cluster.topics.get(topic)
+            if info is None or not info.partitions:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error
+                raise KafkaError(code, f"{topic}: {code.message}")
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[Node, list[TopicPartition]]:
+        found: dict[Node, list[TopicPartition]] = {}
+        for tp in partitions:
+            leader = self._metadata.leader(tp)
+            if leader is None:
+                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+            found.setdefault(leader, []).append(tp)
+        return found
+
+    def _timeout_ms(self, timeout_ms: int | None) -> int:
+        return self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+
+    # ------------------------------------------------------------ configs
+
+    async def describe_configs(
+        self, *, topics: Iterable[str] = (), brokers: Iterable[int] = (), keys: Sequence[str] | None = None
+    ) -> dict[str | int, dict[str, ConfigEntry]]:
+        """Config entries by key, per topic name and broker id; ``keys`` None is all of them.
+
+        ``ALL_BROKERS`` (-1) in the place of a broker id is the default of all brokers, here and in the two below.
+        """
+        found: dict[str | int, dict[str, ConfigEntry]] = {}
+        resources = [codec.Resource.topic(name) for name in topics]
+        asked: list[tuple[int | None, list[codec.Resource]]] = [(None, resources)] if resources else []
+        asked += [(_asked(broker), [codec.Resource.broker(broker)]) for broker in brokers]
+        for node_id, group in asked:
+            response = await self._ask("DescribeConfigs", codec.describe_configs(group, keys), node_id)
+            found |= codec.read_configs(response)
+        return found
+
+    async def alter_configs(
+        self,
+        *,
+        topics: Mapping[str, Mapping[str, str | None]] | None = None,
+        brokers: Mapping[int, Mapping[str, str | None]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Replace all overrides of each topic or broker by those given."""
+        for node_id, resource, values in _targets(topics, brokers):
+            body = codec.alter_configs(resource, values, validate_only)
+            await self._change("AlterConfigs", body, codec.first_resource_error, node_id)
+
+    async def incremental_alter_configs(
+        self,
+        *,
+        topics: Mapping[str, Mapping[str, str | tuple[ConfigOp, str | None] | None]] | None = None,
+        brokers: Mapping[int, Mapping[str, str | tuple[ConfigOp, str | None] | None]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Change single keys: a value sets, None deletes the override, (ConfigOp, value) says which."""
+        for node_id, resource, values in _targets(topics, brokers):
+            body = codec.incremental_alter_configs(resource, values, validate_only)
+            await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, node_id)
+
+    async def describe_loggers(self, broker: int) -> dict[str, ConfigEntry]:
+        """The level in force of each logger of a broker, by name."""
+        request = codec.describe_configs([codec.Resource.loggers(broker)], None)
+        found = codec.read_configs(await self._ask("DescribeConfigs", request, broker))
+        return found[str(broker)]
+
+    async def alter_loggers(
+        self, broker: int, levels: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set levels of a broker's loggers until it ends: one of Kafka's (TRACE to FATAL), or None for the parent's."""
+        body = codec.incremental_alter_configs(codec.Resource.loggers(broker), levels, validate_only)
+        await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, broker)
+
+    # ------------------------------------------------------------ cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        response = await self._ask("DescribeCluster", DescribeClusterRequest())
+        if response.error_code:
+            raise error_for(response.error_code, response.error_message)
+        nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers), key=lambda n: n.id)
+        return ClusterDescription(response.cluster_id, response.controller_id, tuple(nodes))
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[int, list[LogDirDescription]]:
+        """The log directories of brokers (None: of all) and what is in them (None: everything)."""
+        chosen = [node.id for node in (await self.describe_cluster()).nodes] if brokers is None else list(brokers)
+        found: dict[int, list[LogDirDescription]] = {}
+        request = codec.describe_log_dirs(partitions)
+        for broker in chosen:
+            response = await self._ask("DescribeLogDirs", request, broker)
+            found[broker] = codec.read_log_dirs(response)
+        return found
+
+    # ------------------------------------------------------------ groups
+
+    def _link(self, group_id: str) -> CoordinatorLink:
+        self._ensure_open()
+        return self._make_link(group_id)
+
+    async def _ask_coordinator(
+        self, what: str, group_id: str, body: Message, error_of: Callable[[Any], KafkaError | None]
+    ) -> tuple[Any, Node]:
+        link = self._link(group_id)
+
+        async def once() -> tuple[Any, Node]:
+            response = await link.request(body)
+            error = error_of(response)
+            if error is not None:
+                link.moved()
+                raise error
+            return response, await link.find()
+
+        return await self._retry(what, once)
+
+    async def list_groups(self, *, states: Iterable[str] = ()) -> list[GroupListing]:
+        """The groups of all coordinators, sorted by id; ``states`` (such as "Stable") limits them."""
+        found: dict[str, GroupListing] = {}
+        for node in (await self.describe_cluster()).nodes:
+            body = ListGroupsRequest(states_filter=list(states))
+
+            async def once(node: Node = node, body: Message = body) -> Any:
+                response = await self._connections.request(node, body)
+                if response.error_code:
+                    raise error_for(response.error_code)
+                return response
+
+            response = await self._retry("ListGroups", once)
+            for group in response.groups:
+                found[group.group_id] = GroupListing(group.group_id, group.protocol_type, group.group_state)
+        return [found[group_id] for group_id in sorted(found)]
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups by id; one that does not exist has state "Dead"."""
+        found: dict[str, GroupDescription] = {}
+        for group_id in group_ids:
+            response, node = await self._ask_coordinator(
+                "DescribeGroups",
+                group_id,
+                DescribeGroupsRequest(groups=[group_id]),
+                lambda r: codec.code_error(r.groups[0].error_code),
+            )
+            found[group_id] = codec.read_group(response.groups[0], node)
+        return found
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups that have no members, with their offsets."""
+        for group_id in group_ids:
+            await self._ask_coordinator(
+                "DeleteGroups",
+                group_id,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                lambda r: codec.code_error(r.results[0].error_code, r.results[0].group_id),
+            )
+
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, for ``partitions`` or for all."""
+        return await self._link(group_id).fetch_offsets(partitions, self._config.default_api_timeout_ms)
+
+    async def group_positions(
+        self, group_id: str, partitions: Iterable[TopicPartition] = ()
+    ) -> dict[TopicPartition, GroupPosition]:
+        """How far a group is in ``partitions``; without any, in those that a member waits for or has told of (KIP-253).
+
+        A position counts once its flush callback has returned; the coordinator knows it only from this generation.
+        """
+        response, _ = await self._ask_coordinator(
+            "ConsumerGroupPosition",
+            group_id,
+            resize.group_positions_request(group_id, partitions),
+            lambda r: codec.code_error(r.error_code, group_id),
+        )
+        return resize.read_group_positions(response)
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Set committed offsets of a group without members; UNKNOWN_MEMBER_ID when it has some."""
+        chosen = {tp: OffsetAndMetadata(o) if isinstance(o, int) else o for tp, o in offsets.items()}
+        await self._link(group_id).commit_offsets(chosen, self._config.default_api_timeout_ms)
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets; GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
+        body = codec.offset_delete(group_id, partitions)
+        await self._ask_coordinator("OffsetDelete", group_id, body, codec.offset_delete_error)
+
+
+def _asked(broker: int) -> int | None:
+    """A broker's own configs are asked of itself, the default of all of any."""
+    return None if broker == ALL_BROKERS else broker
+
+
+def _targets(
+    topics: Mapping[str, Mapping[str, Any]] | None, brokers: Mapping[int, Mapping[str, Any]] | None
+) -> list[tuple[int | None, codec.Resource, Mapping[str, Any]]]:
+    """(broker to ask or None for any, resource, values) for each change; a broker's own configs go to itself."""
+    found: list[tuple[int | None, codec.Resource, Mapping[str, Any]]] = [
+        (None, codec.Resource.topic(name), values) for name, values in (topics or {}).items()
+    ]
+    found += [(_asked(broker), codec.Resource.broker(broker), values) for broker, values in (brokers or {}).items()]
+    return found

@@ -1,0 +1,79 @@
+"""The questions of an ordered resize (KIP-253) between the wire's classes and what ``Admin`` shows. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.client.admin.codec import code_error
+from anabranch.client.admin.types import GroupPosition, HeldBy, PartitionHold, PartitionLineage
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+    ConsumerGroupPositionResponse,
+)
+from anabranch.protocol.generated.describe_holds import DescribeHoldsResponse
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponse,
+)
+from anabranch.protocol.types import TopicPartition
+
+ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""A broker that lags, or that ZooKeeper does not answer, says one of these; so does one that is right."""
+
+
+def read_lineages(
+    response: PartitionLeaderEpochsForPartitionsResponse,
+) -> tuple[dict[TopicPartition, PartitionLineage], KafkaError | None]:
+    """What the broker knows, and the first of the errors that may pass. Raises an error that will not."""
+    found: dict[TopicPartition, PartitionLineage] = {}
+    open_error: KafkaError | None = None
+    for topic in response.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            error = code_error(p.error_code, str(tp), p.error_message)
+            if error is None:
+                found[tp] = PartitionLineage(Lineage.of_answer(p), p.over)
+            elif error.code in ASK_AGAIN:
+                open_error = open_error or error
+            else:
+                raise error
+    return found, open_error
+
+
+def read_holds(response: DescribeHoldsResponse) -> dict[int, PartitionHold]:
+    """By partition, those that the broker leads."""
+    return {
+        p.partition_index: PartitionHold(
+            p.leader_epoch,
+            p.served_epoch,
+            [
+                HeldBy(w.group_id, w.from_partition, w.leader_epoch, w.end_offset, w.position, w.waited_ms, w.is_let_go)
+                for w in p.waits
+            ],
+        )
+        for topic in response.topics
+        for p in topic.partitions
+        if p.error_code == ErrorCode.NONE
+    }
+
+
+def group_positions_request(group_id: str, partitions: Iterable[TopicPartition]) -> ConsumerGroupPositionRequest:
+    """The question of somebody who is no member: generation -1 and no member id."""
+    topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
+    for tp in partitions:
+        topic = topics.setdefault(tp.topic, ConsumerGroupPositionRequestTopic(name=tp.topic))
+        topic.partitions.append(ConsumerGroupPositionRequestPartition(partition_index=tp.partition))
+    return ConsumerGroupPositionRequest(
+        group_id=group_id, generation_id=-1, member_id="", max_wait_ms=0, topics=list(topics.values())
+    )
+
+
+def read_group_positions(response: ConsumerGroupPositionResponse) -> dict[TopicPartition, GroupPosition]:
+    return {
+        TopicPartition(topic.name, p.partition_index): GroupPosition(p.position, p.need_position)
+        for topic in response.topics
+        for p in topic.partitions
+    }

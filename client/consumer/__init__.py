@@ -1,0 +1,1 @@
+"""Reads records: finds positions, fetches ahead, hands out."""

@@ -1,0 +1,528 @@
+"""The consumer users see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Generic, Self, Unpack
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC, ConsumerTraffic, Metrics
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.consumer.fetcher import Fetcher
+from anabranch.client.consumer.positions import PositionResolver
+from anabranch.client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutError
+from anabranch.client.group.assignors import resolve_assignors
+from anabranch.client.group.coordinator import GroupCoordinator
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.group.listener import PartitionKeyListener, RebalanceListener
+from anabranch.client.lifecycle import Client
+from anabranch.client.net.offsets import OffsetAndTimestamp, OffsetQueries
+from anabranch.client.net.signal import Signal
+from anabranch.client.options import ConsumerOptions, Key, Value
+from anabranch.client.ordered_delivery.delivery import OrderedDelivery
+from anabranch.client.ordered_delivery.explain import BlockedPartition
+from anabranch.client.subscription.fetched import ConsumerRecord, Deserializers, Records
+from anabranch.client.subscription.subscription import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchState,
+    PartitionState,
+    Subscription,
+)
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.zk_schemas.config_def import ConfigError
+
+Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
+
+_UNCLEAN_LEAVE_S = 1.0
+"""How long a consumer that is left by an exception or cancelled tries to tell its group."""
+
+
+class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
+    """Reads records; the keyword arguments are Kafka's consumer keys with underscores.
+
+        async with Consumer(bootstrap_servers="localhost:9092", group_id="g") as c:
+            c.subscribe(["topic"])
+            batches = await c.getmany(timeout_ms=1000)   # TopicPartition -> records
+            async for record in c: ...
+
+    One task reads. Calling ``getmany``, ``getone`` or the next step of ``async for`` says that everything delivered
+    before is processed: only then is it committed, and rebalance callbacks run inside these calls. Leaving the block
+    commits (with ``enable_auto_commit``) and leaves the group; leaving it by an exception does not commit.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_deserializer: Callable[[bytes | None], Key] | None = None,
+        value_deserializer: Callable[[bytes | None], Value] | None = None,
+        env: Env | None = None,
+        **config: Unpack[ConsumerOptions],
+    ) -> None:
+        deserializers = {"key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
+        super().__init__(ConsumerConfig.parse({**config, **deserializers}), env)
+        self._assignors = resolve_assignors(self._config.partition_assignment_strategy)
+        if len({a.name for a in self._assignors}) != len(self._assignors):
+            raise ConfigError("partition_assignment_strategy", "names an assignor twice")
+        self._deserializers = Deserializers(self._config.key_deserializer, self._config.value_deserializer)
+        self._subscription = Subscription(has_group=self._config.group_id is not None)
+        self._changed = Signal()
+        self._coordinator: GroupCoordinator | None = None
+        self._link: CoordinatorLink | None = None
+        self._fetcher: Fetcher
+        self._queries: OffsetQueries
+        self._positions: PositionResolver
+        self._ordered: OrderedDelivery
+        self._current: PartitionState | None = None
+        self._since_poll = 0
+        self._traffic = ConsumerTraffic()
+        self._listener = RebalanceListener()
+        self._told: frozenset[TopicPartition] = frozenset()
+        """The partitions the listener was told of, without a group."""
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        config = self._config
+        metadata = self._metadata = self._make_metadata(allow_auto_create=config.allow_auto_create_topics)
+        self._queries = self._make_queries()
+        self._fetcher = Fetcher(
+            self._env, config, self._subscription, metadata, self._connections, tasks, self._changed.set
+        )
+        if config.group_id is not None:
+            self._link = self._make_link(config.group_id)
+            self._coordinator = GroupCoordinator(
+                self._env,
+                config,
+                self._link,
+                self._assignors,
+                self._subscription,
+                metadata,
+                tasks,
+                self._changed.set,
+            )
+            tasks.start_soon(self._coordinator.run_heartbeats)
+        self._positions = PositionResolver(
+            self._env,
+            config,
+            self._subscription,
+            self._queries,
+            metadata,
+            self._link,
+            tasks,
+            self._fetcher.tells_divergence,
+            self._on_moved,
+        )
+        self._ordered = OrderedDelivery(
+            self._env, config, self._subscription, metadata, self._connections, self._coordinator, self._on_positions
+        )
+        self._fetcher.on_held_back = self._ordered.on_held_back
+        self._ordered.start(tasks)
+        metadata.on_update(self._on_metadata)
+        self._connections.on_lost = self._on_lost
+        tasks.start_soon(metadata.run)
+
+    async def _stop(self, clean: bool) -> None:
+        if self._coordinator is None:
+            return
+        left = False
+        try:
+            if clean:
+                with anyio.move_on_after(self._config.default_api_timeout_ms / 1000):
+                    await self._coordinator.close(commit=True)
+                    left = True
+        finally:
+            if not left:  # by an exception, cancelled, or out of time: the group need not wait for the session's end
+                with anyio.move_on_after(_UNCLEAN_LEAVE_S, shield=True):
+                    await self._coordinator.leave()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._current = None
+        await super().__aexit__(exc_type, exc, tb)
+
+    def _on_moved(self) -> None:
+        """The user went elsewhere: what had gone on behind those partitions may have to wait for them."""
+        self._current = None
+        self._on_positions()
+
+    def _on_positions(self) -> None:
+        self._fetcher.wake()
+        self._changed.set()
+
+    def _on_metadata(self) -> None:
+        if self._subscription.takes_every_partition and self._subscription.follow(
+            self._metadata.cluster, exclude_internal=self._config.exclude_internal_topics
+        ):
+            self._fetcher.wake()
+        self._subscription.on_metadata(self._metadata.cluster)
+        self._positions.on_metadata(self._metadata.cluster.topics)
+        self._changed.set()
+
+    def _on_lost(self, node_id: int) -> None:
+        self._metadata.request_update()
+
+    # ------------------------------------------------------------ what to read
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: object | None = None,
+        partition_key_listener: object | None = None,
+    ) -> None:
+        """Read ``topics``, or all topics whose name ``pattern`` matches from its start, as a member of the group.
+
+        Without a ``group_id`` every partition is read here, also those that come later.
+
+        Replaces what was subscribed to before. ``listener`` may have ``on_partitions_revoked``,
+        ``on_partitions_assigned`` and ``on_partitions_lost``, plain or async, each taking a list of TopicPartition.
+
+        ``partition_key_listener`` is told of keys that move between partitions while a topic is resized (KIP-253), in
+        the same way: ``on_partition_key_maybe_revoked`` flushes what is kept for the keys of the partitions before
+        another member may go on with them, ``on_partition_key_assigned`` loads it before the first such record comes.
+        """
+        self._ensure_open()
+        if (topics is None) == (pattern is None):
+            raise ValueError("subscribe takes either topics or a pattern")
+        if pattern is not None:
+            self._subscription.subscribe_pattern(pattern)
+            self._metadata.all_topics = True
+            self._metadata.request_update()
+        else:
+            if isinstance(topics, str):
+                raise TypeError("topics is a list of names, not one name")
+            self._subscription.subscribe(topics or ())
+            self._metadata.want_only(self._subscription.topics)
+        self._ordered.listener = PartitionKeyListener(partition_key_listener)
+        self._listener = RebalanceListener(listener)
+        self._told = frozenset()
+        if self._coordinator is not None:
+            self._coordinator.listener = self._listener
+            self._coordinator.request_rejoin()
+        else:
+            self._on_metadata()
+
+    def assign(self, partitions: Iterable[TopicPartition], *, partition_key_listener: object | None = None) -> None:
+        """Read exactly ``partitions``, outside of any group's rebalances.
+
+        Keys keep their order among the partitions assigned. A partition whose keys were in another one, which is not
+        assigned, waits for the committed offset of ``group_id`` there; without any it is
+        ``ordered_delivery_unassigned_parent`` that decides. ``partition_key_listener`` as in ``subscribe``.
+        """
+        self._ensure_open()
+        self._ordered.listener = PartitionKeyListener(partition_key_listener)
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        self._subscription.assign(wanted)
+        self._metadata.want_only({tp.topic for tp in wanted})
+        self._on_metadata()
+        self._fetcher.wake()
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group."""
+        self._ensure_open()
+        if self._coordinator is not None and self._subscription.is_group_managed:
+            await self._coordinator.close(commit=True)
+        self._subscription.unsubscribe()
+        self._metadata.all_topics = False
+        self._metadata.want_only(())
+
+    def subscription(self) -> frozenset[str]:
+        """Topics subscribed to, those a pattern matches included."""
+        return self._subscription.topics
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Partitions read at the moment."""
+        return frozenset(self._subscription.partitions)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Deliver nothing from ``partitions`` until ``resume``."""
+        for tp in partitions:
+            self._subscription.state(tp).paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        for tp in partitions:
+            self._subscription.state(tp).paused = False
+        self._on_positions()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        return frozenset(tp for tp, state in self._subscription.partitions.items() if state.paused)
+
+    # ------------------------------------------------------------ records
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, Records[Key, Value]]:
+        """Records that are there, at most ``max_records`` (default ``max_poll_records``), of ``partitions`` or all.
+
+        Waits up to ``timeout_ms`` for the first; the result is empty when none came. The records are decoded while
+        they are read.
+        """
+        return await self._take(partitions, timeout_ms, max_records)
+
+    async def _take(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float, max_records: int | None, most: int | None = None
+    ) -> dict[TopicPartition, Records[Key, Value]]:
+        """``getmany`` of at most ``most`` partitions."""
+        self._ensure_open()
+        limit = self._config.max_poll_records if max_records is None else max_records
+        if limit < 1:
+            raise ValueError(f"max_records {limit} is below 1")
+        self._since_poll = 0
+        deadline = self._env.clock.monotonic() + timeout_ms / 1000
+        await anyio.lowlevel.checkpoint()
+        while True:
+            await self._call_back()
+            self._positions.start()
+            found: dict[TopicPartition, Records[Any, Any]] = self._subscription.collect(
+                limit, partitions, self._deserializers, most=most
+            )
+            if found:
+                if self._ordered.hand_overs.undelivered:
+                    self._ordered.note_delivered(found)
+                self._fetcher.made_room()
+                self._traffic.records += sum(map(len, found.values()))
+                return found
+            left = deadline - self._env.clock.monotonic()
+            if left <= 0:
+                return {}
+            await self._changed.wait(min(left, self._config.heartbeat_interval_ms / 1000))
+            if self._closed:
+                raise ClientClosedError("the consumer was closed")
+
+    async def _call_back(self) -> None:
+        """Run the callbacks that are due; what was lost while one ran longer than the group waits is given up."""
+        if self._subscription.takes_every_partition:
+            await self._tell_of_followed()
+        while True:
+            if self._coordinator is not None:
+                await self._coordinator.poll()
+                if self._coordinator.has_lost:
+                    continue
+            await self._ordered.poll()
+            if self._coordinator is None or not self._coordinator.has_lost:
+                return
+
+    async def _tell_of_followed(self) -> None:
+        held, told = frozenset(self._subscription.partitions), self._told
+        if held == told:
+            return
+        self._told = held
+        if gone := told - held:
+            await self._listener.lost(sorted(gone))
+        if new := held - told:
+            await self._listener.assigned(sorted(new))
+
+    async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Key, Value]:
+        """The next record, however long it takes. The position moves by one record."""
+        record = self._next_buffered(partitions)
+        while record is None:
+            found = await self.getmany(*partitions, timeout_ms=self._config.default_api_timeout_ms, max_records=1)
+            for tp, records in found.items():
+                self._current = self._subscription.partitions.get(tp)
+                record = records[0]
+        return record
+
+    def _next_buffered(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord[Key, Value] | None:
+        """The next record of the partition read last, without the rounds of ``getmany``; None when these are due."""
+        state = self._current
+        if state is None or not state.buffer or self._since_poll >= self._config.max_poll_records:
+            return None
+        if (self._coordinator is not None and self._coordinator.needs_poll()) or self._ordered.needs_poll(state):
+            return None
+        if state.paused or state.state is not FetchState.FETCHING or (partitions and state.tp not in partitions):
+            return None
+        if self._subscription.partitions.get(state.tp) is not state:
+            return None
+        spans = state.take(1)
+        if not spans:
+            return None
+        self._since_poll += 1
+        records: Records[Any, Any] = Records(state.tp, spans, self._deserializers)
+        return records[0]
+
+    def __aiter__(self) -> Self:
+        self._ensure_open()
+        return self
+
+    async def __anext__(self) -> ConsumerRecord[Key, Value]:
+        if self._closed:
+            raise StopAsyncIteration
+        try:
+            return await self.getone()
+        except ClientClosedError:
+            raise StopAsyncIteration from None
+
+    async def batches(self, *, max_records: int | None = None) -> AsyncIterator[Records[Key, Value]]:
+        """Records of one partition after the other, for as long as the consumer is open.
+
+            async for records in consumer.batches():
+                await store(records.partition, list(records))
+
+        Taking the next ones says that those before are processed.
+        """
+        while not self._closed:
+            try:
+                found = await self._take((), self._config.default_api_timeout_ms, max_records, most=1)
+            except ClientClosedError:
+                if not self._closed:
+                    raise
+                return
+            for records in found.values():
+                yield records
+
+    def explain_blocked(self) -> tuple[BlockedPartition, ...]:
+        """The assigned partitions that are held back so that keys keep their order, and what each waits for."""
+        self._ensure_open()
+        return self._ordered.explain_blocked()
+
+    def metrics(self) -> Metrics:
+        """What this consumer was given, and what resizes cost it: numbers by group and name.
+
+        docs/operations.md says what each is; ``anabranch.prometheus`` tells them to Prometheus.
+        """
+        self._ensure_open()
+        states = list(self._subscription.partitions.values())
+        lags = [max(0, s.high_watermark - s.position) for s in states if s.high_watermark >= 0 and s.position >= 0]
+        return {
+            CONSUMER_TRAFFIC: self._traffic.values(lags, len(states)),
+            CONSUMER_GROUP: self._ordered.metrics(),
+        }
+
+    # ------------------------------------------------------------ positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Deliver from ``offset`` next."""
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative")
+        self._subscription.state(partition).seek(offset)
+        self._on_moved()
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Deliver from the first record there is; all assigned partitions when none is named."""
+        await self._reset(partitions, EARLIEST_TIMESTAMP)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Deliver what is written from now on; all assigned partitions when none is named."""
+        await self._reset(partitions, LATEST_TIMESTAMP)
+
+    async def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Go back to the committed offsets; all assigned partitions when none is named."""
+        chosen = partitions or tuple(self._subscription.partitions)
+        committed = await self._need_link().fetch_offsets(chosen, self._config.default_api_timeout_ms)
+        for tp, offset in committed.items():
+            self._subscription.state(tp).seek(offset.offset, offset.leader_epoch)
+        self._on_moved()
+
+    async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> None:
+        self._ensure_open()
+        chosen = partitions or tuple(self._subscription.partitions)
+        for tp in chosen:
+            self._subscription.state(tp).reset(timestamp)
+        self._on_moved()
+        for tp in chosen:
+            await self.position(tp)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the record delivered next. Waits for it to be known, at most ``default_api_timeout_ms``."""
+        deadline = self._env.clock.monotonic() + self._config.default_api_timeout_ms / 1000
+        while True:
+            self._ensure_open()
+            state = self._subscription.state(partition)
+            if state.has_position:
+                return state.position
+            if state.error is not None:
+                error, state.error = state.error, None
+                raise error
+            left = deadline - self._env.clock.monotonic()
+            if left <= 0:
+                raise KafkaTimeoutError(
+                    f"no position of {partition} after {self._config.default_api_timeout_ms} ms: "
+                    f"{self._positions.failure}"
+                )
+            self._positions.start()
+            await self._positions.settled.wait(left)
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """The high watermark when the partition was last fetched: the offset after its last committed record."""
+        mark = self._subscription.state(partition).high_watermark
+        return mark if mark >= 0 else None
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return await self._offsets_at(partitions, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record a consumer can read."""
+        return await self._offsets_at(partitions, LATEST_TIMESTAMP)
+
+    async def _offsets_at(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        found = await self._list_offsets(dict.fromkeys(partitions, timestamp))
+        return {tp: answer.offset for tp, answer in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each timestamp (ms since the Unix epoch); None where there is none."""
+        if any(timestamp < 0 for timestamp in timestamps.values()):
+            raise ValueError("a timestamp is negative")
+        found = await self._list_offsets(timestamps)
+        return {tp: found.get(tp) for tp in timestamps}
+
+    async def _list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self._ensure_open()
+        return await self._queries.list_offsets(
+            timestamps,
+            self._config.default_api_timeout_ms,
+            read_committed=self._config.isolation_level == "read_committed",
+        )
+
+    # ------------------------------------------------------------ commits
+
+    def _need_link(self) -> CoordinatorLink:
+        self._ensure_open()
+        if self._link is None:
+            raise IllegalStateError("committed offsets need a group_id")
+        return self._link
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Commit ``offsets`` (next offset to read, or that and a metadata string), or the position of every partition.
+
+        Raises CommitFailedError when the group has moved on without this member; other errors that may pass are tried
+        again for ``default_api_timeout_ms``. For a partition that a merge has removed an offset is taken without an
+        error, for a member cannot know in time, and counts for nothing.
+        """
+        self._need_link()
+        assert self._coordinator is not None
+        if offsets is None:
+            await self._coordinator.commit(self._coordinator.consumed())
+            return
+        chosen: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, value in offsets.items():
+            offset = OffsetAndMetadata(value) if isinstance(value, int) else OffsetAndMetadata(*value)
+            if offset.offset < 0:
+                raise ValueError(f"offset {offset.offset} for {tp} is negative")
+            state = self._subscription.partitions.get(tp)
+            if offset.incarnation < 0 and state is not None:
+                offset = offset._replace(incarnation=state.incarnation)
+            chosen[TopicPartition(*tp)] = offset
+        await self._coordinator.commit(chosen)
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The offset the group has committed for ``partition``; None when none."""
+        found = await self._need_link().fetch_offsets([partition], self._config.default_api_timeout_ms)
+        return found[partition].offset if partition in found else None
+
+    # ------------------------------------------------------------ topics
+
+    async def partitions_for_topic(self, topic: str) -> set[int]:
+        """Ids of the topic's partitions."""
+        self._ensure_open()
+        self._metadata.ensure(topic)
+        return set((await self._metadata.topic(topic, self._config.default_api_timeout_ms)).partitions)

@@ -1,0 +1,442 @@
+"""Keeps the buffers of the assigned partitions full: one task and one fetch session per broker.
+
+A broker with nothing to send holds a fetch for ``fetch_max_wait_ms``. What becomes fetchable there meanwhile does not
+wait for that: a second request of the session follows, and a broker that reads it answers the one it holds (one of
+Apache Kafka's reads it only then).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.consumer.fetch_session import FetchPosition, FetchSession, SessionRequest
+from anabranch.client.consumer.read_committed import visible_batches
+from anabranch.client.errors import (
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    error_for,
+)
+from anabranch.client.net.connection import Connection, Pending
+from anabranch.client.net.connections import FETCH, Connections, backoff_ms
+from anabranch.client.net.metadata import Metadata
+from anabranch.client.net.signal import Signal
+from anabranch.client.subscription.fetched import FetchedBatch, names_moved
+from anabranch.client.subscription.subscription import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchState,
+    PartitionState,
+    Subscription,
+)
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_layout import CODEC_MASK
+from anabranch.protocol.generated.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import Buffer, TopicPartition
+from anabranch.runtime.env import Env
+
+RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+_FIRST_DIVERGENCE_VERSION = 12
+_NEVER = float("inf")
+_BACK_OFF = frozenset(
+    {
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class _Plan(NamedTuple):
+    """What to fetch from a broker, and what was left out."""
+
+    positions: dict[TopicPartition, FetchPosition]
+    full: bool
+    """A partition whose buffer is full, and may be read any moment."""
+    held_back: bool
+    """One whose buffer is full and must wait for another partition."""
+    retry_at: float
+    """When the first backoff of one ends."""
+
+
+class _Asked(NamedTuple):
+    """A fetch on its way."""
+
+    pending: Pending
+    part: SessionRequest
+    plan: _Plan
+    versions: dict[TopicPartition, int]
+    timeout_s: float
+    deadline: float
+
+
+class _Broker:
+    """What the task of one broker is told."""
+
+    __slots__ = ("has_more", "wake")
+
+    def __init__(self) -> None:
+        self.wake = Signal()
+        self.has_more = True
+        """A partition may be fetchable that was not, or from elsewhere."""
+
+
+class Fetcher:
+    """Fetches ahead of the user, at most ``max_partition_fetch_bytes`` per partition and ``fetch_max_bytes`` in all."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        metadata: Metadata,
+        connections: Connections,
+        tasks: TaskGroup,
+        on_data: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._connections = connections
+        self._tasks = tasks
+        self._on_data = on_data
+        self._brokers: dict[int, _Broker] = {}
+        self.on_held_back: Callable[[PartitionState], None] = lambda _: None
+        """Called with a partition of which a batch was fetched that has to wait."""
+        metadata.on_update(self._on_metadata)
+
+    def _on_metadata(self) -> None:
+        for state in self._subscription.partitions.values():
+            if state.refused_epoch not in (None, self._metadata.cluster.leader_epoch(state.tp)):
+                state.refused_epoch = None
+                state.refusals = 0
+                state.retry_at = 0.0
+        self.wake()
+
+    def wake(self) -> None:
+        """Partitions may have become fetchable: assigned, positioned, resumed."""
+        for tp in self._subscription.partitions:
+            leader = self._metadata.cluster.leader(tp)
+            if leader >= 0 and leader not in self._brokers:
+                self._start(leader)
+        for broker in self._brokers.values():
+            broker.has_more = True
+            broker.wake.set()
+
+    def tells_divergence(self, tp: TopicPartition) -> bool:
+        """Whether the answer to the next fetch says if the leader's log differs from what was read (KIP-595)."""
+        node = self._metadata.leader(tp)
+        connection = None if node is None else self._connections.existing(node, FETCH)
+        return connection is not None and _tells_divergence(connection)
+
+    def made_room(self) -> None:
+        """Buffers were read."""
+        for broker in self._brokers.values():
+            broker.wake.set()
+
+    def _start(self, node_id: int) -> None:
+        broker = self._brokers[node_id] = _Broker()
+        self._tasks.start_soon(self._run, node_id, broker)
+
+    async def _run(self, node_id: int, broker: _Broker) -> None:
+        """Fetch from one broker for ever."""
+        session = FetchSession()
+        asked: deque[_Asked] = deque()
+        failures = 0
+        while True:
+            try:
+                if not asked and not await self._ask_first(node_id, broker, session, asked):
+                    continue
+                await self._answered(node_id, broker, session, asked)
+                first = asked.popleft()
+                empty = self._take_answer(node_id, session, first)
+                failures = 0
+            except KafkaError:
+                asked.clear()
+                session.reset()
+                self._metadata.request_update()
+                failures += 1
+                pause_ms = backoff_ms(
+                    failures,
+                    self._config.retry_backoff_ms,
+                    self._config.retry_backoff_max_ms,
+                    self._env.rng.random(),
+                )
+                await anyio.sleep(pause_ms / 1000)
+                continue
+            except ClientClosedError:
+                return
+            if empty and first.plan.full and not asked:
+                await broker.wake.wait(self._config.fetch_max_wait_ms / 1000)
+
+    async def _ask_first(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> bool:
+        """Send a fetch with nothing before it; False, after a wait, when there is nothing to fetch."""
+        node = self._metadata.node(node_id)
+        connection = None if node is None else self._connections.existing(node, FETCH)
+        plan = self._plan(node_id)
+        if node is None or not plan.positions:
+            await broker.wake.wait(plan.retry_at - self._env.clock.monotonic() if plan.retry_at < _NEVER else None)
+            return False
+        if connection is None:
+            connection = await self._connections.get(node, FETCH)
+            plan = self._plan(node_id)
+            if not plan.positions:
+                return False
+        broker.has_more = False
+        asked.append(self._post(connection, broker, session, plan))
+        return True
+
+    async def _answered(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> None:
+        """Wait for the answer to the first of ``asked``, and have a second one follow for what it leaves out."""
+        first, clock = asked[0], self._env.clock
+        plan = first.plan
+        while not first.pending.settled:
+            now = clock.monotonic()
+            if now >= first.deadline:
+                return
+            may_ask = len(asked) == 1 and session.takes_more
+            if may_ask and (broker.has_more or plan.held_back or now >= plan.retry_at):
+                broker.has_more = False
+                plan = self._plan(node_id)
+                self._ask_more(node_id, broker, session, plan, asked)
+            await broker.wake.wait(min(first.deadline, plan.retry_at if may_ask else _NEVER) - now)
+
+    def _ask_more(
+        self, node_id: int, broker: _Broker, session: FetchSession, plan: _Plan, asked: deque[_Asked]
+    ) -> None:
+        node = self._metadata.node(node_id)
+        connection = None if node is None else self._connections.existing(node, FETCH)
+        if connection is not None and any(session.partitions.get(tp) != at for tp, at in plan.positions.items()):
+            asked.append(self._post(connection, broker, session, plan))
+
+    # ------------------------------------------------------------ asking
+
+    def _plan(self, node_id: int) -> _Plan:
+        config = self._config
+        now = self._env.clock.monotonic()
+        states = self._subscription.partitions
+        room = config.fetch_max_bytes - sum(state.buffered_bytes for state in states.values())
+        plan: dict[TopicPartition, FetchPosition] = {}
+        full = held_back = False
+        retry_at = _NEVER
+        for tp, state in states.items():
+            if state.state is not FetchState.FETCHING or state.paused or state.error is not None:
+                continue
+            if self._source(state, now) != node_id:
+                continue
+            if state.retry_at > now:
+                retry_at = min(retry_at, state.retry_at)
+                continue
+            if state.buffer and (state.buffered_bytes >= config.max_partition_fetch_bytes or room <= 0):
+                full = full or not state.is_held_back
+                held_back = held_back or state.is_held_back
+                continue
+            # A leader that does not know the epoch of the position is no leader any more: its log may end below.
+            plan[tp] = FetchPosition(
+                state.fetch_offset,
+                max(self._metadata.cluster.leader_epoch(tp), state.last_fetched_epoch),
+                state.last_fetched_epoch,
+                config.max_partition_fetch_bytes,
+            )
+        return _Plan(plan, full, held_back, retry_at)
+
+    def _source(self, state: PartitionState, now: float) -> int:
+        """The broker to fetch a partition from: the leader, or the replica it pointed this client's rack to."""
+        if state.read_replica >= 0:
+            if now < state.read_replica_until and self._metadata.node(state.read_replica) is not None:
+                return state.read_replica
+            state.read_replica = -1
+        return self._metadata.cluster.leader(state.tp)
+
+    def _post(self, connection: Connection, broker: _Broker, session: FetchSession, plan: _Plan) -> _Asked:
+        """Send one request."""
+        tps = plan.positions
+        part = session.next_request(tps)
+        # With a full buffer about, the broker must not hold the request: space may be made any moment.
+        wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
+        pending = connection.post(self._request(part, wait_ms, names_epochs=_tells_divergence(connection)))
+        pending.on_settled = broker.wake.set
+        versions = {tp: self._subscription.partitions[tp].version for tp in tps}
+        timeout_s = (self._config.request_timeout_ms + wait_ms) / 1000
+        return _Asked(pending, part, plan, versions, timeout_s, self._env.clock.monotonic() + timeout_s)
+
+    def _take_answer(self, node_id: int, session: FetchSession, asked: _Asked) -> bool:
+        """Take an answer, or raise the error that came instead; True when it brought nothing."""
+        response: FetchResponse = asked.pending.result(asked.timeout_s)
+        if not session.on_response(asked.part, ErrorCode.of(response.error_code), response.session_id):
+            return False
+        brought = False
+        for topic in response.responses:
+            for data in topic.partitions:
+                tp = TopicPartition(topic.topic, data.partition_index)
+                if data.error_code:
+                    session.refused(tp)
+                state = self._subscription.partitions.get(tp)
+                position = asked.plan.positions.get(tp)
+                if state is None or position is None or state.version != asked.versions[tp]:
+                    continue
+                if state.fetch_offset == position.offset and state.state is FetchState.FETCHING:
+                    brought = self._take(node_id, state, position, data) or brought
+        if brought:
+            self._on_data()
+        return not brought
+
+    def _request(self, part: SessionRequest, wait_ms: int, *, names_epochs: bool) -> FetchRequest:
+        config = self._config
+        topics: dict[str, FetchTopic] = {}
+        for (name, partition), position in part.send.items():
+            topics.setdefault(name, FetchTopic(topic=name)).partitions.append(
+                FetchPartition(
+                    partition=partition,
+                    current_leader_epoch=position.current_leader_epoch,
+                    fetch_offset=position.offset,
+                    last_fetched_epoch=position.last_fetched_epoch if names_epochs else -1,
+                    partition_max_bytes=position.max_bytes,
+                )
+            )
+        forgotten: dict[str, ForgottenTopic] = {}
+        for name, partition in part.forget:
+            forgotten.setdefault(name, ForgottenTopic(topic=name)).partitions.append(partition)
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            isolation_level=1 if config.isolation_level == "read_committed" else 0,
+            session_id=part.session_id,
+            session_epoch=part.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+            rack_id=config.client_rack or "",
+        )
+
+    # ------------------------------------------------------------ taking answers
+
+    def _take(self, node_id: int, state: PartitionState, asked: FetchPosition, data: PartitionData) -> bool:
+        """Take one partition's answer; True when the user has something to come back for."""
+        error = ErrorCode.of(data.error_code)
+        if error is not ErrorCode.NONE:
+            return self._take_error(node_id, state, asked, error)
+        state.refusals = 0
+        diverging = data.diverging_epoch
+        if diverging is not None and diverging.epoch >= 0:
+            if diverging.end_offset < asked.offset:
+                truncate(state, diverging.end_offset, diverging.epoch, self._config.auto_offset_reset)
+                return True
+            # Other records were there once. What is there now is read on from here, as after OffsetForLeaderEpoch.
+            state.last_fetched_epoch = diverging.epoch
+            return False
+        state.high_watermark = data.high_watermark
+        state.last_stable_offset = data.last_stable_offset
+        if data.log_start_offset >= 0:
+            state.log_start_offset = data.log_start_offset
+        if data.preferred_read_replica >= 0:
+            state.read_replica = data.preferred_read_replica
+            state.read_replica_until = self._env.clock.monotonic() + self._config.metadata_max_age_ms / 1000
+            self.wake()
+            return False
+        records = data.records
+        if not isinstance(records, bytes | bytearray | memoryview) or len(records) == 0:
+            before = state.position
+            state.pass_start(data.log_start_offset)
+            return state.position != before
+        try:
+            return self._buffer(state, data, records)
+        except KafkaError as damaged:
+            state.error = error_for(damaged.code, f"{state.tp} from offset {state.fetch_offset}: {damaged.message}")
+            return True
+
+    def _buffer(self, state: PartitionState, data: PartitionData, records: Buffer) -> bool:
+        config = self._config
+        aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+        batches = iter_batches(records, allow_partial_tail=True)
+        read_committed = config.isolation_level == "read_committed"
+        topic = self._metadata.cluster.topics.get(state.tp.topic)
+        is_resized = topic is not None and topic.ordered_delivery and topic.layout_version > 0
+        in_plain = is_resized and names_moved(records)
+        added = False
+        for batch, visible in visible_batches(batches, aborted, read_committed=read_committed):
+            if batch.last_offset < state.fetch_offset:
+                continue
+            if config.check_crcs:
+                batch.ensure_valid()
+            may_hold_moved = in_plain or (is_resized and batch.attributes & CODEC_MASK != 0)
+            state.add(FetchedBatch(batch, state.fetch_offset, visible=visible, may_hold_moved=may_hold_moved))
+            added = True
+        if state.has_held_back:
+            self.on_held_back(state)
+        return added
+
+    def _take_error(self, node_id: int, state: PartitionState, asked: FetchPosition, error: ErrorCode) -> bool:
+        config = self._config
+        if state.read_replica == node_id:
+            state.read_replica = -1  # a follower that cannot serve: the leader knows best
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._metadata.cluster.leader(state.tp) != node_id:
+                return False
+            timestamp = RESET_TIMESTAMPS.get(config.auto_offset_reset)
+            if timestamp is None:
+                state.error = OffsetOutOfRangeError({state.tp: asked.offset})
+            elif state.buffer:
+                state.retry_at = self._env.clock.monotonic() + config.retry_backoff_ms / 1000
+            else:
+                state.reset(timestamp)
+            return True
+        if error is ErrorCode.FENCED_LEADER_EPOCH:
+            self._take_refusal(state)
+            return False
+        if error.refreshes_metadata:
+            self._metadata.request_update()
+        if error.retriable or error in _BACK_OFF:
+            state.retry_at = self._env.clock.monotonic() + config.retry_backoff_ms / 1000
+            return False
+        state.error = error_for(error, f"{state.tp}: {error.message}")
+        return True
+
+    def _take_refusal(self, state: PartitionState) -> None:
+        """The broker knows a newer leader epoch than we do: ask about it, slower each time (hole 28).
+
+        As soon as the metadata is other than what was refused the partition is fetched again.
+        """
+        config = self._config
+        state.refusals += 1
+        state.refused_epoch = self._metadata.cluster.leader_epoch(state.tp)
+        pause_ms = backoff_ms(
+            state.refusals, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random()
+        )
+        state.retry_at = self._env.clock.monotonic() + pause_ms / 1000
+        self._metadata.hurry_update()
+
+
+def _tells_divergence(connection: Connection) -> bool:
+    return connection.version_of(ApiKey.FETCH) >= _FIRST_DIVERGENCE_VERSION
+
+
+def truncate(state: PartitionState, end_offset: int, epoch: int, auto_offset_reset: str) -> None:
+    """The log no longer holds what was read from ``end_offset`` on: go back there, or with no reset policy say so."""
+    if auto_offset_reset == "none":
+        state.error = LogTruncationError({state.tp: end_offset})
+        state.validated()
+        return
+    position = min(state.position, end_offset)
+    state.seek(position)
+    state.position_epoch = state.last_fetched_epoch = epoch

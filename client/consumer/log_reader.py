@@ -1,0 +1,260 @@
+"""Reads ranges of offsets, and brokers' metadata of partitions, without a subscription: for engines that keep positions
+themselves, such as Spark. Nothing waits for anything here: keys' order is the caller's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.consumer.fetch_session import FINAL_EPOCH
+from anabranch.client.consumer.read_committed import visible_batches
+from anabranch.client.errors import (
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OffsetOutOfRangeError,
+    error_for,
+)
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.lifecycle import Client
+from anabranch.client.net.cluster import Cluster
+from anabranch.client.net.connections import FETCH, backoff_ms
+from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
+from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, one_epoch_each
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from anabranch.protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+
+_TRIED_AGAIN = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Besides what is retriable: a new leader, or this client's metadata, is about to follow."""
+
+
+class LineageAnswer(NamedTuple):
+    """What 25301 answers of a partition."""
+
+    lineage: Lineage | None
+    """None: the partition does not exist."""
+    over: int
+    """The last leader epoch of the last life of the number that was removed, -1 for none."""
+    over_end_offset: int
+    """Where the log of that life ended, -1 of brokers that do not say it."""
+
+
+class Fetched(NamedTuple):
+    """Batches from an offset on."""
+
+    batches: list[tuple[RecordBatch, bool]]
+    """Each with whether its records are for readers: not those of control batches and aborted transactions."""
+    next_offset: int
+    is_end: bool
+    """Nothing more is in the log: there is none from ``next_offset`` up to the end for readers."""
+
+
+class LogReader(Client[ConsumerConfig]):
+    """The keyword arguments are those of ``Consumer``. Entered with ``async with``."""
+
+    def __init__(self, *, env: Env | None = None, **config: Any) -> None:
+        super().__init__(ConsumerConfig.parse(config), env)
+        self._queries: OffsetQueries
+        self._link: CoordinatorLink | None = None
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        config = self._config
+        self._metadata = self._make_metadata(allow_auto_create=False)
+        self._queries = self._make_queries()
+        if config.group_id is not None:
+            self._link = self._make_link(config.group_id)
+        self._connections.on_lost = lambda node_id: self._metadata.request_update()
+        tasks.start_soon(self._metadata.run)
+
+    # ------------------------------------------------------------ what brokers say
+
+    async def cluster(self, topics: Iterable[str] | None) -> Cluster:
+        """The cluster with these topics, or all for None, as a broker describes it now."""
+        self._ensure_open()
+        self._metadata.all_topics = topics is None
+        self._metadata.want_only(topics or ())
+        deadline = self._env.clock.monotonic() + self._config.default_api_timeout_ms / 1000
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                await self._metadata.refresh()
+                return self._metadata.cluster
+            except KafkaError as error:
+                await self._pause(attempt, deadline, "metadata", error)
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_ms: float | None = None, partial: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """As ``OffsetQueries.list_offsets``, as far as readers of the isolation level see."""
+        self._ensure_open()
+        return await self._queries.list_offsets(
+            timestamps,
+            self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms,
+            read_committed=self._config.isolation_level == "read_committed",
+            partial=partial,
+        )
+
+    async def lineages(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LineageAnswer]:
+        """Lineages (25301) as a broker knows them now; a partition that it cannot say anything of is missing."""
+        self._ensure_open()
+        cluster = self._metadata.cluster
+        found: dict[TopicPartition, LineageAnswer] = {}
+
+        def incarnation(name: str) -> int:
+            topic = cluster.topics.get(name)
+            return topic.incarnation if topic is not None else -1
+
+        for some in in_requests(sorted(partitions), self._config.ordered_delivery_partitions_per_request):
+            request = lineages_request(some, incarnation)
+            try:
+                response = await self._connections.request(
+                    self._metadata.any_node(), request, min_version=LINEAGE_VERSION
+                )
+            except KafkaError as error:
+                if not error.code.retriable:
+                    raise
+                self._metadata.request_update()
+                continue
+            for topic in response.topics:
+                for p in topic.partitions:
+                    if not p.error_code and topic.topic_incarnation == incarnation(topic.name):
+                        found[TopicPartition(topic.name, p.partition_index)] = LineageAnswer(
+                            Lineage.of_answer(p), p.over, p.over_end_offset
+                        )
+        return found
+
+    async def epoch_ends(
+        self, epochs: Iterable[tuple[TopicPartition, int]]
+    ) -> dict[tuple[TopicPartition, int], EpochEnd]:
+        """Where leader epochs ended, of those that a leader of a later epoch says now."""
+        self._ensure_open()
+        found: dict[tuple[TopicPartition, int], EpochEnd] = {}
+        cluster = self._metadata.cluster
+        ended = [(tp, epoch) for tp, epoch in epochs if cluster.leader_epoch(tp) > epoch]
+        for group in one_epoch_each(sorted(ended)):
+            answers = await self._queries.epoch_ends(group, self._config.request_timeout_ms, once=True)
+            found.update(((tp, group[tp]), end) for tp, end in answers.items() if end.end_offset >= 0)
+        return found
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit for ``group_id``, outside of any membership, and say that all before is processed."""
+        self._ensure_open()
+        if self._link is None:
+            raise ValueError("commit needs a group_id")
+        await self._link.commit_offsets(offsets, self._config.default_api_timeout_ms, is_processed=True)
+
+    # ------------------------------------------------------------ records
+
+    async def fetch(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> Fetched:
+        """What is in the log from ``offset`` on, or that nothing is, from a leader of at least that epoch.
+
+        Tried for ``default_api_timeout_ms``. Raises ``OffsetOutOfRangeError``, and UNKNOWN_TOPIC_OR_PARTITION for a
+        partition that was removed.
+        """
+        self._ensure_open()
+        self._metadata.ensure(tp.topic)
+        deadline = self._env.clock.monotonic() + self._config.default_api_timeout_ms / 1000
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                data = await self._fetch_once(tp, offset, leader_epoch)
+                if data.error_code:
+                    raise error_for(data.error_code, f"{tp}: {ErrorCode.of(data.error_code).message}")
+                found = self._read(data, offset)
+                if found.batches or found.is_end:
+                    return found
+                error: KafkaError = KafkaTimeoutError(f"the leader does not have offset {offset} yet")
+            except KafkaError as failed:
+                error = failed
+                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise OffsetOutOfRangeError({tp: offset}) from None
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and await self.is_removed(tp, leader_epoch):
+                    raise
+                if not (error.code.retriable or error.code.refreshes_metadata or error.code in _TRIED_AGAIN):
+                    raise
+            await self._pause(attempt, deadline, f"fetch of {tp} from offset {offset}", error)
+
+    async def is_removed(self, tp: TopicPartition, leader_epoch: int) -> bool:
+        """Whether the life of the partition that had this leader epoch is over, as far as a broker knows."""
+        try:
+            await self._metadata.refresh()
+            answer = (await self.lineages([tp])).get(tp)
+        except KafkaError:
+            return False
+        return answer is not None and answer.over >= max(leader_epoch, 0)
+
+    async def _fetch_once(self, tp: TopicPartition, offset: int, leader_epoch: int) -> PartitionData:
+        config = self._config
+        if self._metadata.leader(tp) is None:
+            await self._metadata.refresh()
+        node, cluster = self._metadata.leader(tp), self._metadata.cluster
+        if node is None:
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+        asked = FetchPartition(
+            partition=tp.partition,
+            current_leader_epoch=max(cluster.leader_epoch(tp), leader_epoch),
+            fetch_offset=offset,
+            partition_max_bytes=config.max_partition_fetch_bytes,
+        )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=1,
+            max_bytes=config.fetch_max_bytes,
+            isolation_level=1 if config.isolation_level == "read_committed" else 0,
+            session_id=0,
+            session_epoch=FINAL_EPOCH,
+            topics=[FetchTopic(topic=tp.topic, partitions=[asked])],
+            rack_id="",
+        )
+        timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
+        response: FetchResponse = await self._connections.request(node, request, purpose=FETCH, timeout_ms=timeout_ms)
+        if response.error_code:
+            raise error_for(response.error_code)
+        return response.responses[0].partitions[0]
+
+    def _read(self, data: PartitionData, offset: int) -> Fetched:
+        committed = self._config.isolation_level == "read_committed"
+        end = data.last_stable_offset if committed and data.last_stable_offset >= 0 else data.high_watermark
+        if not isinstance(data.records, bytes | bytearray | memoryview) or not len(data.records):
+            return Fetched([], end, is_end=end > offset)
+        aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+        found: list[tuple[RecordBatch, bool]] = []
+        next_offset = offset
+        batches = iter_batches(data.records, allow_partial_tail=True)
+        for batch, is_visible in visible_batches(batches, aborted, read_committed=committed):
+            if batch.last_offset >= offset:
+                if self._config.check_crcs:
+                    batch.ensure_valid()
+                found.append((batch, is_visible))
+                next_offset = batch.next_offset
+        return Fetched(found, next_offset, is_end=False)
+
+    async def _pause(self, attempt: int, deadline: float, what: str, error: KafkaError) -> None:
+        config, clock = self._config, self._env.clock
+        left_s = deadline - clock.monotonic()
+        if left_s <= 0:
+            raise KafkaTimeoutError(f"{what}: no answer within {config.default_api_timeout_ms} ms: {error}") from error
+        pause_ms = backoff_ms(attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random())
+        await anyio.sleep(min(pause_ms / 1000, left_s))
+        if self._closed:
+            raise ClientClosedError("the client was closed")
+        self._metadata.request_update()

@@ -1,0 +1,48 @@
+"""How a group's leader spreads partitions over members: pure functions that give what Kafka's assignors give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.client.group.assignors.cooperative_sticky import CooperativeStickyAssignor
+from anabranch.client.group.assignors.marked import PartitionSpan, spread
+from anabranch.client.group.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
+from anabranch.client.group.assignors.range import RangeAssignor
+from anabranch.client.group.assignors.roundrobin import RoundRobinAssignor
+from anabranch.zk_schemas.config_def import ConfigError
+
+__all__ = [
+    "Assignor",
+    "CooperativeStickyAssignor",
+    "MemberSubscription",
+    "Members",
+    "PartitionCounts",
+    "PartitionSpan",
+    "RangeAssignor",
+    "RoundRobinAssignor",
+    "resolve_assignors",
+    "spread",
+]
+
+_BY_NAME: dict[str, type[Assignor]] = {
+    "range": RangeAssignor,
+    "roundrobin": RoundRobinAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+
+
+def resolve_assignors(given: Sequence[object]) -> tuple[Assignor, ...]:
+    """Assignors for the names, classes or instances in ``partition_assignment_strategy``, in order of preference."""
+    found: list[Assignor] = []
+    for item in given:
+        if isinstance(item, str):
+            known = _BY_NAME.get(item.strip())
+            if known is None:
+                raise ConfigError("partition_assignment_strategy", f"{item!r} is not one of {', '.join(_BY_NAME)}")
+            found.append(known())
+        else:
+            instance = item() if isinstance(item, type) else item
+            if not isinstance(instance, Assignor):
+                raise ConfigError("partition_assignment_strategy", f"{item!r} is no assignor")
+            found.append(instance)
+    return tuple(found)

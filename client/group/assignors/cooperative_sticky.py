@@ -1,0 +1,105 @@
+"""Cooperative sticky assignment (KIP-429): balanced, and as much as possible stays where it is.
+
+A partition that moves is left out until its present owner has given it up; the owner then joins again, and the second
+rebalance hands it over. The user data is what Kafka's CooperativeStickyAssignor sends: the generation as int32.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from anabranch.client.group.assignors.model import Assignment, Assignor, Members, MemberSubscription, PartitionCounts
+from anabranch.protocol.types import TopicPartition
+
+_GENERATION = struct.Struct(">i")
+
+
+class CooperativeStickyAssignor(Assignor):
+    name = "cooperative-sticky"
+    cooperative = True
+
+    def user_data(self, generation_id: int) -> bytes | None:
+        return _GENERATION.pack(generation_id)
+
+    def assign(self, partition_counts: PartitionCounts, members: Members) -> Assignment:
+        owners = valid_owners(partition_counts, members)
+        assignment = sticky_assign(partition_counts, members, owners)
+        claimed = {tp: m for m, member in sorted(members.items()) for tp in member.owned}
+        claimed.update(owners)
+        return {
+            member_id: sorted(tp for tp in tps if claimed.get(tp, member_id) == member_id)
+            for member_id, tps in assignment.items()
+        }
+
+
+def _generation(member: MemberSubscription) -> int:
+    """The generation of a member's claims: a field since KIP-881's subscription version 2, user data before."""
+    if member.generation_id >= 0:
+        return member.generation_id
+    if member.user_data is not None and len(member.user_data) >= _GENERATION.size:
+        generation: int = _GENERATION.unpack_from(member.user_data)[0]
+        return generation
+    return -1
+
+
+def valid_owners(partition_counts: PartitionCounts, members: Members) -> dict[TopicPartition, str]:
+    """Who owns what: of two claims the one of the newer generation counts, of two equal ones neither."""
+    best: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member_id in sorted(members):
+        member = members[member_id]
+        generation = _generation(member)
+        for tp in member.owned:
+            if tp.topic not in member.topics or tp.partition >= partition_counts.get(tp.topic, 0):
+                continue
+            other = best.get(tp)
+            if other is None or generation > other[0]:
+                best[tp] = (generation, member_id)
+            elif generation == other[0]:
+                best[tp] = (generation, None)
+    return {tp: owner for tp, (_, owner) in best.items() if owner is not None}
+
+
+def sticky_assign(
+    partition_counts: PartitionCounts, members: Members, owners: dict[TopicPartition, str]
+) -> dict[str, set[TopicPartition]]:
+    """Every partition to a member that subscribes to it; loads as even as the subscriptions allow, moves few.
+
+    Each move takes a partition from a member to one with at least two fewer, so the sum of squared loads falls and the
+    loop ends.
+    """
+    held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in sorted(members)}
+    for tp, owner in owners.items():
+        held[owner].add(tp)
+    candidates = {topic: [m for m in held if topic in members[m].topics] for topic in sorted(partition_counts)}
+    free = [
+        TopicPartition(topic, p)
+        for topic, count in sorted(partition_counts.items())
+        if candidates[topic]
+        for p in range(count)
+        if TopicPartition(topic, p) not in owners
+    ]
+    # Partitions with the fewest possible owners first, or these would all be full by then.
+    free.sort(key=lambda tp: (len(candidates[tp.topic]), tp))
+    for tp in free:
+        held[min(candidates[tp.topic], key=lambda m: len(held[m]))].add(tp)
+    while _move_one(held, candidates, owners):
+        pass
+    return held
+
+
+def _move_one(
+    held: dict[str, set[TopicPartition]], candidates: dict[str, list[str]], owners: dict[TopicPartition, str]
+) -> bool:
+    """Move one partition from the member with the most that can spare one; False when loads are even.
+
+    One at a time, or a member would give away what the next most loaded one should.
+    """
+    for member_id in sorted(held, key=lambda m: -len(held[m])):
+        # What this member owned before is the last to leave it.
+        for tp in sorted(held[member_id], key=lambda tp: (owners.get(tp) == member_id, tp)):
+            least = min(candidates[tp.topic], key=lambda m: len(held[m]))
+            if len(held[least]) + 1 < len(held[member_id]):
+                held[member_id].discard(tp)
+                held[least].add(tp)
+                return True
+    return False

@@ -1,0 +1,661 @@
+"""A consumer's membership in its group: joins, heartbeats, commits (classic protocol, KIP-429 and KIP-345).
+
+Rebalance callbacks and changes of the assignment happen in the user's task, inside ``poll`` (that is, in getmany):
+coming back for more says that what was delivered is processed. Only the requests run in tasks of their own, so that a
+user's timeout on getmany never loses an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
+from anabranch.client.group.assignors import Assignor, PartitionSpan, spread
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.group.group_member import GroupMember, MemberState, Reaction, react
+from anabranch.client.group.group_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+    read_layouts,
+)
+from anabranch.client.group.listener import RebalanceListener
+from anabranch.client.net.connections import GENERAL, GROUP
+from anabranch.client.net.metadata import Metadata
+from anabranch.client.subscription.subscription import Mode, Subscription
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+
+_log = logging.getLogger(__name__)
+_JOIN_MARGIN_MS = 5_000
+"""A coordinator answers JoinGroup after up to the rebalance timeout; Kafka waits this much longer."""
+
+
+_NO_PARTITIONS = PartitionSpan(0, 0)
+_LEADER_REFRESH_S = 2.0
+"""How long a leader waits for metadata before it spreads partitions by what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A finished join that the user's task has not seen yet."""
+
+    partitions: tuple[TopicPartition, ...]
+    generation_id: int
+
+
+class GroupCoordinator:
+    """One member. ``poll`` is called by the user's task, ``run_heartbeats`` runs on its own."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: ConsumerConfig,
+        link: CoordinatorLink,
+        assignors: tuple[Assignor, ...],
+        subscription: Subscription,
+        metadata: Metadata,
+        tasks: TaskGroup,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._config = config
+        self.link = link
+        self._assignors = assignors
+        self._subscription = subscription
+        self._metadata = metadata
+        self._tasks = tasks
+        self._on_change = on_change
+        self.listener = RebalanceListener()
+        self.polls_positions: Callable[[], bool] = lambda: False
+        """Whether this member polls for positions in every generation, so that the coordinator may wait for it to."""
+        self.on_taken: Callable[[], None] = lambda: None
+        """Called when an assignment was taken, before the user is told of it."""
+        self.member = GroupMember()
+        self._cooperative = all(a.cooperative for a in assignors)
+        self._joining = False
+        self._join_scope: anyio.CancelScope | None = None
+        self._joined: _Joined | None = None
+        self._lost = False
+        self._fatal: KafkaError | None = None
+        self._joined_topics: frozenset[str] = frozenset()
+        self._led_counts: dict[str, PartitionSpan] | None = None
+        self._led_owners: dict[TopicPartition, str] = {}
+        self._assigned_layouts: dict[str, int] | None = None
+        """The layout versions by which another member, the leader, made the assignment; None: it did not say."""
+        self._taken_generation = -1
+        self._own_commits: dict[TopicPartition, object] = {}
+        """What this member's commits made the group's offsets where nobody else can have committed since."""
+        self._last_poll = env.clock.monotonic()
+        self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
+        self._background_commit: anyio.CancelScope | None = None
+        self._starts_settled: anyio.Event | None = None
+        """Set when the commit of where the group begins, which is under way, has ended."""
+        metadata.on_update(self._on_metadata)
+
+    # ------------------------------------------------------------ this member
+
+    @property
+    def settled_generation(self) -> int:
+        """The generation whose assignment was taken and what it took away given up; -1: none, or it is over."""
+        member = self.member
+        settled = member.state is MemberState.STABLE and self._taken_generation == member.generation_id
+        return member.generation_id if settled else -1
+
+    @property
+    def member_id(self) -> str:
+        return self.member.member_id
+
+    def owner_of(self, tp: TopicPartition) -> str | None:
+        """The member that reads a partition, as far as this one knows: the leader knows of all."""
+        return self.member.member_id if tp in self._subscription.partitions else self._led_owners.get(tp)
+
+    def on_position_error(self, error: KafkaError, generation_id: int) -> None:
+        """A poll for positions was refused, which says what a refused heartbeat says."""
+        if self.member.state is not MemberState.STABLE or self.member.generation_id != generation_id:
+            return
+        if self._note_error(error) is Reaction.FAIL:
+            self._fatal = error
+        self._on_change()
+
+    # ------------------------------------------------------------ the user's task
+
+    async def poll(self) -> None:
+        """Do what only the user's task may: callbacks, assignment changes, the start of a join."""
+        now = self._env.clock.monotonic()
+        self._last_poll = now
+        if self._fatal is not None:
+            error, self._fatal = self._fatal, None
+            raise error
+        if not self._subscription.is_group_managed:
+            self._auto_commit(now)
+            return
+        if self._lost:
+            await self._give_up_lost()
+        if self._joined is not None:
+            await self._take_assignment()
+        if self.member.rejoin_needed and not self._joining and self._may_join():
+            await self._prepare_join()
+            self._start_join()
+        self._tell_starts()
+        self._auto_commit(now)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the partitions may belong to another member by now, and ``poll`` has yet to give them up."""
+        return self._lost and self._subscription.is_group_managed
+
+    def needs_poll(self) -> bool:
+        """Whether ``poll`` has more to do than note the time."""
+        return (
+            self._fatal is not None
+            or self._lost
+            or self._joined is not None
+            or (self.member.rejoin_needed and not self._joining)
+        )
+
+    def _may_join(self) -> bool:
+        # A pattern needs the topics' names first.
+        return self._subscription.mode is not Mode.PATTERN or self._metadata.generation > 0
+
+    def request_rejoin(self) -> None:
+        """The subscription or the topics changed: join again at the next poll."""
+        self.member.rejoin_needed = True
+        self._on_change()
+
+    async def _give_up_lost(self) -> None:
+        """The group took the partitions away without asking: nothing may be committed for them."""
+        self._lost = False
+        held = list(self._subscription.partitions)
+        self._subscription.set_assignment(())
+        if held:
+            await self.listener.lost(held)
+
+    async def _prepare_join(self) -> None:
+        """Commit what was processed and give up what must not be kept over the rebalance."""
+        await self._commit_before_rebalance()
+        held = self._subscription.partitions
+        if self.member.generation_id < 0 and not held:
+            return
+        if self._cooperative:
+            give_up = [tp for tp in held if tp.topic not in self._subscription.topics]
+        else:
+            give_up = list(held)
+        if give_up:
+            await self.listener.revoked(give_up)
+            self._subscription.set_assignment([tp for tp in held if tp not in set(give_up)])
+
+    async def _take_assignment(self) -> None:
+        joined = self._joined
+        assert joined is not None
+        if joined.generation_id != self.member.generation_id:
+            self._joined = None  # the group has moved on: another join brings another assignment
+            return
+        held = set(self._subscription.partitions)
+        assigned = set(joined.partitions)
+        gone = sorted(held - assigned)
+        new = sorted(assigned - held)
+        if gone:
+            await self._commit_before_rebalance()
+            await self.listener.revoked(gone)
+        # Only here: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
+        self._joined = None
+        self._remember_commits(joined)
+        self._subscription.set_assignment(sorted(assigned))
+        self._taken_generation = joined.generation_id
+        # A leader also watches the partition counts of the other members' topics.
+        self._metadata.want_only(self._subscription.topics | frozenset(self._led_counts or ()))
+        self._subscription.on_metadata(self._metadata.cluster)
+        if self._cooperative and gone:
+            self.member.rejoin_needed = True  # the next rebalance hands on what was given up
+        self.on_taken()
+        await self.listener.assigned(new if self._cooperative else sorted(assigned))
+        self._on_change()
+
+    def _remember_commits(self, joined: _Joined) -> None:
+        """Of a partition that was this member's in the generation before this one too."""
+        is_next = joined.generation_id == self._taken_generation + 1
+        held = joined.partitions if is_next else ()
+        self._own_commits = {tp: self._own_commits[tp] for tp in held if tp in self._own_commits}
+
+    async def _commit_before_rebalance(self) -> None:
+        """What was consumed, or, where the user commits, only where the group began."""
+        try:
+            if self._config.enable_auto_commit:
+                await self.commit(self.consumed())
+            else:
+                await self._commit_starts()
+        except KafkaError:
+            return  # the partition's next owner gets the records since the last commit again
+
+    # ------------------------------------------------------------ joining
+
+    def _start_join(self) -> None:
+        self._joining = True
+        self._tasks.start_soon(self._join_until_done)
+
+    async def _join_until_done(self) -> None:
+        """Join and sync until there is an assignment, the group refuses for good, or the member leaves."""
+        try:
+            with anyio.CancelScope() as self._join_scope:
+                await self._try_to_join()
+        except ClientClosedError:
+            return
+        except ValueError as malformed:
+            self._fatal = KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(malformed))
+        finally:
+            self._join_scope = None
+            self._joining = False
+            self._check_topics()  # what came since the partitions were spread was left for now
+            if self._knows_newer_layout():
+                self._metadata.request_update()  # the leader may be about to learn of it; the answer is compared again
+            self._on_change()
+
+    async def _try_to_join(self) -> None:
+        attempt = 0
+        while self._subscription.is_group_managed:
+            attempt += 1
+            try:
+                partitions = await self._join_and_sync()
+                self._joined = _Joined(partitions, self.member.generation_id)
+                _log.info(
+                    "group %s: joined as %s, generation_id=%d partitions=%s",
+                    self.link.group_id,
+                    self.member.member_id,
+                    self.member.generation_id,
+                    ",".join(map(str, sorted(partitions))) or "none",
+                )
+                return
+            except KafkaError as error:
+                reaction = self._note_error(error)
+                if reaction is Reaction.FAIL:
+                    self.member.forget()
+                    self._fatal = error
+                    return
+                if self._lost and self._subscription.partitions:
+                    self.member.rejoin_needed = True
+                    return  # the user's task must learn of the loss before the next join
+                if reaction in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW) and attempt == 1:
+                    continue
+            await self.link.pause(attempt)
+
+    def _note_error(self, error: KafkaError) -> Reaction:
+        """Change the member's state as an error demands, and say what to do."""
+        reaction = react(error.code)
+        _log.info("group %s: %s, %s", self.link.group_id, error, reaction.name.lower().replace("_", " "))
+        if reaction is Reaction.FIND_COORDINATOR:
+            self.link.moved()
+        elif reaction is Reaction.REJOIN_AS_NEW:
+            self._lose()
+        elif reaction is Reaction.REJOIN:
+            self.member.rejoin_needed = True
+        elif reaction is Reaction.FAIL and error.code is ErrorCode.FENCED_INSTANCE_ID:
+            self._lose()
+        return reaction
+
+    def _lose(self) -> None:
+        self.member.forget(keep_member_id=False)
+        self._own_commits = {}
+        self._lost = bool(self._subscription.partitions)
+
+    async def _join_and_sync(self) -> tuple[TopicPartition, ...]:
+        member, config = self.member, self._config
+        member.become(MemberState.JOINING)
+        topics = self._joined_topics = self._subscription.topics
+        member.rejoin_needed = False  # what is asked for from here on needs another join
+        request = JoinGroupRequest(
+            group_id=self.link.group_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            member_id=member.member_id,
+            group_instance_id=config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=self._protocols(topics),
+        )
+        timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_MARGIN_MS)
+        joined: JoinGroupResponse = await self.link.request(request, timeout_ms=timeout_ms)
+        if joined.error_code:
+            if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                member.member_id = joined.member_id
+            raise error_for(joined.error_code)
+        member.joined(joined.generation_id, joined.member_id, joined.protocol_name, joined.leader == joined.member_id)
+        assignments = await self._assign(joined) if member.leader else []
+        if not member.leader:
+            self._led_counts = None
+            self._led_owners = {}
+        sync = SyncGroupRequest(
+            group_id=self.link.group_id,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            group_instance_id=config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=member.protocol_name,
+            assignments=assignments,
+        )
+        synced: SyncGroupResponse = await self.link.request(sync, timeout_ms=timeout_ms)
+        if synced.error_code:
+            raise error_for(synced.error_code)
+        rejoin = member.rejoin_needed
+        self._assigned_layouts = None if member.leader else read_layouts(synced.assignment)
+        member.synced()
+        member.rejoin_needed = rejoin or self._subscription.topics != topics
+        return decode_assignment(synced.assignment)
+
+    def _protocols(self, topics: Iterable[str]) -> list[JoinGroupRequestProtocol]:
+        owned = self._subscription.partitions if self._cooperative else ()
+        generation_id = self.member.generation_id
+        return [
+            JoinGroupRequestProtocol(
+                name=assignor.name,
+                metadata=encode_subscription(
+                    topics,
+                    owned,
+                    user_data=assignor.user_data(generation_id),
+                    generation_id=generation_id,
+                    rack_id=self._config.client_rack,
+                ),
+            )
+            for assignor in self._assignors
+        ]
+
+    async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+        """The leader's part: everybody's partitions.
+
+        Topics are looked up first: another member may know of a layout that this one, reading nothing, does not.
+        """
+        assignor = next((a for a in self._assignors if a.name == joined.protocol_name), None)
+        if assignor is None:
+            raise error_for(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"the group chose {joined.protocol_name!r}, which was not offered",
+            )
+        members = {m.member_id: decode_subscription(m.metadata, m.group_instance_id) for m in joined.members}
+        topics = sorted({topic for member in members.values() for topic in member.topics})
+        for topic in topics:
+            self._metadata.ensure(topic)
+        if any(topic not in self._metadata.cluster.topics for topic in topics):
+            await self._metadata.refresh()
+        else:
+            with anyio.move_on_after(_LEADER_REFRESH_S), contextlib.suppress(KafkaError):
+                await self._metadata.refresh()
+        counts = self._counts(topics)
+        self._led_counts = dict.fromkeys(topics, _NO_PARTITIONS) | counts
+        assignment = spread(assignor, counts, members)
+        self._led_owners = {tp: member_id for member_id, tps in assignment.items() for tp in tps}
+        layouts = self._layouts(topics)
+        return [
+            SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions, layouts))
+            for member_id, partitions in assignment.items()
+        ]
+
+    def _layouts(self, topics: Iterable[str]) -> dict[str, int]:
+        """The layout versions of those that were resized, as far as this member knows."""
+        known = self._metadata.cluster.topics
+        return {name: known[name].layout_version for name in topics if name in known and known[name].layout_version > 0}
+
+    def _knows_newer_layout(self) -> bool:
+        """Whether the leader spread partitions by an older layout than this member knows."""
+        used = self._assigned_layouts
+        return used is not None and any(
+            version > used.get(name, 0) for name, version in self._layouts(self._subscription.topics).items()
+        )
+
+    def _counts(self, topics: Iterable[str]) -> dict[str, PartitionSpan]:
+        found: dict[str, PartitionSpan] = {}
+        for name in topics:
+            topic = self._metadata.cluster.topics.get(name)
+            if topic is not None and topic.partitions:
+                found[name] = PartitionSpan.of(topic.partitions, topic.undeleted_partition_count)
+        return found
+
+    def _on_metadata(self) -> None:
+        self._check_topics()
+        if not self._joining and self._knows_newer_layout():
+            # Its subscription names the generation it joins from, so that no join of it is like the one before.
+            self._assigned_layouts = None
+            self.request_rejoin()
+
+    def _check_topics(self) -> None:
+        subscription = self._subscription
+        if subscription.mode is Mode.PATTERN and subscription.match(
+            self._metadata.cluster, exclude_internal=self._config.exclude_internal_topics
+        ):
+            self.request_rejoin()
+        led = self._led_counts
+        if led is not None and not self._joining and led != dict.fromkeys(led, _NO_PARTITIONS) | self._counts(led):
+            self._led_counts = None
+            self.request_rejoin()
+
+    # ------------------------------------------------------------ heartbeats
+
+    async def run_heartbeats(self) -> None:
+        """Keep the membership alive, and give it up when the user does not come back for ``max_poll_interval_ms``."""
+        interval_s = self._config.heartbeat_interval_ms / 1000
+        while True:
+            await anyio.sleep(interval_s)
+            if self.member.state is not MemberState.STABLE:
+                continue
+            if self._env.clock.monotonic() - self._last_poll > self._config.max_poll_interval_ms / 1000:
+                self._lost = bool(self._subscription.partitions)  # known before the user's task can come back
+                await self.leave()
+                continue
+            await self._heartbeat()
+            if any(span.undeleted < span.total for span in (self._led_counts or {}).values()):
+                self._metadata.request_update()  # only that tells that marked partitions given out are gone
+
+    async def _heartbeat(self) -> None:
+        member = self.member
+        generation_id = member.generation_id
+        request = HeartbeatRequest(
+            group_id=self.link.group_id,
+            generation_id=generation_id,
+            member_id=member.member_id,
+            group_instance_id=self._config.group_instance_id,
+            polls_positions=self.polls_positions(),
+        )
+        try:
+            response: HeartbeatResponse = await self.link.request(
+                request, timeout_ms=min(self._config.session_timeout_ms, self._config.request_timeout_ms)
+            )
+            error = error_for(response.error_code) if response.error_code else None
+        except KafkaError as failed:
+            error = failed
+        if error is None or member.state is not MemberState.STABLE or member.generation_id != generation_id:
+            return  # an answer to an earlier generation says nothing about this one
+        if self._note_error(error) is Reaction.FAIL:
+            self._fatal = error
+        self._on_change()
+
+    # ------------------------------------------------------------ leaving
+
+    async def close(self, *, commit: bool) -> None:
+        """Commit if so configured and ``commit``, give the partitions up, leave."""
+        if self._lost:
+            await self._give_up_lost()
+        if commit:
+            await self._commit_before_rebalance()
+        held = list(self._subscription.partitions)
+        if self._subscription.is_group_managed and held:
+            await self.listener.revoked(held)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """End the membership, a join under way included, and tell the coordinator.
+
+        A static member stays in the group until its session ends (KIP-345).
+        """
+        member_id = self.member.member_id
+        self._own_commits = {}
+        purpose = GROUP
+        if self._join_scope is not None:
+            self._join_scope.cancel()
+            purpose = GENERAL  # on the other connection the coordinator may hold back the JoinGroup, and all behind it
+        self.member.forget()
+        if member_id and self._config.group_instance_id is None:
+            _log.info("group %s: %s leaves", self.link.group_id, member_id)
+            identity = MemberIdentity(member_id=member_id, group_instance_id=None)
+            request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
+            with contextlib.suppress(KafkaError):  # then the session timeout says it
+                await self.link.request(request, purpose=purpose)
+
+    # ------------------------------------------------------------ commits
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The position of each partition that has one and was not removed since."""
+        cluster, states = self._metadata.cluster, self._subscription.partitions
+        return {
+            tp: OffsetAndMetadata(offset, "", epoch, states[tp].incarnation)
+            for tp, (offset, epoch) in self._subscription.positions().items()
+            if not cluster.knows_removed(tp, states[tp].incarnation)
+        }
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
+    ) -> set[TopicPartition]:
+        """Commit as this member. CommitFailedError when the group has moved on without it.
+
+        A commit in the background that is still tried again ends first: its older offsets must not come after these.
+        ``is_processed`` and what is returned: as in ``CoordinatorLink.commit_offsets``.
+        """
+        if not offsets:
+            return set()
+        if self._background_commit is not None:
+            self._background_commit.cancel()
+        await self._commit_starts(but=offsets)
+        return await self._commit(offsets, is_processed=is_processed)
+
+    def _starts(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the group begins in partitions of resized topics, as far as it was not committed.
+
+        Until it is, a later member finds offsets in one partition and none in another, which it takes for one that a
+        split created since, and reads from the start. A program that keeps offsets elsewhere is left alone.
+        """
+        if not self._config.ordered_delivery_commit_before_report:
+            return {}
+        return {
+            tp: OffsetAndMetadata(state.uncommitted_start, "", -1, state.incarnation)
+            for tp, state in self._subscription.partitions.items()
+            if state.uncommitted_start is not None and state.uncommitted_start >= 0
+        }
+
+    async def _commit_starts(self, but: Container[TopicPartition] = ()) -> None:
+        """Commit where the group begins before anything else is committed, ``but`` for what is committed next."""
+        if self._starts_settled is not None:
+            await self._starts_settled.wait()
+        starts = {tp: start for tp, start in self._starts().items() if tp not in but}
+        if starts:
+            await self._commit(starts)
+
+    def _tell_starts(self) -> None:
+        """Commit where the group begins as soon as that is known: a member that crashes cannot say it any more."""
+        starts = self._starts()
+        if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:
+            self._starts_settled = anyio.Event()
+            self._tasks.start_soon(self._commit_starts_in_background, starts, self._starts_settled)
+
+    async def _commit_starts_in_background(
+        self, starts: Mapping[TopicPartition, OffsetAndMetadata], settled: anyio.Event
+    ) -> None:
+        try:
+            with contextlib.suppress(KafkaError, ClientClosedError):
+                await self._commit(starts)
+        finally:
+            self._starts_settled = None
+            settled.set()
+
+    async def commit_news(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Commit what was consumed of these, unless this member has committed all of it already.
+
+        An offset that was fetched counts for nothing: that it was committed does not tell that this is a member still.
+        All of it is processed: returns what the coordinator has taken as reported with the commit. One request for
+        all: what was committed already would only be reported by one that follows.
+        """
+        consumed, known = self.consumed(), self._own_commits if self._subscription.is_group_managed else {}
+        found = {tp: consumed[tp] for tp in partitions if tp in consumed}
+        if all(known.get(tp) == offset for tp, offset in found.items()):
+            return set()
+        return await self.commit(found, is_processed=self._subscription.is_group_managed)
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
+    ) -> set[TopicPartition]:
+        under_way, held, taken = object(), self._subscription.partitions, False
+        for tp in offsets.keys() & held.keys():
+            held[tp].uncommitted_start = None  # whatever becomes of this one: none that is older may follow it
+        self._own_commits |= dict.fromkeys(offsets, under_way)
+        try:
+            reported = await self._commit_as_member(offsets, is_processed=is_processed)
+            taken = True
+            return reported
+        finally:
+            for tp, offset in offsets.items():
+                # Another commit that was under way as well may have come before this one or after it.
+                was_alone = self._own_commits.pop(tp, None) is under_way
+                if taken and was_alone and tp in held:
+                    self._own_commits[tp] = offset
+
+    async def _commit_as_member(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool
+    ) -> set[TopicPartition]:
+        member = self.member
+        managed = self._subscription.is_group_managed
+        if managed and member.generation_id < 0:
+            raise CommitFailedError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer is not a member of group {self.link.group_id} at the moment"
+            )
+        generation_id = member.generation_id
+        try:
+            return await self.link.commit_offsets(
+                offsets,
+                self._config.default_api_timeout_ms,
+                generation_id=generation_id if managed else -1,
+                member_id=member.member_id if managed else "",
+                group_instance_id=self._config.group_instance_id if managed else None,
+                is_processed=is_processed,
+            )
+        except KafkaError as error:
+            reaction = react(error.code)
+            if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
+                raise
+            if managed and member.generation_id == generation_id:
+                self._note_error(error)
+            raise CommitFailedError(
+                error.code,
+                f"group {self.link.group_id} has rebalanced ({error.message}): the partitions may belong to another "
+                "member. Process faster, raise max_poll_interval_ms or lower max_poll_records",
+            ) from error
+
+    def _auto_commit(self, now: float) -> None:
+        if not self._config.enable_auto_commit or now < self._next_auto_commit or self._background_commit is not None:
+            return
+        self._next_auto_commit = now + self._config.auto_commit_interval_ms / 1000
+        offsets = self.consumed()
+        if offsets and not self._joining:
+            self._background_commit = anyio.CancelScope()
+            self._tasks.start_soon(self._commit_in_background, offsets, self._background_commit)
+
+    async def _commit_in_background(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], scope: anyio.CancelScope
+    ) -> None:
+        try:
+            with scope:
+                if self._starts_settled is not None:
+                    await self._starts_settled.wait()
+                await self._commit(offsets)
+        except (KafkaError, ClientClosedError):
+            pass  # the next one commits more
+        finally:
+            self._background_commit = None

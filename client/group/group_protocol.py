@@ -1,0 +1,108 @@
+"""The bytes members put into JoinGroup and SyncGroup: an int16 version, then Kafka's consumer protocol schemas."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from anabranch.client.group.assignors.model import MemberSubscription
+from anabranch.protocol.generated import consumer_protocol as schema
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from anabranch.protocol.subscriptions import read_subscription
+from anabranch.protocol.types import TopicPartition
+
+PROTOCOL_TYPE = "consumer"
+_VERSION = struct.Struct(">h")
+_HIGHEST_SUBSCRIPTION = 3
+_HIGHEST_ASSIGNMENT = 3
+_WRITTEN_ASSIGNMENT = 1
+_LAYOUTS = b"anabranch.layouts"
+"""Begins the user data of an assignment made by a leader of ours. Assignors of other clients do not read it."""
+
+
+def encode_subscription(
+    topics: Iterable[str],
+    owned: Iterable[TopicPartition],
+    *,
+    user_data: bytes | None,
+    generation_id: int,
+    rack_id: str | None,
+) -> bytes:
+    """Subscription version 3; readers of lower versions skip the fields they do not know."""
+    body = ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        user_data=user_data,
+        owned_partitions=_by_topic(owned),
+        generation_id=generation_id,
+        rack_id=rack_id,
+    )
+    return _VERSION.pack(_HIGHEST_SUBSCRIPTION) + body.encode(_HIGHEST_SUBSCRIPTION)
+
+
+def decode_subscription(data: bytes, group_instance_id: str | None = None) -> MemberSubscription:
+    """A member's subscription of any version, as much of it as there is. DecodeError when its topics cannot be read."""
+    body = read_subscription(data)
+    return MemberSubscription(
+        topics=frozenset(body.topics),
+        owned=_flatten(body.owned_partitions),
+        generation_id=body.generation_id,
+        group_instance_id=group_instance_id,
+        rack_id=body.rack_id,
+        user_data=body.user_data,
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition], layouts: Mapping[str, int] | None = None) -> bytes:
+    """``layouts``: by which layout versions partitions were spread, of topics that were resized (``read_layouts``)."""
+    user_data = None
+    if layouts is not None:
+        named = [f"{topic}:{version}".encode() for topic, version in sorted(layouts.items())]
+        user_data = b" ".join([_LAYOUTS, *named])
+    body = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions), user_data=user_data)
+    return _VERSION.pack(_WRITTEN_ASSIGNMENT) + body.encode(_WRITTEN_ASSIGNMENT)
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions of an assignment; none for the empty bytes a broker sends a member without one."""
+    if not data:
+        return ()
+    version = _read_version(data, _HIGHEST_ASSIGNMENT)
+    body = ConsumerProtocolAssignment.decode(memoryview(data)[_VERSION.size :], version)
+    return _flatten(body.assigned_partitions)
+
+
+def read_layouts(data: bytes) -> dict[str, int] | None:
+    """The layout versions an assignment was made by; a topic it does not name was never resized.
+
+    None when it does not say: its leader is another client, or an older one.
+    """
+    if not data:
+        return None
+    version = _read_version(data, _HIGHEST_ASSIGNMENT)
+    user_data = ConsumerProtocolAssignment.decode(memoryview(data)[_VERSION.size :], version).user_data
+    mark, *named = bytes(user_data or b"").split(b" ")
+    found: dict[str, int] = {}
+    for entry in named if mark == _LAYOUTS else ():
+        topic, _, layout_version = entry.decode("ascii", "replace").rpartition(":")
+        if not layout_version.isdecimal():
+            return None
+        found[topic] = int(layout_version)
+    return found if mark == _LAYOUTS else None
+
+
+def _read_version(data: bytes, highest: int) -> int:
+    if len(data) < _VERSION.size:
+        raise ValueError("consumer protocol: no version")
+    version: int = _VERSION.unpack_from(data)[0]
+    return min(max(version, 0), highest)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[schema.TopicPartition]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return [schema.TopicPartition(topic=topic, partitions=ps) for topic, ps in by_topic.items()]
+
+
+def _flatten(topics: Iterable[schema.TopicPartition]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(t.topic, p) for t in topics for p in t.partitions)

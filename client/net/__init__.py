@@ -1,0 +1,1 @@
+"""Brokers: their addresses, the connections to them, and questions that every client asks."""

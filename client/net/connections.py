@@ -1,0 +1,196 @@
+"""The connections of one client: opened on demand, reopened after a growing pause, closed when idle.
+
+A broker answers in order, so what may be held back by the broker has a connection of its own: ``FETCH`` for fetches,
+``GROUP`` for the coordinator, ``POSITIONS`` for the poll that is parked there; everything else shares ``GENERAL``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.net.cluster import Node
+from anabranch.client.net.connection import Connection
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.primitives import Message
+from anabranch.runtime.env import Env
+
+_log = logging.getLogger(__name__)
+GENERAL = "general"
+FETCH = "fetch"
+GROUP = "group"
+POSITIONS = "positions"
+
+IDLE = "idle for connections_max_idle_ms"
+_JITTER = 0.2
+
+
+def backoff_ms(attempt: int, first_ms: float, max_ms: float, random: float) -> float:
+    """The pause before try number ``attempt`` (from 1): doubling, at most ``max_ms``, give or take 20 % (KIP-580)."""
+    pause = min(first_ms * (1 << min(attempt - 1, 30)), max_ms)
+    return pause * (1 - _JITTER + 2 * _JITTER * random)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The place of one connection: the connection, or when the next try is due."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    connection: Connection | None = None
+    failures: int = 0
+    next_try: float = 0.0
+    last_used: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """The configuration keys that matter to connections, by their names."""
+
+    client_id: str | None
+    request_timeout_ms: float
+    reconnect_backoff_ms: float
+    reconnect_backoff_max_ms: float
+    socket_connection_setup_timeout_ms: float
+    connections_max_idle_ms: float
+
+
+class Connections:
+    """Connections by broker id and purpose."""
+
+    def __init__(self, env: Env, settings: ConnectionSettings, tasks: TaskGroup) -> None:
+        self._env = env
+        self._settings = settings
+        self._tasks = tasks
+        self._slots: dict[tuple[int, str], _Slot] = {}
+        self._closed = False
+        self.answered_at = float("-inf")
+        """When a broker last answered anything."""
+        self.on_lost: Callable[[int], None] = lambda node_id: None
+        """Called with the broker id when a connection ends or cannot be made."""
+
+    def existing(self, node: Node, purpose: str = GENERAL) -> Connection | None:
+        """The connection to ``node`` if there is one that lives."""
+        slot = self._slots.get((node.id, purpose))
+        if slot is None or slot.connection is None or slot.connection.closed:
+            return None
+        slot.last_used = self._env.clock.monotonic()
+        return slot.connection
+
+    async def get(self, node: Node, purpose: str = GENERAL) -> Connection:
+        """The connection to ``node``, made when there is none. NETWORK_EXCEPTION when it cannot be made.
+
+        Waits out the reconnect backoff first; tasks that want the same connection wait for one try together.
+        """
+        slot = self._slots.setdefault((node.id, purpose), _Slot())
+        clock = self._env.clock
+        slot.last_used = clock.monotonic()
+        if slot.connection is not None and not slot.connection.closed:
+            return slot.connection
+        async with slot.lock:
+            if slot.connection is not None and not slot.connection.closed:
+                return slot.connection
+            await anyio.sleep(max(0.0, slot.next_try - clock.monotonic()))
+            if self._closed:
+                raise ClientClosedError("the client is closed")
+            try:
+                slot.connection = await self._open(node)
+            except BaseException as error:
+                if isinstance(error, KafkaError):
+                    _log.log(logging.DEBUG if slot.failures else logging.INFO, "%s", error.message)
+                self._failed(slot)
+                raise
+            slot.failures = 0
+            return slot.connection
+
+    def _failed(self, slot: _Slot) -> None:
+        settings = self._settings
+        slot.failures += 1
+        pause = backoff_ms(
+            slot.failures,
+            settings.reconnect_backoff_ms,
+            settings.reconnect_backoff_max_ms,
+            self._env.rng.random(),
+        )
+        slot.next_try = self._env.clock.monotonic() + pause / 1000
+
+    async def _open(self, node: Node) -> Connection:
+        timeout_s = self._settings.socket_connection_setup_timeout_ms / 1000
+        try:
+            with anyio.fail_after(timeout_s):
+                stream = await self._env.network.connect(node.host, node.port)
+        except TimeoutError:
+            self.on_lost(node.id)
+            raise KafkaTimeoutError(f"no connection to {node} within {timeout_s:.1f} s") from None
+        except OSError as error:
+            self.on_lost(node.id)
+            raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {error}") from error
+        connection = Connection(stream, self._settings.client_id, on_answer=self._on_answer)
+        self._tasks.start_soon(self._run, node.id, connection)
+        try:
+            await connection.negotiate(self._settings.request_timeout_ms / 1000)
+        except BaseException:
+            connection.close("the handshake failed")
+            raise
+        return connection
+
+    async def _run(self, node_id: int, connection: Connection) -> None:
+        await connection.run()
+        if not self._closed:
+            if connection.closed_because != IDLE:
+                _log.info("the connection to %s was lost: %s", connection.peer, connection.closed_because)
+            self.on_lost(node_id)
+
+    def _on_answer(self) -> None:
+        self.answered_at = self._env.clock.monotonic()
+
+    async def request(
+        self,
+        node: Node,
+        body: Message,
+        *,
+        purpose: str = GENERAL,
+        timeout_ms: float | None = None,
+        min_version: int = 0,
+        max_version: int | None = None,
+    ) -> Any:
+        """Send one request and return its response; ``timeout_ms`` None is ``request_timeout_ms``.
+
+        UNSUPPORTED_VERSION of a broker that speaks no version from ``min_version`` on.
+        """
+        connection = await self.get(node, purpose)
+        if connection.version_of(body.API_KEY, max_version) < min_version:
+            what = f"{node} does not speak version {min_version} of {ApiKey(body.API_KEY).name}"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
+        timeout = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        return await connection.post(body, max_version=max_version).wait(timeout / 1000)
+
+    def load(self, node: Node) -> tuple[int, int]:
+        """How busy a broker is, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing."""
+        slot = self._slots.get((node.id, GENERAL))
+        if slot is None:
+            return 1, 0
+        if slot.connection is not None and not slot.connection.closed:
+            return 0, slot.connection.in_flight
+        return (2 if slot.failures else 1), slot.failures
+
+    def close_idle(self) -> None:
+        """Close what was not used for ``connections_max_idle_ms`` and has nothing in flight."""
+        limit = self._env.clock.monotonic() - self._settings.connections_max_idle_ms / 1000
+        for slot in self._slots.values():
+            connection = slot.connection
+            if connection is not None and connection.in_flight == 0 and slot.last_used < limit:
+                connection.close(IDLE)
+                slot.connection = None
+
+    def close(self) -> None:
+        """Close all; further requests fail."""
+        self._closed = True
+        for slot in self._slots.values():
+            if slot.connection is not None:
+                slot.connection.close("the client was closed")

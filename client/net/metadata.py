@@ -1,0 +1,307 @@
+"""Keeps the client's picture of the cluster fresh: on demand, after errors, and every ``metadata_max_age_ms``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import anyio
+
+from anabranch.client.errors import (
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    RetriableError,
+    error_for,
+)
+from anabranch.client.net.cluster import Cluster, Node, TopicInfo
+from anabranch.client.net.connections import Connections, backoff_ms
+from anabranch.client.net.signal import Signal
+from anabranch.client.net.troubles import Troubles
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+
+_log = logging.getLogger(__name__)
+_NO_BROKER = "no broker answers"
+_NAMED_PARTITIONS = 10
+_TOPIC_ABSENT = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
+_TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+class Metadata:
+    """The cluster as last seen, and the one task that asks for it.
+
+    ``topics`` are the names asked for: with a time to live for a producer, for as long as the subscription lasts for a
+    consumer, or all of them (``all_topics``) for a pattern.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        connections: Connections,
+        bootstrap: Iterable[tuple[str, int]],
+        *,
+        max_age_ms: float,
+        layout_backoff_ms: float,
+        retry_backoff_ms: float,
+        retry_backoff_max_ms: float,
+        allow_auto_create: bool,
+        topic_idle_ms: float = float("inf"),
+    ) -> None:
+        self._env = env
+        self._connections = connections
+        self._bootstrap = [Node(-2 - index, host, port) for index, (host, port) in enumerate(bootstrap)]
+        self._max_age_ms = max_age_ms
+        self._layout_backoff_ms = layout_backoff_ms
+        self._retry_backoff_ms = retry_backoff_ms
+        self._retry_backoff_max_ms = retry_backoff_max_ms
+        self._allow_auto_create = allow_auto_create
+        self._topic_idle_ms = topic_idle_ms
+        self._topics: dict[str, float] = {}
+        self.all_topics = False
+        self.cluster = Cluster()
+        self.generation = 0
+        """Responses merged so far."""
+        self.failure: KafkaError | None = None
+        """Why the last try failed; None after one that did not."""
+        self._asked = Signal()
+        self._hurried = Signal()
+        self._updated = anyio.Event()
+        self._closed = False
+        self._asking_since: float | None = None
+        """Since when no refresh was answered; None when the last one was."""
+        self._changed = Signal()
+        self._troubles = Troubles()
+        self._listeners: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------ wants
+
+    def want(self, topic: str) -> None:
+        """Include ``topic`` in every refresh from now on."""
+        if topic not in self._topics:
+            self.request_update()
+        self._topics[topic] = self._env.clock.monotonic()
+
+    def ensure(self, topic: str) -> None:
+        """Include ``topic`` from now on, unless it is already or all are."""
+        if not self.all_topics and topic not in self._topics:
+            self.want(topic)
+
+    def touch(self, topic: str, now: float) -> None:
+        """A topic that is known was used at ``now``, so it is asked for until it was idle for long enough."""
+        self._topics[topic] = now
+
+    def want_only(self, topics: Iterable[str]) -> None:
+        """Ask for exactly ``topics`` from now on, and at once when there are new ones."""
+        now = self._env.clock.monotonic()
+        wanted = dict.fromkeys(topics, now)
+        new = wanted.keys() - self._topics.keys()
+        self._topics = wanted
+        if new:
+            self.request_update()
+
+    def on_update(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each response merged."""
+        self._listeners.append(listener)
+
+    def request_update(self) -> None:
+        """Have the picture refreshed soon; calls in between are one."""
+        self._asked.set()
+
+    def hurry_update(self) -> None:
+        """``request_update`` without the pause after the last one: for callers that pause by themselves."""
+        self._asked.set()
+        self._hurried.set()
+
+    # ------------------------------------------------------------ nodes
+
+    def node(self, node_id: int) -> Node | None:
+        return self.cluster.nodes.get(node_id)
+
+    def leader(self, tp: TopicPartition) -> Node | None:
+        """The leader of a partition, None when unknown or none."""
+        return self.cluster.nodes.get(self.cluster.leader(tp))
+
+    def any_node(self) -> Node:
+        """The broker with the least to do; before the first answer, or when all known ones fail, a bootstrap server."""
+        known = list(self.cluster.nodes.values())
+        self._env.rng.shuffle(known)
+        known.sort(key=self._connections.load)
+        if known and self._connections.load(known[0])[0] < 2:
+            return known[0]
+        choices = known + self._env.rng.sample(self._bootstrap, len(self._bootstrap))
+        return min(choices, key=self._connections.load)
+
+    # ------------------------------------------------------------ refreshing
+
+    async def run(self) -> None:
+        """Refresh until the client is closed; log what lasts."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch)
+            await self._refresh_on_demand()
+            tasks.cancel_scope.cancel()
+
+    async def _refresh_on_demand(self) -> None:
+        attempt, first_ms, hurried = 0, self._retry_backoff_ms, False
+        while True:
+            if attempt == 0:
+                await self._asked.wait(self._max_age_ms / 1000)
+            self._hurried.clear()
+            known = self._layouts()
+            try:
+                await self.refresh()
+                if not self._incomplete():
+                    attempt, first_ms = 0, self._retry_backoff_ms
+                elif any(version > known.get(name, version) for name, version in self._layouts().items()):
+                    # The controller is at work: what has no leader yet is to have one in a few round trips.
+                    attempt, first_ms = 1, self._layout_backoff_ms
+                else:
+                    attempt = max(1, attempt + (not hurried))
+            except ClientClosedError:
+                return
+            except KafkaError as error:
+                self.failure = error
+                self._announce()
+                attempt += 1
+            pause_ms = backoff_ms(max(attempt, 1), first_ms, self._retry_backoff_max_ms, self._env.rng.random())
+            hurried = await self._hurried.wait(pause_ms / 1000)
+
+    def _layouts(self) -> dict[str, int]:
+        """The layout versions of the wanted topics that have any."""
+        topics = self.cluster.topics
+        return {name: topics[name].layout_version for name in self._topics if name in topics}
+
+    def _incomplete(self) -> bool:
+        """A wanted topic is missing or has no leader somewhere, and asking again may help."""
+        for name in self._topics:
+            topic = self.cluster.topics.get(name)
+            if topic is None:
+                return True
+            if topic.error.retriable or any(p.leader < 0 for p in topic.partitions.values()):
+                return True
+        return False
+
+    async def refresh(self) -> None:
+        """Ask one broker once and merge its answer."""
+        self._forget_idle_topics()
+        names = None if self.all_topics else sorted(self._topics)
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        if self._asking_since is None:
+            self._asking_since = self._env.clock.monotonic()
+            self._changed.set()
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_create)
+        response: MetadataResponse = await self._connections.request(self.any_node(), request)
+        if not response.brokers:
+            raise error_for(ErrorCode.BROKER_NOT_AVAILABLE, "the metadata names no broker")
+        # Topics wanted since the request left were not asked for: what is known of them stays.
+        self.cluster = self.cluster.merge(response, None if names is None else self._topics)
+        self.failure = None
+        self._asking_since = None
+        if names is not None and not set(self._topics) <= set(names):
+            self.request_update()
+        self._announce()
+
+    def _forget_idle_topics(self) -> None:
+        oldest = self._env.clock.monotonic() - self._topic_idle_ms / 1000
+        self._topics = {name: used for name, used in self._topics.items() if used >= oldest}
+
+    # ------------------------------------------------------------ what lasts
+
+    @property
+    def silence(self) -> str | None:
+        """What is wrong when no broker answers, for an error message; None when one does."""
+        if self._asking_since is None:
+            return None
+        nodes = ", ".join(str(node) for node in self.cluster.nodes.values() or self._bootstrap)
+        return f"{_NO_BROKER} at {nodes}" + ("" if self.failure is None else f" ({self.failure.message})")
+
+    async def _watch(self) -> None:
+        """Log what is wrong for longer than a moment, again while it lasts, and its end."""
+        while True:
+            now = self._env.clock.monotonic()
+            present = self._present_troubles()
+            for subject, lasted_s in self._troubles.end(now, present):
+                _log.warning("after %.0f s it is over: %s", lasted_s, subject)
+            for subject, lasted_s in self._troubles.look(now, present):
+                text = self.silence if subject == _NO_BROKER else subject
+                _log.warning("%s, for %.0f s now", text, lasted_s)
+            wait_s = self._troubles.next_at() - now
+            await self._changed.wait(None if wait_s == float("inf") else max(wait_s, 0.01))
+
+    def _present_troubles(self) -> dict[str, float | None]:
+        """What is wrong, and since when (None: since it is seen)."""
+        found: dict[str, float | None] = {}
+        if self._asking_since is not None:
+            found[_NO_BROKER] = max(self._asking_since, self._connections.answered_at)
+        for name in self._topics:
+            topic = self.cluster.topics.get(name)
+            if topic is None:
+                continue
+            if not topic.partitions and topic.error in _TOPIC_ABSENT:
+                found[f"topic {name} does not exist"] = None
+            elif leaderless := [p.partition for p in topic.partitions.values() if p.leader < 0]:
+                some = ", ".join(map(str, leaderless[:_NAMED_PARTITIONS])) + (
+                    ", ..." if len(leaderless) > _NAMED_PARTITIONS else ""
+                )
+                found[f"topic {name}: no leader for partitions {some}"] = None
+        return found
+
+    def _announce(self) -> None:
+        self.generation += 1
+        self._changed.set()
+        updated, self._updated = self._updated, anyio.Event()
+        updated.set()
+        for listener in self._listeners:
+            listener()
+
+    # ------------------------------------------------------------ waiting
+
+    def close(self) -> None:
+        """No update comes any more: who waits for one is told so."""
+        self._closed = True
+        self._updated.set()
+
+    async def wait_update(self, timeout_s: float | None = None) -> None:
+        """Return after the next refresh, successful or not, or after ``timeout_s``.
+
+        ClientClosedError when the client is closed meanwhile, or was before.
+        """
+        updated = self._updated
+        with anyio.move_on_after(timeout_s):
+            await updated.wait()
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+
+    async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
+        """A topic with its partitions. KafkaTimeoutError when it is not there after ``timeout_ms``."""
+        deadline = self._env.clock.monotonic() + timeout_ms / 1000
+        self.want(name)
+        while True:
+            topic = self.cluster.topics.get(name)
+            if topic is not None:
+                if topic.partitions:
+                    return topic
+                if topic.error in _TOPIC_FATAL:
+                    raise error_for(topic.error, f"{name}: {topic.error.message}")
+            if self.failure is not None and not isinstance(self.failure, RetriableError):
+                raise self.failure
+            left = deadline - self._env.clock.monotonic()
+            if left <= 0:
+                why = self.failure or (topic.error.message if topic is not None else "no answer")
+                raise KafkaTimeoutError(f"no metadata of topic {name} after {timeout_ms:.0f} ms: {why}")
+            await self.wait_update(left)
+
+    async def ready(self, timeout_ms: float) -> None:
+        """Wait for the first answer of any broker; what stopped it is raised after ``timeout_ms``."""
+        deadline = self._env.clock.monotonic() + timeout_ms / 1000
+        while not self.cluster.nodes:
+            if self.failure is not None and not isinstance(self.failure, RetriableError):
+                raise self.failure
+            left = deadline - self._env.clock.monotonic()
+            if left <= 0:
+                names = ", ".join(str(node) for node in self._bootstrap)
+                raise KafkaTimeoutError(f"no answer from {names} after {timeout_ms:.0f} ms: {self.failure}")
+            self.request_update()
+            await self.wait_update(left)

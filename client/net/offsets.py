@@ -1,0 +1,237 @@
+"""Asks brokers about offsets: by time, at the ends, and where a leader epoch ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.net.cluster import Node
+from anabranch.client.net.connections import Connections, backoff_ms
+from anabranch.client.net.metadata import Metadata
+from anabranch.protocol.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from anabranch.protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from anabranch.protocol.primitives import Message
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+
+T = TypeVar("T")
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An offset found by time. ``timestamp`` is -1 when the question was for an end of the log."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """Where a leader epoch ended: ``end_offset`` is exclusive, -1 when the leader does not know."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class OffsetQueries:
+    """Questions that go to the leaders of partitions, repeated until all are answered."""
+
+    def __init__(
+        self,
+        env: Env,
+        metadata: Metadata,
+        connections: Connections,
+        *,
+        retry_backoff_ms: float,
+        retry_backoff_max_ms: float,
+    ) -> None:
+        self._env = env
+        self._metadata = metadata
+        self._connections = connections
+        self._retry_backoff_ms = retry_backoff_ms
+        self._retry_backoff_max_ms = retry_backoff_max_ms
+        self.unanswered: KafkaError | None = None
+        """Why a partition had no answer the last time anything was asked."""
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        timeout_ms: float,
+        *,
+        read_committed: bool = False,
+        once: bool = False,
+        partial: bool = False,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
+
+        A partition with nothing that young is missing from the result; with ``once`` also one without an answer now,
+        with ``partial`` one without an answer in time.
+        """
+
+        def build(tps: Iterable[TopicPartition]) -> Message:
+            topics: dict[str, ListOffsetsTopic] = {}
+            for tp in tps:
+                topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic)).partitions.append(
+                    ListOffsetsPartition(
+                        partition_index=tp.partition,
+                        current_leader_epoch=self._metadata.cluster.leader_epoch(tp),
+                        timestamp=timestamps[tp],
+                    )
+                )
+            return ListOffsetsRequest(
+                replica_id=-1, isolation_level=1 if read_committed else 0, topics=list(topics.values())
+            )
+
+        def read(response: ListOffsetsResponse) -> dict[TopicPartition, tuple[int, OffsetAndTimestamp]]:
+            return {
+                TopicPartition(topic.name, p.partition_index): (
+                    p.error_code,
+                    OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch),
+                )
+                for topic in response.topics
+                for p in topic.partitions
+            }
+
+        found = await self._ask_leaders(timestamps, build, read, timeout_ms, "ListOffsets", once, partial)
+        return {tp: answer for tp, answer in found.items() if answer.offset >= 0}
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], timeout_ms: float, *, once: bool = False, partial: bool = False
+    ) -> dict[TopicPartition, EpochEnd]:
+        """The largest epoch at most the given one that the leader knows, and where it ended.
+
+        With ``once`` a partition without an answer now is missing from the result; ``partial`` as in ``list_offsets``.
+        """
+
+        def build(tps: Iterable[TopicPartition]) -> Message:
+            topics: dict[str, OffsetForLeaderTopic] = {}
+            for tp in tps:
+                topics.setdefault(tp.topic, OffsetForLeaderTopic(topic=tp.topic)).partitions.append(
+                    OffsetForLeaderPartition(
+                        partition=tp.partition,
+                        current_leader_epoch=self._metadata.cluster.leader_epoch(tp),
+                        leader_epoch=epochs[tp],
+                    )
+                )
+            return OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+
+        def read(response: OffsetForLeaderEpochResponse) -> dict[TopicPartition, tuple[int, EpochEnd]]:
+            return {
+                TopicPartition(topic.topic, p.partition): (p.error_code, EpochEnd(p.leader_epoch, p.end_offset))
+                for topic in response.topics
+                for p in topic.partitions
+            }
+
+        return await self._ask_leaders(epochs, build, read, timeout_ms, "OffsetForLeaderEpoch", once, partial)
+
+    async def _ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        build: Callable[[Iterable[TopicPartition]], Message],
+        read: Callable[[Any], dict[TopicPartition, tuple[int, T]]],
+        timeout_ms: float,
+        what: str,
+        once: bool,
+        partial: bool,
+    ) -> dict[TopicPartition, T]:
+        """Ask each partition's leader until all have answered; the last error is raised after ``timeout_ms``.
+
+        With ``once`` there is one try, with ``partial`` nothing is raised after ``timeout_ms``; ``unanswered`` is the
+        last error of those left.
+        """
+        deadline = self._env.clock.monotonic() + timeout_ms / 1000
+        open_questions = set(partitions)
+        found: dict[TopicPartition, T] = {}
+        last: KafkaError | None = None
+        attempt = 0
+        while open_questions:
+            attempt += 1
+            by_node: dict[Node, list[TopicPartition]] = {}
+            for tp in sorted(open_questions):
+                self._metadata.ensure(tp.topic)
+                leader = self._metadata.leader(tp)
+                if leader is not None:
+                    by_node.setdefault(leader, []).append(tp)
+                else:
+                    last = self._no_leader(tp)
+            left_ms = max((deadline - self._env.clock.monotonic()) * 1000, 1.0)
+            replies = await self._ask_each({node: build(tps) for node, tps in by_node.items()}, left_ms)
+            for reply in replies:
+                if isinstance(reply, KafkaError):
+                    last = reply
+                    continue
+                for tp, (code, answer) in read(reply).items():
+                    if not code:
+                        found[tp] = answer
+                        open_questions.discard(tp)
+                        continue
+                    last = error_for(code, f"{tp}: {ErrorCode.of(code).message}")
+                    if not last.code.retriable:
+                        raise last
+            self.unanswered = last if open_questions else None
+            left_s = deadline - self._env.clock.monotonic()
+            if once or (partial and left_s <= 0):
+                break
+            if open_questions:
+                await self._pause(left_s, attempt, f"{what} of {sorted(open_questions)[0]}", last, timeout_ms)
+        return found
+
+    async def _ask_each(self, requests: Mapping[Node, Message], timeout_ms: float) -> list[Any]:
+        """Ask brokers side by side: responses, or errors that may pass. Another error is raised."""
+        replies: dict[Node, Any] = {}
+
+        async def ask(node: Node) -> None:
+            try:
+                replies[node] = await self._connections.request(node, requests[node], timeout_ms=timeout_ms)
+            except (KafkaError, ClientClosedError) as error:
+                replies[node] = error
+
+        async with anyio.create_task_group() as tasks:
+            for node in requests:
+                tasks.start_soon(ask, node)
+        for reply in replies.values():
+            if isinstance(reply, ClientClosedError) or (isinstance(reply, KafkaError) and not reply.code.retriable):
+                raise reply
+        return [replies[node] for node in requests]
+
+    async def _pause(self, left_s: float, attempt: int, what: str, last: KafkaError | None, timeout_ms: float) -> None:
+        if left_s <= 0:
+            raise KafkaTimeoutError(f"{what} has no answer after {timeout_ms:.0f} ms: {last}")
+        self._metadata.request_update()
+        pause = backoff_ms(attempt, self._retry_backoff_ms, self._retry_backoff_max_ms, self._env.rng.random()) / 1000
+        if self._metadata.cluster.nodes:
+            await anyio.sleep(min(pause, left_s))
+        else:
+            await self._metadata.wait_update(left_s)
+
+    def _no_leader(self, tp: TopicPartition) -> KafkaError:
+        topic = self._metadata.cluster.topics.get(tp.topic)
+        if topic is not None and topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise error_for(topic.error, f"{tp.topic}: {topic.error.message}")
+        if self._metadata.cluster.knows_removed(tp, -1):
+            return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp.topic} has no partition {tp.partition}")
+        return error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+
+
+def one_epoch_each(wanted: Iterable[tuple[TopicPartition, int]]) -> list[dict[TopicPartition, int]]:
+    """Partitions and epochs, in groups that name no partition twice: an answer does not say which epoch it is about."""
+    groups: list[dict[TopicPartition, int]] = []
+    for tp, epoch in wanted:
+        group = next((group for group in groups if tp not in group), None)
+        if group is None:
+            group = {}
+            groups.append(group)
+        group[tp] = epoch
+    return groups

@@ -1,0 +1,388 @@
+"""Records waiting to be sent, per partition, and what became of the batches that were: no IO, no clock.
+
+A ``PartitionQueue`` holds the batches of one partition in order: those not sent (``waiting``, the last of which may
+still take records) and those sent and not answered (``outstanding``, in sequence order). A batch whose answer is
+unknown is sent again unchanged, so the broker can tell a duplicate; it goes back to the front of ``waiting`` and
+nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller. What a resize
+of the topic does to all this is in ``client.topic_placement``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.producer.partition_queue import PartitionQueue
+from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch, RecordHandle
+from anabranch.client.producer.replacement import Placing, Replaced, Replacement
+from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.protocol.batch_builder import BatchBuilder, estimate_batch_bytes
+from anabranch.protocol.batch_layout import Header
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.records import RecordBatch, increment_sequence
+from anabranch.protocol.types import NO_SEQUENCE, TopicPartition
+
+MAX_OUTSTANDING_BATCHES = 5
+"""Batches of one producer and partition whose sequences a broker remembers (Kafka's ProducerStateEntry)."""
+
+
+class Accumulator:
+    """All partitions' queues and the memory they use."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger_ms: float,
+        buffer_memory: int,
+        delivery_timeout_ms: float,
+        compression: CompressionType,
+        max_in_flight: int,
+        idempotent: bool,
+        compression_level: int | None = None,
+    ) -> None:
+        self.batch_size = batch_size
+        self.linger_ms = linger_ms
+        self.buffer_memory = buffer_memory
+        self.delivery_timeout_ms = delivery_timeout_ms
+        self.compression = compression
+        self.compression_level = compression_level
+        self.idempotent = idempotent
+        self._max_outstanding = min(max_in_flight, MAX_OUTSTANDING_BATCHES) if idempotent else max_in_flight
+        self.queues: dict[tuple[str, int], PartitionQueue] = {}
+        self.topics: dict[str, TopicPlacement] = {}
+        self.buffered_bytes = 0
+        self.flushing = 0
+        """Callers of flush and of close: while there is one, no batch lingers."""
+
+    def placement(self, info: TopicInfo) -> TopicPlacement:
+        """What places the records of a topic; begun with ``info`` when there is none."""
+        topic = self.topics.get(info.name)
+        if topic is None:
+            topic = self.topics[info.name] = TopicPlacement(info)
+        return topic
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        """The queue of a partition, made when there is none."""
+        tp = TopicPartition(topic, partition)
+        queue = self.queues.get(tp)
+        if queue is None:
+            placement = self.topics[topic]
+            queue = self.queues[tp] = PartitionQueue(tp, placement)
+            placement.queues.append(queue)
+        return queue
+
+    # ------------------------------------------------------------ taking records
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        timestamp: int,
+        *,
+        pinned: bool = False,
+    ) -> RecordHandle | None:
+        """Add a record to the partition's open batch; None when there is none or the record does not fit.
+
+        ``pinned``: the user chose the partition, so a resize does not move the record to another.
+        """
+        queue = self.queues.get((topic, partition))
+        if queue is None or not queue.waiting:
+            return None
+        batch = queue.waiting[-1]
+        if batch.full:
+            return None
+        builder = batch.builder
+        index = builder.append(key, value, headers, timestamp)
+        if index is None:
+            batch.full = True
+            return None
+        if pinned:
+            batch.pin(index)
+        size = builder.size_bytes
+        self.buffered_bytes += size - batch.charged_bytes
+        batch.charged_bytes = size
+        return RecordHandle(batch, index, timestamp)
+
+    def append_to_new_batch(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        timestamp: int,
+        now_ms: float,
+        *,
+        pinned: bool = False,
+    ) -> RecordHandle:
+        """Begin a batch with a record. The topic has been ``placement``'s before."""
+        queue = self.queue(topic, partition)
+        builder = BatchBuilder(self.compression, self.batch_size, level=self.compression_level)
+        batch = ProducerBatch(queue.tp, builder, now_ms, queue.topic.layout)
+        builder.append(key, value, headers, timestamp)
+        if pinned:
+            batch.pin(0)
+        batch.charged_bytes = builder.size_bytes
+        self.buffered_bytes += batch.charged_bytes
+        queue.waiting.append(batch)
+        return RecordHandle(batch, 0, timestamp)
+
+    def has_waiting(self, topic: str, partition: int) -> bool:
+        """Whether a partition has batches that have not left."""
+        queue = self.queues.get((topic, partition))
+        return queue is not None and bool(queue.waiting)
+
+    def has_room(self, size: int) -> bool:
+        """Whether ``size`` more bytes may be held; more than all memory may when nothing else is held."""
+        return self.buffered_bytes + size <= self.buffer_memory or self.buffered_bytes == 0
+
+    # ------------------------------------------------------------ giving batches
+
+    def sendable(self, queue: PartitionQueue, now_ms: float, *, memory_short: bool) -> tuple[bool, float]:
+        """Whether the head of ``queue`` may leave now, and else the milliseconds until time alone lets it.
+
+        ``inf`` when only an answer can. Kafka's ``RecordAccumulator.batchReady`` and
+        ``shouldStopDrainBatchesForPartition``.
+        """
+        head = queue.candidate()
+        if head is None:
+            return False, float("inf")
+        if head.retry_at_ms > now_ms:
+            return False, head.retry_at_ms - now_ms
+        if head.attempts or head.base_sequence != NO_SEQUENCE:
+            return True, 0.0
+        limit = self._max_outstanding if queue.is_established or not self.idempotent else 1
+        if len(queue.outstanding) + queue.overtook >= limit:
+            return False, float("inf")
+        lingered = now_ms - head.created_ms
+        if head.full or len(queue.waiting) > 1 or self.flushing or memory_short or lingered >= self.linger_ms:
+            return True, 0.0
+        return False, self.linger_ms - lingered
+
+    def take(self, queue: PartitionQueue) -> ProducerBatch:
+        """Take the candidate of ``queue`` for sending: it gets its sequence, if it has none, and is outstanding."""
+        batch = queue.candidate()
+        assert batch is not None
+        queue.waiting.remove(batch)
+        batch.full = True
+        if self.idempotent and batch.base_sequence == NO_SEQUENCE:
+            batch.set_producer_state(queue.producer_id, queue.producer_epoch, queue.next_sequence)
+            queue.next_sequence = increment_sequence(queue.next_sequence, batch.count)
+        if batch not in queue.outstanding:
+            queue.outstanding.append(batch)
+            part = queue.topic.info.partitions.get(queue.tp.partition)
+            batch.incarnation = part.incarnation if part is not None else -1
+        batch.refused = False
+        batch.in_flight = True
+        batch.attempts += 1
+        return batch
+
+    # ------------------------------------------------------------ outcomes
+
+    def complete(self, batch: ProducerBatch, result: BatchResult) -> None:
+        """The broker has the batch."""
+        queue = self.queues[batch.tp]
+        queue.establish(batch)
+        queue.forget(batch)
+        batch.in_flight = False
+        self._release(batch)
+        batch.resolve(result=result)
+
+    def fail(self, batch: ProducerBatch, error: KafkaError) -> None:
+        """Give the batch up. If it had a sequence, nothing behind it fits any more: the partition needs a new epoch."""
+        queue = self.queues[batch.tp]
+        queue.forget(batch)
+        batch.in_flight = False
+        if batch.base_sequence != NO_SEQUENCE:
+            queue.bump_needed = True
+        self._release(batch)
+        batch.resolve(error=error)
+
+    def retry(self, batch: ProducerBatch, retry_at_ms: float) -> None:
+        """Send the batch again, unchanged, not before ``retry_at_ms``."""
+        batch.retry_at_ms = retry_at_ms
+        self.queues[batch.tp].requeue(batch)
+
+    def renumber(self, batch: ProducerBatch, retry_at_ms: float) -> None:
+        """Send the batch again with a new sequence: the broker refused the one it had."""
+        batch.refused = True
+        self.queues[batch.tp].bump_needed = True
+        self.retry(batch, retry_at_ms)
+
+    def refuse(self, batch: ProducerBatch, now_ms: float, pause_ms: Callable[[int], float]) -> bool:
+        """A broker refused the layout of the batch; whether it is time to look for newer metadata.
+
+        While there is none, the topic's refused batches are tried again together, after ``pause_ms`` of how often
+        they have been.
+        """
+        queue = self.queues[batch.tp]
+        topic = queue.topic
+        again = queue.refuse(batch, now_ms)
+        if again:
+            topic.retry_at_ms = now_ms + pause_ms(topic.refusals)
+        batch.retry_at_ms = topic.retry_at_ms
+        return again
+
+    def split(self, batch: ProducerBatch, now_ms: float) -> None:
+        """Replace a batch that was refused as too large by two halves at the front of its partition.
+
+        The halves take new sequences, so the partition starts a new epoch once the wire is empty.
+        """
+        queue = self.queues[batch.tp]
+        records = RecordBatch(batch.encode()).records()
+        middle = (len(records) + 1) // 2
+        halves: list[ProducerBatch] = []
+        moved: list[tuple[ProducerBatch, int]] = []
+        for part in (records[:middle], records[middle:]):
+            half = ProducerBatch(batch.tp, BatchBuilder(self.compression, 2**31 - 1), batch.created_ms, batch.layout)
+            for index, record in enumerate(part):
+                half.builder.append(record.key, record.value, record.headers, record.timestamp)
+                if batch.pinned is not None and len(moved) in batch.pinned:
+                    half.pin(index)
+                moved.append((half, index))
+            half.full = True
+            half.charged_bytes = half.builder.size_bytes
+            halves.append(half)
+        had_sequence = batch.base_sequence != NO_SEQUENCE
+        at = queue.outstanding.index(batch) if batch in queue.outstanding else 0
+        queue.forget(batch)
+        batch.in_flight = False
+        if had_sequence:
+            queue.bump_needed = True
+            # Kept in order with what else is outstanding; ``adopt`` numbers them all anew.
+            queue.outstanding[at:at] = halves
+            for half in halves:
+                half.refused = True
+        for half in reversed(halves):
+            half.retry_at_ms = now_ms
+            if had_sequence:
+                queue.requeue(half)
+            else:
+                queue.waiting.appendleft(half)
+        self.buffered_bytes += sum(half.charged_bytes for half in halves)
+        self._release(batch)
+        batch.resolve(moved=moved)
+
+    # ------------------------------------------------------------ resizes
+
+    def give_up_gone(self, topic: TopicPlacement) -> int:
+        """Decide about what was sent to partitions that are gone; returns the records of which nobody can say more."""
+        unknown = 0
+        for queue in topic.queues:
+            for batch in [*queue.outstanding]:
+                if batch.in_flight or not topic.is_gone(queue.tp.partition, batch.incarnation):
+                    continue
+                if batch.lost:
+                    unknown += batch.count
+                    self.fail(batch, OutcomeUnknownError(queue.tp, batch.count))
+                else:
+                    batch.refused = True
+        return unknown
+
+    def replace(self, topic: TopicPlacement, placing: Placing) -> Replaced | None:
+        """A step of placing what is left of a topic by its next layout.
+
+        None while the fate of a sent batch is open, and while there is more to do: then ``topic.replacement`` is set.
+        """
+        work = topic.replacement
+        if work is None:
+            after = topic.next
+            if after is None or not topic.confirmed or not all(queue.may_adopt for queue in topic.queues):
+                return None
+            work = topic.replacement = Replacement(topic.info, after, placing)
+            work.take([queue.drain() for queue in topic.queues])
+        work.step()
+        if not work.is_unfinished:
+            work.take([queue.drain() for queue in topic.queues])  # what was sent meanwhile
+        if work.is_unfinished:
+            return None
+        replaced = work.result()
+        topic.advance(work.after)
+        for partition, batches in replaced.batches.items():
+            self.queue(topic.name, partition).waiting.extend(batches)
+            for batch in batches:
+                self.buffered_bytes += batch.builder.size_bytes - batch.charged_bytes
+                batch.charged_bytes = batch.builder.size_bytes
+        for batch, moved in replaced.sources:
+            self._release(batch)
+            batch.resolve(moved=moved)
+        return replaced
+
+    # ------------------------------------------------------------ ends
+
+    def expire(self, now_ms: float, why: Callable[[ProducerBatch], str] = lambda _: "") -> list[ProducerBatch]:
+        """Fail every batch older than ``delivery_timeout_ms`` and return them; ``why`` ends the message.
+
+        One that is on the wire stays among the outstanding until its answer comes, so no newer one overtakes it.
+        """
+        expired: list[ProducerBatch] = []
+        for queue in self.queues.values():
+            for batch in [*queue.outstanding, *queue.waiting]:
+                if batch.resolved or now_ms < batch.created_ms + self.delivery_timeout_ms:
+                    continue
+                expired.append(batch)
+                error = KafkaTimeoutError(
+                    f"{batch.count} records for {batch.tp} were not acknowledged within "
+                    f"{self.delivery_timeout_ms:.0f} ms ({batch.attempts} attempts){why(batch)}"
+                )
+                if batch.in_flight:
+                    queue.bump_needed = queue.bump_needed or batch.base_sequence != NO_SEQUENCE
+                    self._release(batch)
+                    batch.resolve(error=error)
+                else:
+                    self.fail(batch, error)
+        return expired
+
+    def settle_expired(self, batch: ProducerBatch) -> None:
+        """The answer to a batch that had expired came: it only leaves the books."""
+        batch.in_flight = False
+        self.queues[batch.tp].forget(batch)
+
+    def abort(self, error: KafkaError) -> None:
+        """Fail everything not acknowledged."""
+        for batch in self.unresolved():
+            batch.in_flight = False
+            self.fail(batch, error)
+        for topic in self.topics.values():
+            topic.replacement = None
+
+    def unresolved(self) -> list[ProducerBatch]:
+        """Every batch whose fate is open, oldest first within a partition."""
+        found: list[ProducerBatch] = []
+        for topic in self.topics.values():
+            if topic.replacement is not None:
+                found += topic.replacement.unresolved()
+        for queue in self.queues.values():
+            found += [batch for batch in queue.outstanding if not batch.resolved]
+            found += [batch for batch in queue.waiting if not batch.resolved and batch not in queue.outstanding]
+        return found
+
+    def oldest_deadline_ms(self) -> float:
+        """When the oldest batch expires; ``inf`` when there is none. One that has expired on the wire is past that."""
+        oldest = float("inf")
+        for queue in self.queues.values():
+            for batches in (queue.outstanding, queue.waiting):
+                head = next((batch for batch in batches if not batch.resolved), None)
+                if head is not None:
+                    oldest = min(oldest, head.created_ms + self.delivery_timeout_ms)
+        return oldest
+
+    def _release(self, batch: ProducerBatch) -> None:
+        self.buffered_bytes -= batch.charged_bytes
+        batch.charged_bytes = 0
+
+
+def check_record_size(
+    key: bytes | None, value: bytes | None, headers: Sequence[Header], max_request_size: int, buffer_memory: int
+) -> None:
+    """Raise MESSAGE_TOO_LARGE for a record that could never be sent."""
+    size = estimate_batch_bytes(key, value, headers)
+    if size > max_request_size:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"record of {size} bytes, max_request_size is {max_request_size}")
+    if size > buffer_memory:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"record of {size} bytes, buffer_memory is {buffer_memory}")

@@ -1,0 +1,263 @@
+"""Tombstones for keys of compacted topics that live in another partition since a resize (KIP-253, section 9).
+
+A key's last value in the partition it came from would otherwise stay there for ever. So once a record of the key is
+acknowledged in a partition that was born later, a tombstone goes to the ancestor the partition was created from, while
+that may still hold records of before (its log start is below the end of the recorded leader epoch there). The KIP has
+that condition the wrong way round, and its tombstone would look to a consumer like a deletion that is newer than the
+value: this one carries the header ``MOVED_HEADER``, for consumers to skip. Per producer and split a key gets one.
+
+It is left by the layout alone by which the key's record was placed. A topic may shrink and grow again, and another
+producer write the key to the ancestor meanwhile: the tombstone would delete that value.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import anyio
+
+from anabranch.client.config import ProducerConfig
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from anabranch.client.net.connections import Connections, backoff_ms
+from anabranch.client.net.lineages import LINEAGE_VERSION, lineages_request
+from anabranch.client.net.metadata import Metadata
+from anabranch.client.net.offsets import OffsetQueries
+from anabranch.client.net.signal import Signal
+from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.partitioner import cached_place
+from anabranch.client.producer.producer_batch import RecordHandle
+from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.ordered_resize.facts import Lineage
+from anabranch.ordered_resize.lineage import leader_epochs_after_creation
+from anabranch.protocol.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponse,
+)
+from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.zk_schemas.partition_state import Layout
+
+_log = logging.getLogger(__name__)
+
+_TOPIC_RESOURCE = 2
+_EARLIEST = -2
+_REMEMBERED_KEYS = 65_536
+
+
+@dataclass(slots=True)
+class _Born:
+    """A partition that was created by a resize, and what is known of where its keys came from."""
+
+    topic: TopicPlacement
+    partition: int
+    incarnation: int
+    layout: Layout
+    """By which the records of the pending keys were placed."""
+    ancestor: int = -1
+    """-1 until known for this layout."""
+    origin: tuple[int, int] = (-1, -1)
+    """The ancestor that was told of the keys in ``told``, and its leader epoch that ended with the split."""
+    needed: bool = True
+    """The ancestor may hold records of before."""
+    asked_s: float = float("-inf")
+    pending: dict[bytes, None] = field(default_factory=dict)
+    told: dict[bytes, None] = field(default_factory=dict)
+
+
+class MovedKeys:
+    """Watches the acknowledged records of compacted topics, and leaves a tombstone where a key lived before."""
+
+    def __init__(
+        self, env: Env, config: ProducerConfig, accumulator: Accumulator, metadata: Metadata, connections: Connections
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._accumulator = accumulator
+        self._metadata = metadata
+        self._connections = connections
+        self._queries = OffsetQueries(
+            env,
+            metadata,
+            connections,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+        self._sent: dict[TopicPartition, deque[tuple[bytes, RecordHandle]]] = {}
+        self._born: dict[TopicPartition, _Born] = {}
+        self._compacted: dict[str, tuple[bool, float]] = {}
+        """Whether a topic is, and when that was asked (s)."""
+        self._wake = Signal()
+        self._idle = anyio.Event()
+        self.on_tombstones: Callable[[], None] = lambda: None
+
+    # ------------------------------------------------------------ decisions
+
+    def sent(self, topic: TopicPlacement, key: bytes, handle: RecordHandle) -> None:
+        """A record with a key is on its way; only for topics with ``watches_keys``."""
+        tp = TopicPartition(topic.name, handle.partition)
+        waiting = self._sent.get(tp)
+        if waiting is None:
+            waiting = self._sent[tp] = deque()
+        waiting.append((key, handle))
+        if topic.name not in self._compacted:
+            self._wake.set()
+
+    def progress(self) -> None:
+        """Batches were resolved: note the keys that are in a partition born later, and leave tombstones."""
+        for tp, waiting in self._sent.items():
+            while waiting and waiting[0][1].done():
+                key, handle = waiting.popleft()
+                self._acknowledged(self._accumulator.topics[tp.topic], key, handle)
+        for born in self._born.values():
+            self._leave_tombstones(born)
+
+    def _acknowledged(self, topic: TopicPlacement, key: bytes, handle: RecordHandle) -> None:
+        partition = handle.partition
+        if not topic.watches_keys or handle.failed or partition < topic.info.initial_partition_count:
+            return
+        if handle.layout != topic.layout:
+            return
+        part = topic.info.partitions.get(partition)
+        if part is None:
+            return
+        tp = TopicPartition(topic.name, partition)
+        born = self._born.get(tp)
+        if born is None or born.incarnation != part.incarnation:
+            born = self._born[tp] = _Born(topic, partition, part.incarnation, topic.layout)
+        if born.layout != topic.layout:
+            born.layout, born.ancestor = topic.layout, -1
+            born.pending.clear()
+        if key not in born.told or born.ancestor < 0:
+            born.pending[key] = None
+            self._wake.set()
+
+    def _leave_tombstones(self, born: _Born) -> None:
+        if not born.pending or born.ancestor < 0:
+            return
+        pending, born.pending = born.pending, {}
+        topic = born.topic
+        if not born.needed or born.layout != topic.layout:
+            return
+        for key in pending:
+            # What was sent with ``partition=`` may live elsewhere, in the ancestor even.
+            if key in born.told or cached_place(key, *topic.info.layout) != born.partition:
+                continue
+            self._append(topic.name, born.ancestor, key)
+            born.told[key] = None
+            if len(born.told) > _REMEMBERED_KEYS:
+                del born.told[next(iter(born.told))]
+        self.on_tombstones()
+
+    def _append(self, topic: str, partition: int, key: bytes) -> None:
+        headers = ((MOVED_HEADER, b""),)
+        args = (topic, partition, key, None, headers, self._env.clock.now_ms())
+        if self._accumulator.append(*args, pinned=True) is None:
+            self._accumulator.append_to_new_batch(*args, self._env.clock.monotonic() * 1000, pinned=True)
+
+    # ------------------------------------------------------------ questions
+
+    async def run(self) -> None:
+        """Find out what the decisions need, for ever."""
+        attempt = 0
+        while True:
+            try:
+                await self._ask()
+                attempt = 0
+                self.progress()
+                if not any(born.pending for born in self._born.values()):
+                    self._idle.set()
+                await self._wake.wait()
+            except ClientClosedError:
+                return
+            except KafkaError:
+                attempt += 1
+                config = self._config
+                pause = backoff_ms(
+                    attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random()
+                )
+                await anyio.sleep(pause / 1000)
+
+    async def settled(self) -> None:
+        """Return once every acknowledged record has its tombstone in the buffer, where it needs one."""
+        self.progress()
+        while any(born.pending for born in self._born.values()):
+            if self._idle.is_set():
+                self._idle = anyio.Event()
+            self._wake.set()
+            await self._idle.wait()
+
+    async def _ask(self) -> None:
+        for name in dict.fromkeys(tp.topic for tp in [*self._sent, *self._born]):
+            topic = self._accumulator.topics[name]
+            if self._is_old(self._compacted.get(name, (False, float("-inf")))[1]):
+                compacted = await self._is_compacted(name)
+                self._compacted[name] = (compacted, self._env.clock.monotonic())
+                topic.watches_keys = compacted
+                if not compacted:
+                    self._forget(name)
+        for born in [*self._born.values()]:
+            if born.pending and (born.ancestor < 0 or (born.needed and self._is_old(born.asked_s))):
+                await self._ask_about(born)
+
+    def _is_old(self, asked_s: float) -> bool:
+        return self._env.clock.monotonic() - asked_s > self._config.metadata_max_age_ms / 1000
+
+    def _forget(self, name: str) -> None:
+        for tp in [tp for tp in self._sent if tp.topic == name]:
+            del self._sent[tp]
+        for tp in [tp for tp in self._born if tp.topic == name]:
+            del self._born[tp]
+
+    async def _is_compacted(self, name: str) -> bool:
+        resource = DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=["cleanup.policy"]
+        )
+        try:
+            response: DescribeConfigsResponse = await self._connections.request(
+                self._metadata.any_node(), DescribeConfigsRequest(resources=[resource])
+            )
+            [result] = response.results
+            if result.error_code:
+                raise error_for(result.error_code, result.error_message)
+        except KafkaError as error:
+            if error.code.retriable:
+                raise
+            _log.warning("keys of %s that a resize moves leave no tombstone: %s", name, error)
+            return False  # not allowed to know, or a broker that is not asked for such things
+        return any("compact" in (config.value or "") for config in result.configs)
+
+    async def _ask_about(self, born: _Born) -> None:
+        """Where the partition's keys came from, and whether records of before may be there still."""
+        name = born.topic.name
+        request = lineages_request([TopicPartition(name, born.partition)], lambda _: born.topic.info.incarnation)
+        response: PartitionLeaderEpochsForPartitionsResponse = await self._connections.request(
+            self._metadata.any_node(), request, min_version=LINEAGE_VERSION
+        )
+        [answer] = response.topics[0].partitions
+        if answer.error_code:
+            raise error_for(answer.error_code, f"{name}-{born.partition}")
+        known = Lineage.of_answer(answer)
+        origins = leader_epochs_after_creation(born.partition, known.entries if known is not None else ())
+        if not origins:
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"the origin of {name}-{born.partition} is not known yet")
+        [(origin, epoch)] = origins.items()
+        ancestor = TopicPartition(name, origin)
+        timeout_ms = self._config.request_timeout_ms
+        ends = await self._queries.epoch_ends({ancestor: epoch}, timeout_ms)
+        starts = await self._queries.list_offsets({ancestor: _EARLIEST}, timeout_ms)
+        end = ends[ancestor].end_offset
+        start = starts[ancestor].offset if ancestor in starts else 0
+        born.needed = end < 0 or start < end
+        if (origin, epoch) != born.origin:
+            born.origin = (origin, epoch)
+            born.told.clear()
+        born.ancestor = origin
+        born.asked_s = self._env.clock.monotonic()

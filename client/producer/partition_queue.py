@@ -1,0 +1,137 @@
+"""The batches of one partition in order, and its place in the producer's sequence: no IO, no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from anabranch.client.producer.producer_batch import ProducerBatch
+from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.protocol.records import increment_sequence
+from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+
+
+class PartitionQueue:
+    """The batches of one partition and its place in the producer's sequence."""
+
+    __slots__ = (
+        "bump_needed",
+        "is_established",
+        "next_sequence",
+        "outstanding",
+        "overtook",
+        "producer_epoch",
+        "producer_id",
+        "topic",
+        "tp",
+        "waiting",
+    )
+
+    def __init__(self, tp: TopicPartition, topic: TopicPlacement) -> None:
+        self.tp = tp
+        self.topic = topic
+        self.waiting: deque[ProducerBatch] = deque()
+        self.outstanding: list[ProducerBatch] = []
+        self.overtook = 0
+        """Batches acknowledged ahead of an older outstanding one, by a leader that never received the older.
+
+        A broker knows only so many of the last batches again, and these count among them.
+        """
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.next_sequence = 0
+        self.bump_needed = False
+        """A batch failed for good or was refused: once no fate is unknown, a new epoch starts."""
+        self.is_established = False
+        """The broker has acknowledged a batch under the present id and epoch. One that has not takes any sequence for
+        the first, also that of a batch behind others which it has just refused: until then batches go one by one.
+        """
+
+    @property
+    def may_adopt(self) -> bool:
+        """No batch is on the wire or may have been written under the present id and epoch."""
+        return all(batch.refused for batch in self.outstanding)
+
+    def candidate(self) -> ProducerBatch | None:
+        """The batch to send next. While a new epoch or a new layout is due, only one whose fate is unknown.
+
+        A resent batch goes alone at the head of the outstanding: what is behind it would be out of order.
+        """
+        topic = self.topic
+        placed_anew = self.bump_needed or topic.next is not None
+        for batch in self.outstanding:
+            if batch.refused and placed_anew:
+                continue
+            if not batch.in_flight and batch in self.waiting:
+                return batch
+            break
+        if placed_anew or topic.held or not self.waiting:
+            return None
+        head = self.waiting[0]
+        if head in self.outstanding and head is not self.outstanding[0]:
+            return None
+        return head
+
+    def adopt(self, producer_id: int, producer_epoch: int) -> None:
+        """Start again from sequence 0 under a new id or epoch; only when ``may_adopt``.
+
+        Batches that were refused under the old one are numbered anew, in order.
+        """
+        assert self.may_adopt
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.next_sequence = 0
+        self.bump_needed = False
+        self.is_established = False
+        for batch in self.outstanding:
+            batch.refused = batch.lost = False
+            batch.set_producer_state(producer_id, producer_epoch, self.next_sequence)
+            self.next_sequence = increment_sequence(self.next_sequence, batch.count)
+
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Put a sent batch back to be sent again, in sequence order before everything that was never sent."""
+        batch.in_flight = False
+        later = [b for b in self.waiting if b in self.outstanding]
+        position = sum(1 for b in later if self.outstanding.index(b) < self.outstanding.index(batch))
+        self.waiting.insert(position, batch)
+
+    def forget(self, batch: ProducerBatch) -> None:
+        """Take a batch whose fate is decided out of the books."""
+        self.topic.forget(batch)
+        if batch in self.outstanding:
+            self.overtook += batch is not self.outstanding[0]
+            self.outstanding.remove(batch)
+            if not self.outstanding:
+                self.overtook = 0
+        if batch in self.waiting:
+            self.waiting.remove(batch)
+
+    def establish(self, batch: ProducerBatch) -> None:
+        """The broker has acknowledged ``batch``."""
+        if (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch):
+            self.is_established = True
+
+    def refuse(self, batch: ProducerBatch, now_ms: float) -> bool:
+        """A broker refused the layout of ``batch``: as ``TopicPlacement.refuse``; the batch waits again."""
+        pause = self.topic.refuse(batch, now_ms)
+        if batch.base_sequence != NO_SEQUENCE and not self._is_oldest_unanswered(batch):
+            # The sequence can only go back to where it was before the oldest of them: not while one is unknown.
+            self.bump_needed = True
+        self.requeue(batch)
+        return pause
+
+    def _is_oldest_unanswered(self, batch: ProducerBatch) -> bool:
+        return all(b.refused for b in self.outstanding[: self.outstanding.index(batch)])
+
+    def drain(self) -> list[ProducerBatch]:
+        """Take every batch out, in order, and go back to the sequence after the last acknowledged one.
+
+        Only when ``may_adopt``: every sent batch is written or certainly not.
+        """
+        assert self.may_adopt
+        if self.outstanding and self.outstanding[0].base_sequence != NO_SEQUENCE:
+            self.next_sequence = self.outstanding[0].base_sequence
+        self.is_established = False  # the partition may be another one of its number by now
+        batches = list(self.waiting)
+        self.waiting.clear()
+        self.outstanding.clear()
+        self.overtook = 0
+        return batches

@@ -1,0 +1,62 @@
+"""Which partition a record goes to, decided without IO.
+
+A key goes where linear hashing puts it: ``murmur2(key) % n`` until the first resize, as in Kafka's Java client. Records
+without a key stick to one random partition per batch (KIP-480): full batches are cheaper than even spreading.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.protocol.key_placement import place, positive_hash
+
+_CACHED_KEYS = 65_536
+
+cached_hash = lru_cache(_CACHED_KEYS)(positive_hash)
+"""Keys repeat; hashing one in Python costs more than all the rest of a send."""
+
+
+@lru_cache(_CACHED_KEYS)
+def cached_place(key: bytes, initial: int, undeleted: int) -> int:
+    """``place`` of a key."""
+    return place(cached_hash(key), initial, undeleted)
+
+
+class StickyPartitioner:
+    """Sticky choice per topic for records without a key."""
+
+    __slots__ = ("_rng", "_sticky")
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._sticky: dict[str, int] = {}
+
+    def for_key(self, topic: TopicInfo, key: bytes) -> int:
+        """The partition of a key under the topic's layout."""
+        initial, undeleted = topic.layout
+        return cached_place(key, initial, undeleted)
+
+    def for_no_key(self, topic: TopicInfo) -> int:
+        """The partition the topic's records without a key stick to at the moment."""
+        current = self._sticky.get(topic.name, -1)
+        if current < 0 or current >= topic.layout[1]:
+            return self.next_sticky(topic, -1)
+        return current
+
+    def next_sticky(self, topic: TopicInfo, previous: int) -> int:
+        """Change the sticky partition because a batch for ``previous`` is complete; no-op when it changed already.
+
+        Partitions with a leader are preferred: a batch for one without waits.
+        """
+        current = self._sticky.get(topic.name, -1)
+        if current >= 0 and current != previous and current < topic.layout[1]:
+            return current
+        count = topic.layout[1]
+        partitions = topic.partitions
+        available = [p for p in range(count) if p in partitions and partitions[p].leader >= 0] or list(range(count))
+        choices = [p for p in available if p != previous] or available
+        chosen = choices[self._rng.randrange(len(choices))]
+        self._sticky[topic.name] = chosen
+        return chosen

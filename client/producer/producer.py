@@ -1,0 +1,361 @@
+"""The producer users see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Unpack
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from anabranch.client.client_metrics import Metrics
+from anabranch.client.config import ProducerConfig
+from anabranch.client.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    PartitionMarkedError,
+)
+from anabranch.client.lifecycle import Client
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.options import ProducerOptions, SentKey, SentValue
+from anabranch.client.producer.accumulator import Accumulator, check_record_size
+from anabranch.client.producer.moved_keys import MovedKeys
+from anabranch.client.producer.partitioner import StickyPartitioner
+from anabranch.client.producer.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
+from anabranch.client.producer.replacement import Placing
+from anabranch.client.producer.sender import Sender
+from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.protocol.batch_layout import Header
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+
+Headers = Sequence[Header] | Mapping[str, bytes | None] | None
+Partitioner = Callable[[TopicInfo, bytes | None], int]
+_GIVES_WAY_AFTER_MS = 2
+
+
+class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
+    """Sends records; the keyword arguments are Kafka's producer keys with underscores.
+
+        async with Producer(bootstrap_servers="localhost:9092", linger_ms=5) as p:
+            handle = await p.send("topic", key=b"k", value=b"v")
+            metadata = await handle
+
+    Leaving the block waits until everything sent is acknowledged or has failed; leaving it by an exception does not
+    wait, and what was not acknowledged fails. Works under trio and asyncio.
+
+    ``partitioner(topic_info, key_bytes)`` replaces the choice of partition; without it a key goes where Kafka's Java
+    client puts it and records without a key stick to one partition per batch.
+
+    When the topic is resized (KIP-253), records that are not written yet are placed again, by the partitioner too, and
+    records of a key stay in the order they were sent. A record sent with ``partition=`` is never moved: it fails with
+    ``PartitionMarkedError`` when that partition is merged into another. A record whose answer was lost, and whose
+    partition was removed since, fails with ``OutcomeUnknownError``. With ``acks=0`` records refused for their layout
+    are lost, as all that are refused; without idempotence they may be written twice, as with any retry, and then in
+    two partitions.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_serializer: Callable[[SentKey], bytes | None] | None = None,
+        value_serializer: Callable[[SentValue], bytes | None] | None = None,
+        partitioner: Partitioner | None = None,
+        env: Env | None = None,
+        **config: Unpack[ProducerOptions],
+    ) -> None:
+        serializers = {"key_serializer": key_serializer, "value_serializer": value_serializer}
+        super().__init__(ProducerConfig.parse({**config, **serializers}), env)
+        self._custom_partitioner = partitioner
+        self._sticky = StickyPartitioner(self._env.rng)
+        self._progress = anyio.Event()
+        self._memory_waiters = 0
+        self._gives_way_at_ms = 0
+        """By the wall clock, as records are stamped: from then on a loop of sends lets the sender run."""
+        self._seen_rounds = 0
+        """Of the sender, when the first batch was begun that it has not seen."""
+        self._accumulator: Accumulator
+        self._sender: Sender
+        self._moved_keys: MovedKeys
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        config = self._config
+        self._metadata = self._make_metadata(allow_auto_create=True, topic_idle_ms=config.metadata_max_idle_ms)
+        self._accumulator = Accumulator(
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            buffer_memory=config.buffer_memory,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            compression=config.compression,
+            compression_level=config.compression_level,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            idempotent=config.enable_idempotence,
+        )
+        placing = Placing(
+            place=self._place,
+            by_key=self._custom_partitioner is None,
+            batch_size=config.batch_size,
+            compression=config.compression,
+            compression_level=config.compression_level,
+        )
+        self._sender = Sender(self._env, config, self._accumulator, self._metadata, self._connections, tasks, placing)
+        self._sender.on_progress = self._on_progress
+        self._moved_keys = MovedKeys(self._env, config, self._accumulator, self._metadata, self._connections)
+        self._moved_keys.on_tombstones = self._sender.wake
+        self._connections.on_lost = self._on_lost
+        tasks.start_soon(self._metadata.run)
+        tasks.start_soon(self._sender.run)
+        tasks.start_soon(self._moved_keys.run)
+        self._metadata.request_update()
+
+    async def _stop(self, clean: bool) -> None:
+        try:
+            if clean:
+                await self.flush()
+                with anyio.move_on_after(self._config.request_timeout_ms / 1000):
+                    await self._moved_keys.settled()
+                await self.flush()
+        finally:  # a flush that is cancelled too: nobody waits for a handle without end
+            self._accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
+            self._on_progress()
+
+    def _on_progress(self) -> None:
+        self._moved_keys.progress()
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+
+    def _on_lost(self, node_id: int) -> None:
+        self._metadata.request_update()
+        self._sender.wake()
+
+    # ------------------------------------------------------------ sending
+
+    async def send(
+        self,
+        topic: str,
+        value: SentValue | None = None,
+        key: SentKey | None = None,
+        partition: int | None = None,
+        headers: Headers = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordHandle:
+        """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
+
+        It goes to ``partition`` if one is given, whatever its key: the order of the key is the caller's affair then.
+        Waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
+        ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything; a loop of
+        sends alone gives way when a batch is full, and every 2 ms, so that what it sends at once goes in few requests.
+        Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
+        for a record that can never be sent.
+        """
+        if self._tasks is None or self._closed:
+            self._ensure_open()
+        config = self._config
+        key_data: Any = key if config.key_serializer is None else config.key_serializer(key)
+        data: Any = value if config.value_serializer is None else config.value_serializer(value)
+        if key_data is not None and type(key_data) is not bytes:
+            key_data = _as_bytes("key", key_data)
+        if data is not None and type(data) is not bytes:
+            data = _as_bytes("value", data)
+        size = (0 if key_data is None else len(key_data)) + (0 if data is None else len(data))
+        pairs: Sequence[Header] = () if not headers else _header_pairs(headers)
+        if pairs or size > config.batch_size:
+            check_record_size(key_data, data, pairs, config.max_request_size, config.buffer_memory)
+        accumulator = self._accumulator
+        placement = accumulator.topics.get(topic)
+        if placement is None or not placement.info.partitions:
+            placement = await self._topic_appears(topic)
+        if not accumulator.has_room(size):
+            await self._wait_for_room(size)
+        now_ms = self._env.clock.now_ms()
+        if timestamp_ms is None:
+            timestamp_ms = now_ms
+        while True:
+            # Nothing is awaited between this choice and the record's being in the queue of its partition.
+            info = placement.info
+            if partition is not None:
+                chosen = partition
+            elif self._custom_partitioner is None and key_data is not None:
+                chosen = self._sticky.for_key(info, key_data)
+            else:
+                chosen = self._place(info, key_data)
+            if chosen in info.partitions:
+                break
+            await self._partition_appears(placement, chosen)
+        pinned = partition is not None
+        if chosen >= info.layout[1]:
+            raise PartitionMarkedError(TopicPartition(topic, chosen), info.layout[1])
+        handle = accumulator.append(topic, chosen, key_data, data, pairs, timestamp_ms, pinned=pinned)
+        filled = False
+        if handle is None:
+            filled = accumulator.has_waiting(topic, chosen)
+            if partition is None and key_data is None and self._custom_partitioner is None:
+                chosen = self._sticky.next_sticky(info, chosen)
+            now = self._env.clock.monotonic()
+            handle = accumulator.append_to_new_batch(
+                topic, chosen, key_data, data, pairs, timestamp_ms, now * 1000, pinned=pinned
+            )
+            self._metadata.touch(topic, now)
+            if self._sender.rounds != self._seen_rounds:
+                self._seen_rounds = self._sender.rounds
+                self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
+            self._sender.wake()
+        if placement.watches_keys and key_data is not None:
+            self._moved_keys.sent(placement, key_data, handle)
+        if filled or now_ms >= self._gives_way_at_ms:
+            self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
+            await anyio.lowlevel.checkpoint()
+        return handle
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: SentValue | None = None,
+        key: SentKey | None = None,
+        partition: int | None = None,
+        headers: Headers = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """``send`` and wait until the record is acknowledged."""
+        handle = await self.send(topic, value, key, partition, headers, timestamp_ms)
+        return await handle.wait()
+
+    async def send_many(
+        self, topic: str, records: Iterable[tuple[SentKey | None, SentValue | None]], *, partition: int | None = None
+    ) -> list[RecordMetadata]:
+        """Send (key, value) pairs and wait until every one is acknowledged; what they are written as, in their order.
+
+        They travel together as far as their partitions allow. The first error is raised when all have settled.
+        """
+        handles = [await self.send(topic, value, key, partition) for key, value in records]
+        self._sender.wake()
+        written: list[RecordMetadata] = []
+        failure: KafkaError | None = None
+        for handle in handles:
+            try:
+                written.append(await handle)
+            except KafkaError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return written
+
+    def _place(self, info: TopicInfo, key: bytes | None) -> int:
+        """The partition of a record by the layout of ``info``."""
+        if self._custom_partitioner is not None:
+            return self._custom_partitioner(info, key)
+        if key is not None:
+            return self._sticky.for_key(info, key)
+        return self._sticky.for_no_key(info)
+
+    async def _topic_appears(self, topic: str) -> TopicPlacement:
+        """Wait at most ``max_block_ms`` for a topic's partitions."""
+        deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
+        while True:
+            left = max(deadline - self._env.clock.monotonic(), 0.0)
+            info = await self._metadata.topic(topic, left * 1000)
+            placement = self._accumulator.placement(info)
+            if placement.info.partitions:
+                return placement
+            if left == 0:
+                raise KafkaTimeoutError(f"all metadata of topic {topic} is older than what was known of it before")
+            self._metadata.request_update()
+            await self._metadata.wait_update(left)
+
+    async def _partition_appears(self, placement: TopicPlacement, partition: int) -> None:
+        """Wait at most ``max_block_ms`` for a partition the metadata does not list (yet)."""
+        if partition < 0:
+            raise ValueError(f"partition {partition} is negative")
+        deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
+        layout = placement.layout
+        while partition not in placement.info.partitions and placement.layout == layout:
+            left = deadline - self._env.clock.monotonic()
+            if left <= 0:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {placement.name} has {len(placement.info.partitions)} partitions, there is no partition "
+                    f"{partition}",
+                )
+            self._metadata.want(placement.name)
+            self._metadata.request_update()
+            await self._metadata.wait_update(left)
+
+    async def _wait_for_room(self, size: int) -> None:
+        deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
+        self._memory_waiters += 1
+        self._sender.memory_short = True
+        try:
+            while not self._accumulator.has_room(size):
+                self._sender.wake()
+                progress = self._progress
+                left = deadline - self._env.clock.monotonic()
+                if left > 0:
+                    with anyio.move_on_after(left):
+                        await progress.wait()
+                        continue
+                raise BufferExhaustedError(
+                    f"buffer_memory ({self._config.buffer_memory} bytes) stayed full for max_block_ms "
+                    f"({self._config.max_block_ms} ms)"
+                )
+        finally:
+            self._memory_waiters -= 1
+            self._sender.memory_short = self._memory_waiters > 0
+        if self._closed:
+            raise ClientClosedError("the producer was closed")
+
+    async def flush(self) -> None:
+        """Send without lingering and return once every record sent so far is acknowledged or has failed."""
+        self._ensure_open()
+        accumulator = self._accumulator
+        accumulator.flushing += 1
+        try:
+            waiting_for = accumulator.unresolved()
+            self._sender.wake()
+            for batch in waiting_for:
+                await _settled(batch)
+        finally:
+            accumulator.flushing -= 1
+
+    def metrics(self) -> Metrics:
+        """What this producer sends, and what resizes cost it: numbers by group and name.
+
+        docs/operations.md says what each is; ``anabranch.prometheus`` tells them to Prometheus.
+        """
+        self._ensure_open()
+        return self._sender.all_metrics()
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Ids of the topic's partitions that take records, ascending: not of those that are marked for deletion."""
+        self._ensure_open()
+        info = await self._metadata.topic(topic, self._config.max_block_ms)
+        _, undeleted = info.layout
+        return sorted(partition for partition in info.partitions if partition < undeleted)
+
+
+def _as_bytes(name: str, data: object) -> bytes:
+    """Key or value as bytes, so that the caller may use its buffer again; TypeError for what holds no bytes."""
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"{name} is {type(data).__name__}, not bytes; set {name}_serializer")
+
+
+def _header_pairs(headers: Sequence[Header] | Mapping[str, bytes | None]) -> Sequence[Header]:
+    pairs: list[Header] = []
+    for name, content in headers.items() if isinstance(headers, Mapping) else headers:
+        if not isinstance(name, str) or not (content is None or isinstance(content, bytes | bytearray | memoryview)):
+            raise TypeError(f"header {name!r}: {content!r} is not a name and bytes")
+        pairs.append((name, None if content is None else bytes(content)))
+    return pairs
+
+
+async def _settled(batch: ProducerBatch) -> None:
+    """Wait for a batch and, if its records moved on, for the batches they are in."""
+    await batch.wait()
+    for part in dict.fromkeys(part for part, _ in batch.moved or ()):
+        await _settled(part)

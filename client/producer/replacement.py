@@ -1,0 +1,255 @@
+"""Taking a topic's unsent batches apart and placing each record again, for a new layout: no IO, no clock.
+
+The records of a key are in one queue, in order; they are taken out in that order and appended in that order to
+wherever the key lives now. Nothing of the topic is on the wire meanwhile (``client.topic_placement``), and the broker
+of a partition that gains keys takes its first record only after the ones that lose them have stopped.
+
+A full buffer is seconds of work, so it is done in steps, between which the loop serves others and the user goes on
+sending: by the layout before, into the same queues, behind what was taken out of them. That is taken next, until
+nothing has come since; only then is any of it sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.producer.producer_batch import ProducerBatch
+from anabranch.client.producer.topic_placement import layout_of
+from anabranch.protocol.batch_builder import BatchBuilder
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.key_placement import MOVED_HEADER, ancestor_below
+from anabranch.protocol.records import Record, RecordBatch
+from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+
+Place = Callable[[TopicInfo, bytes | None], int]
+
+RECORDS_PER_STEP = 256
+"""Between two looks at whether others want the loop: a millisecond or two. A batch is decoded in one piece."""
+
+_MERGE_WINDOW_MS = 1000.0
+"""Records of batches that began further apart do not share one: all records of a batch expire with its oldest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """How records are placed. ``by_key``: by linear hashing; else ``place`` is the user's own partitioner."""
+
+    place: Place
+    by_key: bool
+    batch_size: int
+    compression: CompressionType
+    compression_level: int | None
+    records_per_step: int = RECORDS_PER_STEP
+
+
+class Replaced(NamedTuple):
+    """What became of the batches taken apart: those to send, by partition, in order; and counts for the log."""
+
+    batches: dict[int, list[ProducerBatch]]
+    sources: list[tuple[ProducerBatch, list[tuple[ProducerBatch, int]]]]
+    """Batches whose records moved on, and where to."""
+    moved: int
+    """Records in another partition than before."""
+    failed: int
+
+
+def replace_records(
+    before: TopicInfo, after: TopicInfo, queues: list[list[ProducerBatch]], placing: Placing
+) -> Replaced:
+    """Place the records of ``queues``, each one partition's batches in order, by ``after``.
+
+    ``before`` is what they were placed by. A batch of which nothing moves is kept as it is, with the new layout.
+    """
+    work = Replacement(before, after, placing)
+    work.take(queues)
+    while work.is_unfinished:
+        work.step()
+    return work.result()
+
+
+def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
+    """All batches by age, each queue's in its own order: what is placed first is sent first and expires first."""
+    dated: list[tuple[float, int, ProducerBatch]] = []
+    for batches in queues:
+        oldest = 0.0
+        for batch in batches:
+            oldest = max(oldest, batch.created_ms)
+            dated.append((oldest, len(dated), batch))
+    return [batch for _, _, batch in sorted(dated, key=lambda d: d[:2])]
+
+
+def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[int] | None:
+    """Those whose keys may live elsewhere under ``after``; None for all of them."""
+    (initial, undeleted), (initial_after, undeleted_after) = before.layout, after.layout
+    if before.incarnation != after.incarnation or initial != initial_after or not after.ordered_delivery:
+        return None
+    if undeleted_after <= undeleted:
+        return frozenset(range(undeleted_after, undeleted))
+    return frozenset(ancestor_below(p, initial, undeleted) for p in range(undeleted, undeleted_after))
+
+
+class Replacement:
+    """``replace_records`` in steps. ``take`` may be called again for what has come to the queues meanwhile."""
+
+    __slots__ = (
+        "_after",
+        "_layout",
+        "_losing",
+        "_open",
+        "_pending",
+        "_placing",
+        "_records",
+        "_taken",
+        "batches",
+        "failed",
+        "moved",
+        "sources",
+    )
+
+    def __init__(self, before: TopicInfo, after: TopicInfo, placing: Placing) -> None:
+        self._after = after
+        self._taken: list[ProducerBatch] = []
+        self._pending: deque[ProducerBatch] = deque()
+        self._records: Iterator[None] | None = None
+        """The batch that is taken apart at the moment: goes on by a record with each item."""
+        self._layout = layout_of(after)
+        self._placing = placing
+        self._losing = _partitions_losing_keys(before, after) if placing.by_key else None
+        self._open: dict[int, ProducerBatch] = {}
+        self.batches: dict[int, list[ProducerBatch]] = {}
+        self.sources: list[tuple[ProducerBatch, list[tuple[ProducerBatch, int]]]] = []
+        self.moved = 0
+        self.failed = 0
+
+    @property
+    def after(self) -> TopicInfo:
+        """The layout that is placed by."""
+        return self._after
+
+    def take(self, queues: list[list[ProducerBatch]]) -> None:
+        """Have batches placed too, behind all that were taken before."""
+        batches = _oldest_first(queues)
+        self._taken += batches
+        self._pending += batches
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self._records is not None or bool(self._pending)
+
+    def step(self) -> None:
+        """Place a bounded number of records."""
+        left = self._placing.records_per_step
+        while left > 0 and self.is_unfinished:
+            if self._records is None:
+                self._records = self._add(self._pending.popleft())
+            for _ in self._records:
+                left -= 1
+                if left == 0:
+                    return
+            self._records = None
+            left -= 1
+
+    def unresolved(self) -> list[ProducerBatch]:
+        """What was taken and has no fate: the records are in no queue at the moment."""
+        return [batch for batch in self._taken if not batch.resolved]
+
+    def result(self) -> Replaced:
+        """What became of all that was taken."""
+        return Replaced(self.batches, self.sources, self.moved, self.failed)
+
+    def _add(self, batch: ProducerBatch) -> Iterator[None]:
+        partition = batch.tp.partition
+        if self._losing is not None and partition not in self._losing and batch.pinned is None:
+            self._keep(batch)
+            return
+        records = RecordBatch(batch.encode()).records()
+        targets: list[int | KafkaError] = []
+        for index, record in enumerate(records):
+            targets.append(self._target(batch, index, record))
+            yield
+        if all(target == partition for target in targets):
+            self._keep(batch)
+            return
+        moved: list[tuple[ProducerBatch, int]] = []
+        for index, (record, target) in enumerate(zip(records, targets, strict=True)):
+            yield
+            if isinstance(target, KafkaError):
+                moved.append((_failed(batch, target), 0))
+                self.failed += not _is_moved_tombstone(record)
+                continue
+            pinned = batch.pinned is not None and index in batch.pinned
+            moved.append(self._append(batch, record, target, pinned))
+            self.moved += target != partition
+        self.sources.append((batch, moved))
+
+    def _target(self, batch: ProducerBatch, index: int, record: Record) -> int | KafkaError:
+        """Where a record goes, or why nowhere."""
+        after, partition = self._after, batch.tp.partition
+        pinned = batch.pinned is not None and index in batch.pinned
+        stays = partition < after.layout[1]
+        if pinned and _is_moved_tombstone(record):
+            # Between two layouts the key may have lived here again: the tombstone would delete its newer values.
+            return KafkaError(ErrorCode.POLICY_VIOLATION, "it belonged to the layout before")
+        if pinned:
+            return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])
+        key = record.key
+        if key is None and stays and self._placing.by_key:
+            return partition
+        try:
+            target = self._placing.place(after, key)
+        except Exception as error:  # the user's code
+            failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the partitioner raised {error!r}")
+            failure.__cause__ = error
+            return failure
+        if not 0 <= target < after.layout[1]:
+            return PartitionMarkedError(TopicPartition(after.name, target), after.layout[1])
+        return target
+
+    def _keep(self, batch: ProducerBatch) -> None:
+        """The batch stays whole: it was not written, so it takes a new sequence as if it were new."""
+        batch.layout = self._layout
+        batch.refused = batch.lost = False
+        batch.attempts = 0
+        batch.retry_at_ms = 0.0
+        if batch.base_sequence != NO_SEQUENCE:
+            batch.set_producer_state(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+        partition = batch.tp.partition
+        self.batches.setdefault(partition, []).append(batch)
+        self._open.pop(partition, None)
+
+    def _append(self, source: ProducerBatch, record: Record, partition: int, pinned: bool) -> tuple[ProducerBatch, int]:
+        target = self._open.get(partition)
+        if target is not None and source.created_ms - target.created_ms <= _MERGE_WINDOW_MS:
+            index = target.builder.append(record.key, record.value, record.headers, record.timestamp)
+        else:
+            index = None
+        if target is None or index is None:
+            target = self._new_batch(source, partition)
+            index = target.builder.append(record.key, record.value, record.headers, record.timestamp)
+            assert index is not None
+        if pinned:
+            target.pin(index)
+        return target, index
+
+    def _new_batch(self, source: ProducerBatch, partition: int) -> ProducerBatch:
+        placing = self._placing
+        builder = BatchBuilder(placing.compression, placing.batch_size, level=placing.compression_level)
+        batch = ProducerBatch(TopicPartition(self._after.name, partition), builder, source.created_ms, self._layout)
+        self._open[partition] = batch
+        self.batches.setdefault(partition, []).append(batch)
+        return batch
+
+
+def _failed(source: ProducerBatch, error: KafkaError) -> ProducerBatch:
+    batch = ProducerBatch(source.tp, BatchBuilder(), source.created_ms, source.layout)
+    batch.resolve(error=error)
+    return batch
+
+
+def _is_moved_tombstone(record: Record) -> bool:
+    return record.value is None and any(name == MOVED_HEADER for name, _ in record.headers)

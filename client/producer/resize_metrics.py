@@ -1,0 +1,56 @@
+"""What resizes cost a producer, for ``metrics()``. No IO."""
+
+from __future__ import annotations
+
+from anabranch.client.client_metrics import PRODUCER_GROUP, Durations, Metrics
+from anabranch.client.producer.replacement import Replaced
+
+
+class ProducerMetrics:
+    """What resizes cost one producer. Times are seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self.layout_refusals = 0
+        self.unknown_outcomes = 0
+        self._layout_changes = 0
+        self._batches_taken_apart = 0
+        self._records_moved = 0
+        self._records_failed = 0
+        self._held_since: dict[str, float] = {}
+        self._holds = Durations()
+
+    @property
+    def any_held(self) -> bool:
+        """Whether a topic was held when last looked at."""
+        return bool(self._held_since)
+
+    def holding(self, topic: str, now: float) -> None:
+        """Nothing new of the topic is sent: a newer layout is known, or the one in force was refused."""
+        self._held_since.setdefault(topic, now)
+
+    def let_go(self, topic: str) -> None:
+        """The topic goes on by the layout it had, if it was held."""
+        self._held_since.pop(topic, None)
+
+    def replaced(self, topic: str, replaced: Replaced, now: float) -> None:
+        """The topic goes on by a newer layout."""
+        self._layout_changes += 1
+        self._batches_taken_apart += len(replaced.sources)
+        self._records_moved += replaced.moved
+        self._records_failed += replaced.failed
+        self._holds.add(now - self._held_since.pop(topic, now))
+
+    def values(self) -> Metrics:
+        """All of them."""
+        return {
+            PRODUCER_GROUP: {
+                "layout-refusals-total": self.layout_refusals,
+                "layout-changes-total": self._layout_changes,
+                "batches-taken-apart-total": self._batches_taken_apart,
+                "records-moved-total": self._records_moved,
+                "records-failed-total": self._records_failed,
+                "records-of-unknown-outcome-total": self.unknown_outcomes,
+                "held-topics": len(self._held_since),
+                **self._holds.named("hold"),
+            }
+        }
