@@ -1,7 +1,7 @@
 """``python -m bench.audit_plan``: what each check of the audit shuffles, by Spark's own event log.
 
-Writes a topic of segment files (deleted afterwards), and applies the audit's checks to it one after the other.
-Figures for other sizes follow: docs/audit-planning.md.
+Writes a topic of segment files with indexes (deleted afterwards), and applies the audit's checks to it one after the
+other. Figures for other sizes follow: docs/audit-planning.md.
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ import json
 import os
 import random
 import resource
+import struct
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from anabranch.audit import run
-from anabranch.audit.discovery import discover
-from anabranch.audit.manifest import MANIFEST_NAME, Manifest, PartitionEntry, SegmentEntry
+from anabranch.audit.discovery import discover, replica_files
+from anabranch.audit.manifest import (
+    MANIFEST_NAME,
+    REPLICAS_DIRECTORY,
+    Manifest,
+    PartitionEntry,
+    ReplicaEntry,
+    SegmentEntry,
+)
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import place, positive_hash
@@ -29,6 +37,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 PARTITIONS = 4
 BATCH_BYTES = 16 * 1024
 SEGMENT_BYTES = 256 * 1024 * 1024
+OTHER_BROKER = 2
 T0 = 1_700_000_000_000
 Record = tuple[bytes, bytes, tuple[()], int]
 
@@ -62,16 +71,33 @@ class _Log:
             producer_epoch=0,
             base_sequence=self.offset & 0x7FFFFFFF,
         )
-        if not self.segments or self.segments[-1].stat().st_size >= SEGMENT_BYTES:
+        position = self.segments[-1].stat().st_size if self.segments else SEGMENT_BYTES
+        if position >= SEGMENT_BYTES:
             self.segments.append(self._directory / f"{self.offset:020d}.log")
-        with self.segments[-1].open("ab") as file:
+            position = 0
+        log = self.segments[-1]
+        with log.open("ab") as file:
             file.write(batch)
         self.offset += len(self.pending)
+        last = self.offset - 1 - int(log.stem)
+        entries = {".index": struct.pack(">ii", last, position), ".timeindex": struct.pack(">qi", self._newest(), last)}
+        for suffix, entry in entries.items():
+            with log.with_suffix(suffix).open("ab") as file:
+                file.write(entry if position else b"")
         self.pending, self.bytes = [], 0
 
+    def _newest(self) -> int:
+        return self.pending[-1][3]
 
-def write_topic(root: Path, records: int, size: int, keys: int, codec: CompressionType) -> None:
-    """Values begin with a number that ascends within each key."""
+    def copy_to(self, directory: Path) -> None:
+        """A replica's directory with the same files, by links."""
+        directory.mkdir(parents=True)
+        for path in self._directory.iterdir():
+            os.link(path, directory / path.name)
+
+
+def write_topic(root: Path, records: int, size: int, keys: int, codec: CompressionType, copied: int) -> None:
+    """Values begin with a number that ascends within each key. So many partitions are ``copied``."""
     logs = [_Log(root / f"events-{p}", codec) for p in range(PARTITIONS)]
     rng = random.Random(1)
     filler = rng.randbytes(1 << 20).hex().encode()
@@ -85,8 +111,23 @@ def write_topic(root: Path, records: int, size: int, keys: int, codec: Compressi
     for p, log in enumerate(logs):
         log.flush()
         segments = [SegmentEntry(x.name, int(x.stem), x.stat().st_size) for x in log.segments]
-        entries.append(PartitionEntry(p, 0, log.offset, segments))
+        replicas = [ReplicaEntry(OTHER_BROKER, 0, log.offset, segments)] if p < copied else []
+        if replicas:
+            log.copy_to(root / REPLICAS_DIRECTORY / str(OTHER_BROKER) / f"events-{p}")
+        entries.append(PartitionEntry(p, 0, log.offset, segments, replicas=replicas))
     (root / MANIFEST_NAME).write_bytes(Manifest("events", "delete", PARTITIONS, PARTITIONS, entries).encode())
+
+
+def write_deliveries(root: Path, path: Path) -> None:
+    """A consumer log of one member that was given every record, partition by partition."""
+    (topic,) = discover(root)
+    with path.open("w") as file:
+        for entry in topic.manifest.partitions:
+            for offset in range(entry.high_watermark):
+                file.write(
+                    f'{{"group": "g", "member": "m", "topic": "events", "partition": {entry.partition}, '
+                    f'"offset": {offset}, "time": {T0 + offset}}}\n'
+                )
 
 
 def shuffled(events: Path) -> Counter[str]:
@@ -119,11 +160,13 @@ def _event_log(directory: Path) -> Iterator[None]:
             del os.environ["SPARK_CONF_DIR"]
 
 
-def measure(directory: Path, order_by: str, event_log: Path) -> dict[str, Any]:
+def measure(directory: Path, order_by: str, event_log: Path, consumer_log: Path | None) -> dict[str, Any]:
     """Seconds and shuffled bytes of each check, applied alone to the summaries that all checks share."""
     topics = discover(directory)
+    copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
     seconds: dict[str, float] = {}
     with _event_log(event_log), run.spark_session("local[2]") as spark:
+        from anabranch.audit import deliveries, rules, totals
         from anabranch.audit.datasource import segment_frame
 
         def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -133,22 +176,30 @@ def measure(directory: Path, order_by: str, event_log: Path) -> dict[str, Any]:
             seconds[name] = seconds.get(name, 0) + time.perf_counter() - began
             return result
 
-        def read(view: str) -> Any:
-            return segment_frame(spark, topics, view, order_by)
+        def read(columns: Sequence[str]) -> Any:
+            return segment_frame(spark, topics, "checks", order_by, wanted_columns=columns)
 
-        kept = read("summary").persist()
+        log = deliveries.read_deliveries(spark, str(consumer_log), "events").persist() if consumer_log else None
+        kept = segment_frame(spark, copies, "summary", order_by).persist()
+        parts = kept.rdd.getNumPartitions()
         timed("scan", kept.count)
-        rows = timed("totals", lambda: run._summarise(kept))
-        summaries = run._per_partition(rows)
-        spark.sparkContext.setJobDescription("keys that do not ascend")
-        rules = list(run._rules(kept, read, topics, run._total(summaries), order_by))
-        for rule in rules:
-            for frame in getattr(rule, "offences", ()):
+        epochs, indexes = timed("totals", lambda: totals.totals(kept))
+        summaries = totals.summaries_of(epochs)
+        found = rules.Found(spark, kept, read, topics, copies, epochs, indexes, summaries, order_by, log)
+        applied = [*rules._file_rules(found), *rules._batch_rules(found)]
+        applied += timed("keys that do not ascend", lambda: list(rules._record_rules(found)))
+        if log is not None:
+            timed("consumer log, read", log.count)
+            timed("records for the consumer log", found.committed.count)
+            applied += timed("deliveries without a record", lambda: list(rules._consumer_rules(found)))
+        for rule in applied:
+            for frame in rule.offences:
                 timed(rule.name, frame.count)
-        timed("hot keys", lambda: run._hot_keys(kept))
+        timed("hot keys", lambda: totals.hot_keys(kept))
         kept_rows = kept.groupBy("kind").count().collect()
     (events,) = event_log.iterdir()
     return {
+        "parts": parts,
         "seconds": seconds,
         "shuffled": dict(shuffled(events)),
         "kept rows": {row["kind"]: row["count"] for row in kept_rows},
@@ -163,14 +214,21 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--codec", default="none")
     parser.add_argument("--order-by", default="tsv:0")
+    parser.add_argument("--copied", type=int, default=1, help="so many of the partitions have a replica")
+    parser.add_argument("--consumer-log", action="store_true", help="with a consumer log of all records")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as scratch:
         topic, codec = Path(scratch, "topic"), CompressionType[arguments.codec.upper()]
-        write_topic(topic, arguments.records, arguments.size, arguments.keys, codec)
-        size = sum(path.stat().st_size for path in topic.rglob("*.log"))
-        found = measure(topic, arguments.order_by, Path(scratch, "events"))
-    print(f"{arguments.records:,} records of {arguments.size} B, {arguments.keys:,} keys, {size / 1e9:.2f} GB")
-    print(f"rows kept of the scan: {found['kept rows']}; driver RSS {found['driver RSS, MB']} MB")
+        began = time.perf_counter()
+        write_topic(topic, arguments.records, arguments.size, arguments.keys, codec, arguments.copied)
+        size = sum(path.stat().st_size for path in topic.glob("events-*/*.log"))
+        log = Path(scratch, "deliveries.jsonl") if arguments.consumer_log else None
+        if log is not None:
+            write_deliveries(topic, log)
+        print(f"{arguments.records:,} records of {arguments.size} B, {arguments.keys:,} keys, {size / 1e9:.2f} GB")
+        print(f"written in {time.perf_counter() - began:.0f} s", flush=True)
+        found = measure(topic, arguments.order_by, Path(scratch, "events"), log)
+    print(f"{found['parts']} parts; kept of the scan: {found['kept rows']}; driver RSS {found['driver RSS, MB']} MB")
     for name in found["seconds"] | found["shuffled"]:
         seconds, written = found["seconds"].get(name, 0), found["shuffled"].get(name, 0)
         print(f"  {name:<24} {seconds:>7.1f} s {written / 1e6:>10.3f} MB shuffled {written / size * 1e6:>10.0f} B/MB")
