@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from anabranch.audit.files import read_file, why
 from anabranch.audit.manifest import (
     MANIFEST_NAME,
     PARTIAL_NAME,
@@ -47,13 +48,14 @@ class TopicFiles:
 def discover(directory: str | Path) -> list[TopicFiles]:
     """The topics below ``directory``: an export, a log directory, or one partition's own directory.
 
-    Raises ManifestError, FileNotFoundError or NotADirectoryError; a directory without segment files is a ManifestError.
+    Raises ManifestError, or OSError for a directory that cannot be listed. A directory without segment files is a
+    ManifestError, and so is a manifest or a checkpoint that cannot be read.
     """
     root = Path(directory).resolve()
     names = sorted(path.name for path in root.iterdir())
     if MANIFEST_NAME in names:
         path = root / MANIFEST_NAME
-        return [TopicFiles(str(root), Manifest.decode(path.read_bytes(), str(path)), inferred=False)]
+        return [TopicFiles(str(root), Manifest.decode(_read(path), str(path)), inferred=False)]
     if PARTIAL_NAME in names:
         raise ManifestError(f"{root}: an export that has not ended; run the same anabranch export again, it goes on")
     if _PARTITION_DIRECTORY.fullmatch(root.name) and any(_SEGMENT_FILE.fullmatch(name) for name in names):
@@ -132,13 +134,28 @@ def _infer_partition(path: Path, partition: int, log_start_offset: int) -> Parti
     if not segments:
         return None
     layouts_path = path / _LAYOUTS
-    layouts = decode_layouts(layouts_path.read_text(), str(layouts_path)) if layouts_path.exists() else []
+    layouts = decode_layouts(_read_text(layouts_path), str(layouts_path)) if layouts_path.exists() else []
     return PartitionEntry(partition, log_start_offset, -1, segments, layouts)
+
+
+def _read(path: Path) -> bytes:
+    """Raises ManifestError for what is no regular file or cannot be opened."""
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise ManifestError(f"{path}: it cannot be read: {why(error)}") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return _read(path).decode()
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: {error}") from None
 
 
 def _read_offsets(path: Path) -> dict[str, int]:
     """``topic-partition`` to offset from a broker's checkpoint; nothing when it is missing or still empty."""
-    text = path.read_text() if path.exists() else ""
+    text = _read_text(path) if path.exists() else ""
     if not text:
         return {}
     lines = text.split("\n")

@@ -62,12 +62,21 @@ def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
             except FileNotFoundError:
                 yield _of_file(topic, partition, segment.base_offset, name, "the file is missing")
                 continue
+            except OSError as error:
+                message = f"the file cannot be read: {error.strerror}"
+                yield _of_file(topic, partition, segment.base_offset, name, message)
+                continue
             if found != size:
                 message = f"the file has {found} bytes, {size} were exported"
                 yield _of_file(topic, partition, segment.base_offset, name, message)
         path = os.path.join(topic.directory, folder)
         known = {name for _, name, _ in _named_files(partition)}
-        for extra in sorted(os.listdir(path)) if os.path.isdir(path) else []:
+        try:
+            present = sorted(os.listdir(path)) if os.path.isdir(path) else []
+        except OSError as error:
+            yield _of_file(topic, partition, None, "", f"the directory cannot be read: {error.strerror}")
+            continue
+        for extra in present:
             if not _OF_A_LOG.fullmatch(extra.removesuffix(_UNFINISHED)):
                 yield _of_file(topic, partition, None, extra, "no file of a log; it was not read")
             elif extra.endswith(".log") and extra not in known and not _is_later(extra, partition.high_watermark):

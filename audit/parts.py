@@ -129,11 +129,12 @@ def alone_entry(entry: PartitionEntry) -> PartitionEntry:
 def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
     """The ranges of about ``split_bytes`` of a segment that have its records in ``bounds``.
 
-    There is one range where the file is small or no index can be read beside it, and none where it is missing.
+    There is one range where the file is small or no index can be read beside it, and none where it is missing or its
+    directory cannot be searched: the check of segment files names it.
     """
     try:
         size = os.path.getsize(path)
-    except FileNotFoundError:
+    except OSError:
         return
     cuts: list[int | None] = [0, None]
     if size > split_bytes or bounds != EVERYTHING:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from anabranch.audit.files import refuse_unreadable, why
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.cli.options import Int, JsonFile
@@ -61,8 +62,8 @@ def audit(
         raise UsageError("--html-rows and --html-lanes: at least 1")
     if html is not None and not html.parent.is_dir():
         raise UsageError(f"--html {html}: {html.parent} is no directory")
-    if consumer_log is not None and not consumer_log.exists():
-        raise UsageError(f"--consumer-log {consumer_log}: there is no such file")
+    if consumer_log is not None:
+        _refuse_unreadable(consumer_log)
     try:
         from anabranch.audit.discovery import discover
         from anabranch.audit.history import PageLimits
@@ -85,8 +86,8 @@ def audit(
         raise CommandError(f"{error.name} is not installed: pip install 'anabranch[audit]'") from error
     except (ManifestError, OrderFieldError) as error:
         raise UsageError(str(error)) from error
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(f"{directory}: {error.strerror}") from error
+    except OSError as error:
+        raise UsageError(f"{error.filename or directory}: {error.strerror or error}") from error
     except (ValueError, RuntimeError) as error:
         raise CommandError(str(error)) from error
     if json_ is not None:
@@ -96,6 +97,15 @@ def audit(
         html.write_text(render_page(report, manifests, PageLimits(html_lanes, html_rows)), encoding="utf-8")
     _print(report, strict)
     return report.exit_status(strict=strict)
+
+
+def _refuse_unreadable(consumer_log: Path) -> None:
+    try:
+        refuse_unreadable(consumer_log)
+    except FileNotFoundError:
+        raise UsageError(f"--consumer-log {consumer_log}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"--consumer-log {error.filename or consumer_log}: {why(error)}") from None
 
 
 def _print(report: AuditReport, strict: bool) -> None:
