@@ -36,18 +36,6 @@ SHORT_RUN_BYTES = 4 * 1024**3
 
 FIRST_VIOLATIONS = 10
 _SETTINGS = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-SHORT_RUN_BYTES = 4 * 1024**3
-
-FIRST_VIOLATIONS = 10
-_OF_RECORDS = [
-    "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
-]  # fmt: skip
-"""What the checks of the order of records need."""
-_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
