@@ -19,6 +19,7 @@ def console(
     listen: str = DEFAULT_LISTEN,
     allow_host: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     allow_changes: Annotated[bool, Parameter(negative=())] = False,
+    schema_registry: str | None = None,
 ) -> int:
     """Serve a page that shows a cluster: what is wrong, how keys move, who waits for whom. Until Ctrl-C.
 
@@ -30,14 +31,25 @@ def console(
         A name besides localhost that browsers may call the console by; may be given many times.
     allow_changes
         Let the page resize topics, set offsets and write records. Anybody who reaches the page can.
+    schema_registry
+        URL of a schema registry: messages in Avro and Protobuf are shown by their schemas.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
         raise UsageError(f"--listen {listen}: HOST:PORT is needed, such as {DEFAULT_LISTEN}")
+    if schema_registry is not None and not schema_registry.startswith(("http://", "https://")):
+        raise UsageError(f"--schema-registry {schema_registry}: an http:// or https:// URL is needed")
     try:
         from anabranch.console.serve import serve
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is not installed: pip install 'anabranch[console]'") from error
     end_on_sigterm()
-    serve(bootstrap_server, host.strip("[]"), int(port), allow_host or [], allow_changes=allow_changes)
+    serve(
+        bootstrap_server,
+        host.strip("[]"),
+        int(port),
+        allow_host or [],
+        allow_changes=allow_changes,
+        schema_registry=schema_registry,
+    )
     return 0

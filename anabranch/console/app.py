@@ -59,6 +59,7 @@ class Console:
             Route("/live", self._stream),
             Route("/healthz", _healthy),
             Route("/change/{change}", self._plan, methods=["GET"]),
+            Route("/change/{change}/plan", self._plan, methods=["POST"]),
             Route("/change/{change}", self._make, methods=["POST"]),
             Mount("/static", StaticFiles(packages=[("anabranch.console", "static")])),
             *(Route(path, self._shower(page), methods=["GET"]) for path, page in pages.PAGES.items()),
@@ -140,12 +141,13 @@ class Console:
     # ------------------------------------------------------------ changes
 
     async def _plan(self, request: Request) -> Response:
-        """What a change would do; nothing is changed."""
+        """What a change would do; nothing is changed. What may be long, or nobody's affair, comes in a form's body."""
         change = changes.CHANGES.get(request.path_params["change"])
         if change is None:
             return await self._not_found(request, NotThereError(""))
         try:
-            plan = await change.plan(self._watch, Query(request.url.query), self._config.bootstrap)
+            asked = request.url.query if request.method != "POST" else await _body(request)
+            plan = await change.plan(self._watch, Query(asked), self._config.bootstrap)
         except Exception as error:
             return self._failed(request, error)
         return HTMLResponse(self._show_plan(request, plan, None))
@@ -230,6 +232,7 @@ def _templates() -> Environment:
         seconds=duration,
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
+        decoded=lambda data: data.decode(errors="replace"),
         segment=lambda text: quote(str(text), safe=""),
         group_path=lambda text: quote(str(text)),
     )

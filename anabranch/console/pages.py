@@ -15,7 +15,18 @@ from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import find_problems
-from anabranch.console.records import FORMATS, Ranges, browse, follow, is_number, parse_partitions, places_of
+from anabranch.console.records import (
+    BY_SCHEMA,
+    FORMATS,
+    Ranges,
+    Texts,
+    browse,
+    follow,
+    is_number,
+    parse_partitions,
+    places_of,
+)
+from anabranch.console.waits import graph_of
 from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
@@ -167,8 +178,11 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         for row in partitions
         if row["partition"] in shown
     ]
+    led = {row["partition"]: row["high_watermark"] for row in rows if row["high_watermark"] is not None}
+    hottest = await watch.hottest(described.name, led)
     most = max((row["rate"] or 0 for row in rows), default=0)
     for row in rows:
+        row["hottest"] = hottest.get(row["partition"])
         row["heat"] = round(10 * (row["rate"] or 0) / most) if most else 0
     lags: dict[str, int] = {}
     ends = {row["partition"]: row["high_watermark"] for row in partitions if row["high_watermark"] is not None}
@@ -232,6 +246,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "summary": summary(found),
         "waits": list(zip(found["waits"], wait_sentences(found["waits"]), strict=True))[:ROWS],
         "wait_count": len(found["waits"]),
+        "graph": graph_of(found["waits"], ROWS),
         "error": seen.error,
     }
     return Rendered("group", values)
@@ -240,11 +255,15 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
 async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
     described = await watch.existing_topic(path["topic"])
     numbers = [p.partition for p in described.partitions if p.leader >= 0]
-    values: dict[str, Any] = {"topic": described, "query": query, "formats": FORMATS, "found": None, "wrong": None}
-    how = query.get("format") or "text"
+    formats = FORMATS if watch.registry is None else (*FORMATS, BY_SCHEMA)
+    values: dict[str, Any] = {"topic": described, "query": query, "formats": formats, "found": None, "wrong": None}
+    how = query.get("format") or ("text" if watch.registry is None else BY_SCHEMA)
     count = query.number("count", 50, MOST_RECORDS)
-    if how not in FORMATS:
-        raise BadQueryError(f"format is {how!r}: one of {', '.join(FORMATS)}")
+    if how == BY_SCHEMA and watch.registry is None:
+        raise BadQueryError("format is 'schema': this console was started without --schema-registry")
+    if how not in formats:
+        raise BadQueryError(f"format is {how!r}: one of {', '.join(formats)}")
+    values["how"], texts = how, Texts(how, watch.registry)
     try:
         partitions = parse_partitions(query.get("partitions", ""), numbers)
         ranges = await _ranges(watch, described.name, partitions, query.get("from") or "end", count)
@@ -254,10 +273,10 @@ async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rende
     try:
         if key := query.get("key"):
             values["places"] = places_of(key.encode(), described)
-            values["found"] = await follow(watch.reader, described, ranges, key.encode(), count, how)
+            values["found"] = await follow(watch.reader, described, ranges, key.encode(), count, texts)
         else:
             contains = query.get("contains", "").encode()
-            values["found"] = await browse(watch.reader, described.name, ranges, count, how, contains)
+            values["found"] = await browse(watch.reader, described.name, ranges, count, texts, contains)
     except KafkaError as error:
         values["wrong"] = str(error)
     return Rendered("messages", values)

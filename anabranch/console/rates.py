@@ -1,8 +1,9 @@
-"""Rates and lags in seconds, from samples of offsets. Pure."""
+"""Rates and lags in seconds from samples of offsets, and hot keys from samples of records. Pure."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from anabranch.cli.output import duration
@@ -40,6 +41,11 @@ class Samples:
             kept.popleft()
 
     @property
+    def last(self) -> int:
+        """The offset that was seen last, 0 for none."""
+        return self._kept[-1].offset if self._kept else 0
+
+    @property
     def rate(self) -> float | None:
         """Offsets a second over the window; None before there are two samples."""
         if len(self._kept) < 2 or self._kept[-1].at_s - self._kept[0].at_s < self._least_s:
@@ -49,6 +55,24 @@ class Samples:
         if first is last:
             first = self._kept[-2]
         return (last.offset - first.offset) / (last.at_s - first.at_s)
+
+
+class Hottest(NamedTuple):
+    """The most frequent key of a sample, and its share of the records."""
+
+    key: bytes
+    share: float
+
+
+def hottest(keys: Iterable[bytes | None]) -> Hottest | None:
+    """Of the keys of some records, None for a record without; None where no record has one."""
+    counts = Counter(keys)
+    records = counts.total()
+    del counts[None]
+    if not counts:
+        return None
+    key, count = max(counts.items(), key=lambda item: (item[1], item[0] or b""))
+    return Hottest(key or b"", count / records)
 
 
 def outlook(lag: int, written: float | None, read: float | None) -> str:

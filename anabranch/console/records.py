@@ -10,6 +10,7 @@ import anyio
 
 from anabranch import KafkaError, OffsetOutOfRangeError, TopicDescription, TopicPartition
 from anabranch.client.consumer.log_reader import LogReader
+from anabranch.console.schemas import Registry, UndecodableError
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 
@@ -21,6 +22,8 @@ SEARCH_RECORDS = 200_000
 READ_AT_ONCE = 32
 """So many partitions are read at once."""
 FORMATS = ("text", "json", "hex")
+BY_SCHEMA = "schema"
+"""The format besides these where a schema registry is known."""
 
 Ranges: TypeAlias = Mapping[int, tuple[int, int]]
 """Offsets from and to, exclusive, by partition."""
@@ -71,39 +74,56 @@ def text_of(data: bytes | None, how: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text) + more
 
 
-def _shown(partition: int, batch: RecordBatch, record: Record, how: str) -> Shown:
-    key, value = record.key, record.value
-    headers = [(name if isinstance(name, str) else str(name), text_of(data, "text")) for name, data in record.headers]
-    return Shown(
-        partition,
-        record.offset,
-        record.timestamp,
-        batch.partition_leader_epoch,
-        text_of(key, "text" if how == "json" else how),
-        -1 if key is None else len(key),
-        text_of(value, how),
-        -1 if value is None else len(value),
-        headers,
-    )
+class Texts:
+    """Makes texts of records: as ``how`` says, one of ``FORMATS``, or by the schemas of a registry."""
+
+    def __init__(self, how: str, registry: Registry | None = None) -> None:
+        self._how, self._registry = how, registry if how == BY_SCHEMA else None
+
+    async def shown(self, partition: int, batch: RecordBatch, record: Record) -> Shown:
+        key, value = record.key, record.value
+        return Shown(
+            partition,
+            record.offset,
+            record.timestamp,
+            batch.partition_leader_epoch,
+            await self._text(key, "text" if self._how == "json" else self._how),
+            -1 if key is None else len(key),
+            await self._text(value, self._how),
+            -1 if value is None else len(value),
+            [(str(name), text_of(data, "text")) for name, data in record.headers],
+        )
+
+    async def _text(self, data: bytes | None, how: str) -> str:
+        if self._registry is None or data is None:
+            return text_of(data, how)
+        try:
+            return text_of((await self._registry.decode(data)).encode(), "text")
+        except UndecodableError as error:
+            return f"{text_of(data, 'text')}\n({error})" if data[:1] == b"\0" else text_of(data, "text")
 
 
-async def browse(reader: LogReader, topic: str, ranges: Ranges, count: int, how: str, contains: bytes = b"") -> Found:
+async def browse(
+    reader: LogReader, topic: str, ranges: Ranges, count: int, texts: Texts, contains: bytes = b""
+) -> Found:
     """The first ``count`` records of each partition's range, then the oldest ``count`` of all.
 
     ``contains``: only records whose key or value has these bytes.
     """
-    return await _look(reader, topic, ranges, count, how, lambda record: _has(record, contains))
+    return await _look(reader, topic, ranges, count, texts, lambda record: _has(record, contains))
 
 
 def _has(record: Record, contains: bytes) -> bool:
     return not contains or contains in (record.key or b"") or contains in (record.value or b"")
 
 
-async def follow(reader: LogReader, topic: TopicDescription, ranges: Ranges, key: bytes, count: int, how: str) -> Found:
+async def follow(
+    reader: LogReader, topic: TopicDescription, ranges: Ranges, key: bytes, count: int, texts: Texts
+) -> Found:
     """The records of a key, in every partition where it may have lived; ``ranges`` as for ``browse``."""
     places = set(places_of(key, topic))
     chosen = {p: range_ for p, range_ in ranges.items() if p in places}
-    return await _look(reader, topic.name, chosen, count, how, lambda record: record.key == key)
+    return await _look(reader, topic.name, chosen, count, texts, lambda record: record.key == key)
 
 
 def places_of(key: bytes, topic: TopicDescription) -> list[int]:
@@ -116,7 +136,7 @@ def places_of(key: bytes, topic: TopicDescription) -> list[int]:
 
 
 async def _look(
-    reader: LogReader, topic: str, ranges: Ranges, count: int, how: str, wanted: Callable[[Record], bool]
+    reader: LogReader, topic: str, ranges: Ranges, count: int, texts: Texts, wanted: Callable[[Record], bool]
 ) -> Found:
     found: list[Shown] = []
     after = {p: start for p, (start, _) in ranges.items()}
@@ -140,13 +160,13 @@ async def _look(
                 for record in batch.records() if is_for_readers else ():
                     if record.offset < after[partition]:
                         continue
+                    if wanted(record):
+                        found.append(await texts.shown(partition, batch, record))
+                        mine += 1
                     searched += 1
                     after[partition] = record.offset + 1
-                    if wanted(record):
-                        found.append(_shown(partition, batch, record, how))
-                        mine += 1
-                        if mine >= count:
-                            return
+                    if mine >= count:
+                        return
                 await anyio.lowlevel.checkpoint()
             after[partition] = max(after[partition], fetched.next_offset)
             if fetched.is_end:

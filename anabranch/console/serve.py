@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import socket
 from collections.abc import Sequence
 from typing import Any, cast
@@ -15,6 +15,7 @@ from anabranch import Admin
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
+from anabranch.console.schemas import Registry
 from anabranch.console.watch import Watch
 
 API_TIMEOUT_MS = 5_000
@@ -26,12 +27,16 @@ REQUEST_S = 10
 """A request's head has to be there within so much time."""
 
 
-def serve(bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool) -> None:
+def serve(
+    bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool, schema_registry: str | None
+) -> None:
     """Serve until cancelled. Raises ``CommandError`` where the address is taken."""
-    trio.run(functools.partial(_serve, bootstrap, host, port, hosts, allow_changes=allow_changes))
+    trio.run(_serve, bootstrap, host, port, hosts, allow_changes, schema_registry)
 
 
-async def _serve(bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool) -> None:
+async def _serve(
+    bootstrap: str, host: str, port: int, hosts: Sequence[str], allow_changes: bool, schema_registry: str | None
+) -> None:
     try:
         listener = _bind(host, port)
     except OSError as error:
@@ -54,9 +59,10 @@ async def _serve(bootstrap: str, host: str, port: int, hosts: Sequence[str], *, 
         }
         async with (
             Admin(**settings) as admin,
-            LogReader(**settings) as reader,
+            LogReader(**settings, fetch_max_wait_ms=0) as reader,  # a page waits for no new records
+            Registry(schema_registry) if schema_registry else contextlib.nullcontext() as registry,
         ):
-            console = Console(Watch(admin, reader), ConsoleConfig(bootstrap, (host, *hosts), allow_changes))
+            console = Console(Watch(admin, reader, registry), ConsoleConfig(bootstrap, (host, *hosts), allow_changes))
             name = f"[{host}]" if ":" in host else host
             print(f"The console is at http://{'localhost' if host in WILDCARDS else name}:{bound}/", flush=True)
             await serve_http(cast(Any, console.app()), config)

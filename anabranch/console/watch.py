@@ -26,7 +26,8 @@ from anabranch.cli.group_lag import timestamp_at
 from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
 from anabranch.client.consumer.log_reader import LogReader
-from anabranch.console.rates import Samples
+from anabranch.console.rates import Hottest, Samples, hottest
+from anabranch.console.schemas import Registry
 from anabranch.console.tree import Gain, Tree, columns_of, draw, gains_of
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ FIRST_UNREAD = 64
 READ_WINDOW_S = 30.0
 """Groups commit every few seconds: over less than this they seem to stand still."""
 READ_LEAST_S = 10.0
+SAMPLED, SAMPLE_FRESH_S = 200, 10.0
+"""So many of a partition's newest records tell its hottest key, and for so long."""
 MOST_KEPT = 50_000
 """Samples of so many partitions, and of so many partitions of groups, are kept."""
 MOST_RATED = 2_000
@@ -71,10 +74,10 @@ class UnreachableError(Exception):
 
 
 class Watch:
-    """Asks one cluster."""
+    """Asks one cluster. ``registry`` has the schemas of its records, where one is known."""
 
-    def __init__(self, admin: Admin, reader: LogReader) -> None:
-        self.admin, self.reader = admin, reader
+    def __init__(self, admin: Admin, reader: LogReader, registry: Registry | None = None) -> None:
+        self.admin, self.reader, self.registry = admin, reader, registry
         self._seen: dict[object, Seen[Any]] = {}
         self._away, self._away_until_s = KafkaTimeoutError(""), 0.0
         self._locks: dict[object, anyio.Lock] = {}
@@ -243,11 +246,41 @@ class Watch:
         try:
             with anyio.fail_after(2):
                 ends = await self.admin.epoch_ends({tp: epoch - 1}, within_ms=1_000) if epoch > 0 else {}
-                known = ends[tp].end_offset if tp in ends else -1
-                fetched = await self.reader.fetch(tp, max(known, 0))  # nothing before it: the partition began with it
+                first = max(ends[tp].end_offset if tp in ends else 0, 0)  # nothing before: the partition began with it
+                samples = self._samples.get(tp)
+                if samples is None or first >= samples.last:
+                    return None  # it has no record yet
+                fetched = await self.reader.fetch(tp, first)
         except (KafkaError, TimeoutError):
             return None
         return next((b.base_timestamp for b, _ in fetched.batches if b.partition_leader_epoch >= epoch), None)
+
+    async def hottest(self, topic: str, ends: Mapping[int, int]) -> dict[int, Hottest]:
+        """The most frequent key among the newest records of each partition; ``ends``: high watermarks."""
+
+        async def ask() -> dict[int, Hottest]:
+            found: dict[int, Hottest] = {}
+            limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
+
+            async def one(partition: int, end: int) -> None:
+                first = max(0, end - SAMPLED)
+                async with limiter:
+                    try:
+                        with anyio.fail_after(2):
+                            fetched = await self.reader.fetch(TopicPartition(topic, partition), first)
+                    except (KafkaError, TimeoutError):
+                        return  # no leader, or what was sampled is gone; other columns say so
+                records = (record for batch, is_read in fetched.batches if is_read for record in batch.records())
+                if (sample := hottest(record.key for record in records if record.offset >= first)) is not None:
+                    found[partition] = sample
+
+            async with anyio.create_task_group() as tasks:
+                for partition, end in ends.items():
+                    if end > 0:
+                        tasks.start_soon(one, partition, end)
+            return found
+
+        return (await self.cached(("hottest", topic, *ends), ask, SAMPLE_FRESH_S)).value
 
     # ------------------------------------------------------------ groups
 

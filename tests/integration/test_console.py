@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -83,8 +86,33 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def console(cluster: Cluster) -> Iterator[Served]:
-    with Served(cluster.bootstrap_servers, "--allow-changes") as served:
+def registry() -> Iterator[str]:
+    """A schema registry whose schema 7 is an Avro record with a name."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            schema = {"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}
+            found = self.path == "/schemas/ids/7"
+            body = json.dumps({"schema": json.dumps(schema)} if found else {"message": "Schema not found"}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def console(cluster: Cluster, registry: str) -> Iterator[Served]:
+    with Served(cluster.bootstrap_servers, "--allow-changes", "--schema-registry", registry) as served:
         yield served
 
 
@@ -203,6 +231,21 @@ def test_a_key_is_followed_across_a_split(cluster: Cluster, console: Served, top
     assert (rows[0][0], rows[0][2]) == (str(before[key]), "before")
     assert {row[1] for row in rows} == {key.decode()} and len({row[0] for row in rows}) == 2
     assert [row[2] for row in rows] == ["before"] + ["after"] * (len(rows) - 1)
+
+
+def test_messages_are_shown_by_their_schemas(cluster: Cluster, console: Served, topic: str) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for value in (b"\0\0\0\0\x07\x08Anna", b"\0\0\0\0\x08\x08Anna", b"plain text"):
+            producer.send(topic, key=b"k", value=value).result()
+    here = f"/topics/{topic}"
+    wait_for(lambda: console.get(here)[0] == 200, DEADLINE_S, "the console knows the topic")
+    _, page = console.get(here + "/messages?from=beginning")
+    assert "{\n  &#34;name&#34;: &#34;Anna&#34;\n}" in page
+    assert "the registry answers 404 to /schemas/ids/8" in page
+    assert ">plain text<" in page
+    wait_for(lambda: "100 %" in console.get(here)[1], DEADLINE_S, "the records are sampled")
+    _, page = console.get(here)
+    assert f"{here}/messages?from=beginning&amp;key=k" in page, "it links to what became of the hottest key"
 
 
 def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> None:

@@ -166,6 +166,14 @@ async def test_a_change_is_made_with_the_token_of_this_process_alone(
     assert "done &lt;script&gt;" in after.text and HOSTILE not in after.text
 
 
+async def test_what_is_to_be_written_is_shown_from_a_form(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    app = served(monkeypatch, allow_changes=True)
+    page = await ask(app, "/change/it/plan", "POST", body=urlencode({"value": "x" * 100_000}).encode())
+    assert (page.status, "x" * 100_000 in page.text, calls.made) == (200, True, [])
+    too_large = await ask(app, "/change/it/plan", "POST", body=b"x=" + b"y" * MAX_FORM_BYTES)
+    assert too_large.status == 400
+
+
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null"])
 async def test_a_form_of_another_site_is_refused(monkeypatch: pytest.MonkeyPatch, calls: Calls, origin: str) -> None:
     app = served(monkeypatch, allow_changes=True)

@@ -12,7 +12,7 @@ from anabranch.client.admin.types import Node
 from anabranch.client.net.cluster import PartitionInfo
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import NAMED, find_problems
-from anabranch.console.rates import KEPT_S, Samples, outlook
+from anabranch.console.rates import KEPT_S, Samples, hottest, outlook
 
 
 def test_a_rate_is_that_of_the_window() -> None:
@@ -190,3 +190,9 @@ def test_a_summary_has_the_worst_of_all() -> None:
     found = summary(group([row(0), row(1, lag=7, lag_s=70.0), row(2, lag=None, lag_s=None)], [wait(1, 0)]))
     assert (found["lag"], found["lag_s"], found["waiting"], found["is_measured"]) == (57, 70.0, 1, True)
     assert not summary(group([row(0, read_rate=None)]))["is_measured"]
+
+
+def test_the_hottest_key_of_a_sample() -> None:
+    assert hottest([b"a", b"b", b"a", None]) == (b"a", 0.5)
+    assert hottest([b"", None]) == (b"", 0.5)
+    assert hottest([None, None]) is None and hottest([]) is None

@@ -1,0 +1,282 @@
+"""Records that begin with the id of a schema: Avro, Protobuf and JSON Schema, by a registry with Confluent's REST API.
+
+Such a key or value is a zero byte, the id (four bytes), and the data. In Protobuf the number of the message within its
+file stands between (Confluent, "Schema Registry: Wire format").
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+import anyio
+import avro.io
+import avro.name
+import avro.schema
+import httpx
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    json_format,
+    message_factory,
+    source_context_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    type_pb2,
+    wrappers_pb2,
+)
+
+DECODED_BYTES = 1024 * 1024
+"""A larger key or value is not decoded."""
+SCHEMA_BYTES = 4 * 1024 * 1024
+"""Of an answer of the registry."""
+REFERENCES = 100
+"""So many other schemas a schema may need."""
+KEPT_SCHEMAS = 1_000
+REGISTRY_TIMEOUT_S = 3.0
+AGAIN_S = 10.0
+"""So long a registry that gave no schema is not asked for it again."""
+_HEAD_BYTES = 5
+_KNOWN_FILES = (
+    any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, source_context_pb2, struct_pb2, timestamp_pb2,
+    type_pb2, wrappers_pb2,
+)  # fmt: skip
+"""Each behind those that it needs. A registry gives none of them."""
+os.environ.setdefault("AVRO_MAX_COLLECTION_ITEMS", "100000")  # items that take no bytes could be any number
+
+Decoder: TypeAlias = Callable[[bytes], str]
+"""From the data behind the id to JSON. Raises ``UndecodableError``."""
+
+
+class UndecodableError(Exception):
+    """What keeps a key or value from being decoded."""
+
+
+class Schema(NamedTuple):
+    """``kind``: AVRO, PROTOBUF or JSON. ``references``: other schemas that it needs, by name, before their users."""
+
+    kind: str
+    text: str
+    references: Mapping[str, str] = {}
+
+
+def split(data: bytes) -> tuple[int, bytes]:
+    """The id of the schema, and what is behind it. Raises ``UndecodableError``."""
+    if len(data) < _HEAD_BYTES or data[0] != 0:
+        raise UndecodableError("it does not begin with the id of a schema")
+    if len(data) > DECODED_BYTES:
+        raise UndecodableError(f"it has {len(data):,} bytes; at most {DECODED_BYTES:,} are decoded")
+    return int.from_bytes(data[1:_HEAD_BYTES]), data[_HEAD_BYTES:]
+
+
+def decoder_of(schema: Schema) -> Decoder:
+    """Raises ``UndecodableError`` for a schema that cannot be used."""
+    make = {"AVRO": _avro, "PROTOBUF": _protobuf, "JSON": lambda _: _json}.get(schema.kind)
+    if make is None:
+        raise UndecodableError(f"its schema is of the unknown kind {schema.kind!r}")
+    decode = _explained("its schema cannot be used", make, schema)
+    return lambda data: _explained("it does not fit its schema", decode, data)
+
+
+def _explained(what: str, function: Callable[[Any], Any], argument: Any) -> Any:
+    try:
+        return function(argument)
+    except UndecodableError:
+        raise
+    except Exception as error:  # the libraries raise what they like for bytes that anybody may have written
+        raise UndecodableError(f"{what}: {type(error).__name__} {error}"[:300]) from error
+
+
+def _json(data: bytes) -> str:
+    return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+
+
+def _avro(schema: Schema) -> Decoder:
+    names = avro.name.Names()
+    for text in schema.references.values():
+        avro.schema.make_avsc_object(json.loads(text), names)
+    parsed = avro.schema.make_avsc_object(json.loads(schema.text), names)
+
+    def decode(data: bytes) -> str:
+        file = io.BytesIO(data)
+        found = avro.io.DatumReader(parsed).read(avro.io.BinaryDecoder(file))
+        if left := len(data) - file.tell():
+            raise UndecodableError(f"it does not fit its schema: {left:,} bytes are left")
+        return json.dumps(found, indent=2, ensure_ascii=False, default=_other)
+
+    return decode
+
+
+def _other(value: object) -> str:
+    """What JSON has no form for: bytes, and the logical types of Avro."""
+    if isinstance(value, bytes):
+        return value.hex(" ")
+    return format(value, "f") if isinstance(value, decimal.Decimal) else str(value)
+
+
+def _protobuf(schema: Schema) -> Decoder:
+    pool = descriptor_pool.DescriptorPool()
+    known = {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in _KNOWN_FILES}
+    others = {name: base64.b64decode(text, validate=True) for name, text in schema.references.items()}
+    for name, serialized in (known | others | known).items():
+        _add(pool, name, serialized)
+    file = _add(pool, "", base64.b64decode(schema.text, validate=True))
+
+    def decode(data: bytes) -> str:
+        path, at = _message_path(data)
+        messages: Any = file.message_types_by_name.values()
+        descriptor = None
+        for index in path:
+            descriptor = list(messages)[index]
+            messages = descriptor.nested_types
+        message = message_factory.GetMessageClass(descriptor)()
+        message.ParseFromString(data[at:])
+        return str(json_format.MessageToJson(message, preserving_proto_field_name=True, ensure_ascii=False))
+
+    return decode
+
+
+def _add(pool: Any, name: str, serialized: bytes) -> Any:
+    """The file in the pool, under ``name`` where there is one."""
+    file = descriptor_pb2.FileDescriptorProto.FromString(serialized)
+    file.name = name or file.name or "schema.proto"
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool.FindFileByName(file.name)
+
+
+def _message_path(data: bytes) -> tuple[list[int], int]:
+    """Which message, from the outermost in, and where it begins. One zero stands for the first of the file."""
+    count, at = _zigzag(data, 0)
+    if count == 0:
+        return [0], at
+    if not 0 < count <= REFERENCES:
+        raise UndecodableError("it does not name a message of its schema")
+    path = []
+    for _ in range(count):
+        index, at = _zigzag(data, at)
+        if index < 0:
+            raise UndecodableError("it does not name a message of its schema")
+        path.append(index)
+    return path, at
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    found = shift = 0
+    while at < len(data) and shift < 35:
+        found |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 0x80:
+            return found >> 1 ^ -(found & 1), at
+    raise UndecodableError("it ends in the number of its message")
+
+
+class Registry:
+    """A schema registry at ``url``; a user and a password may stand in it. Entered with ``async with``."""
+
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """``transport`` stands in for the network in tests."""
+        self._url = url.rstrip("/")
+        self._http = httpx.AsyncClient(timeout=REGISTRY_TIMEOUT_S, transport=transport)
+        self._decoders: dict[int, Decoder] = {}
+        self._failed: dict[int, tuple[float, UndecodableError]] = {}
+        self._away = -AGAIN_S, UndecodableError()
+        self._lock = anyio.Lock()
+
+    async def __aenter__(self) -> Registry:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def decode(self, data: bytes) -> str:
+        """JSON for people. Raises ``UndecodableError``."""
+        schema_id, behind = split(data)
+        async with self._lock:
+            if schema_id not in self._decoders:
+                await self._learn(schema_id)
+        return self._decoders[schema_id](behind)
+
+    async def _learn(self, schema_id: int) -> None:
+        now = time.monotonic()
+        for at_s, error in (self._failed.get(schema_id, self._away), self._away):
+            if now < at_s + AGAIN_S:
+                raise error
+        try:
+            decoder = decoder_of(await self._schema(schema_id))
+        except UndecodableError as error:
+            _kept(self._failed)[schema_id] = now, error
+            raise
+        except httpx.HTTPError as error:
+            wrong = UndecodableError(f"the schema registry does not answer: {type(error).__name__} {error}"[:300])
+            self._away = now, wrong
+            raise wrong from error
+        _kept(self._decoders)[schema_id] = decoder
+
+    async def _schema(self, schema_id: int) -> Schema:
+        path = f"/schemas/ids/{schema_id}"
+        answer = await self._get(path)
+        kind = answer.get("schemaType", "AVRO")
+        suffix = "?format=serialized" if kind == "PROTOBUF" else ""
+        if suffix:
+            answer = await self._get(path + suffix)
+        references: dict[str, str] = {}
+        await self._add_references(answer, suffix, references)
+        return Schema(kind, _text(answer), references)
+
+    async def _add_references(self, answer: Mapping[str, Any], suffix: str, found: dict[str, str]) -> None:
+        """Depth first, so that each stands behind those that it needs."""
+        for reference in answer.get("references") or ():
+            name, subject, version = (str(reference.get(field)) for field in ("name", "subject", "version"))
+            if name in found:
+                continue
+            if len(found) >= REFERENCES:
+                raise UndecodableError(f"its schema needs more than {REFERENCES} others")
+            found[name] = ""
+            needed = await self._get(f"/subjects/{quote(subject, safe='')}/versions/{quote(version)}{suffix}")
+            await self._add_references(needed, suffix, found)
+            del found[name]
+            found[name] = _text(needed)
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        async with self._http.stream("GET", self._url + path) as response:
+            body = b""
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > SCHEMA_BYTES:
+                    raise UndecodableError(f"the registry's answer to {path} has more than {SCHEMA_BYTES:,} bytes")
+            if response.status_code != httpx.codes.OK:
+                said = re.sub(r"\s+", " ", body[:200].decode(errors="replace"))
+                raise UndecodableError(f"the registry answers {response.status_code} to {path}: {said}")
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UndecodableError(f"the registry's answer to {path} is no JSON object")
+        return found
+
+
+def _text(answer: Mapping[str, Any]) -> str:
+    text = answer.get("schema")
+    if not isinstance(text, str):
+        raise UndecodableError("the registry's answer has no schema")
+    return text
+
+
+def _kept(one: dict[int, Any]) -> dict[int, Any]:
+    """``one`` with room for one more."""
+    while len(one) >= KEPT_SCHEMAS:
+        del one[next(iter(one))]
+    return one

@@ -1,0 +1,98 @@
+"""Who waits for whom, as a graph: a partition left of those that its keys are waited for in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 150, 44, 110, 14, 8
+MOST_TEXT = 18
+"""Letters of a topic's name or a member's in a box."""
+
+
+class Box(NamedTuple):
+    """A partition, in px; ``reader`` reads it, ``blocks``: something waits for it now."""
+
+    topic: str
+    partition: int
+    x: int
+    y: int
+    reader: str
+    waits: bool
+    blocks: bool
+
+
+class Arrow(NamedTuple):
+    """``text`` is how many records are to be read before; ``blocked``: nothing is given of the waiting one."""
+
+    path: str
+    x: int
+    y: int
+    text: str
+    blocked: bool
+    title: str
+
+
+class Graph(NamedTuple):
+    width: int
+    height: int
+    boxes: list[Box]
+    arrows: list[Arrow]
+
+
+def graph_of(waits: Sequence[Mapping[str, Any]], most: int) -> Graph:
+    """Of the first ``most`` waits of ``Watch.group``. What waits for nothing stands on the right."""
+    waits = waits[:most]
+    edges = [((w["topic"], w["partition"]), (w["topic"], w["waits_for"])) for w in waits]
+    depth = _depths(edges)
+    deepest = max(depth.values(), default=0)
+    columns: dict[int, list[tuple[str, int]]] = {}
+    for place in sorted(depth):
+        columns.setdefault(deepest - depth[place], []).append(place)
+    at = {
+        place: (EDGE_PX + column * (BOX_W + GAP_X), EDGE_PX + row * (BOX_H + GAP_Y))
+        for column, places in columns.items()
+        for row, place in enumerate(places)
+    }
+    readers = {(w["topic"], w["waits_for"]): w["client_id"] or w["member"] or "nobody reads it" for w in waits}
+    blocked = {edge for edge, w in zip(edges, waits, strict=True) if w["blocked"]}
+    boxes = [
+        Box(
+            _cut(topic), partition, x, y, _cut(readers.get((topic, partition), "")),
+            any(waiting == (topic, partition) for waiting, _ in blocked),
+            any(on == (topic, partition) for _, on in blocked),
+        )
+        for (topic, partition), (x, y) in at.items()
+    ]  # fmt: skip
+    arrows = [_arrow(at[waiting], at[on], wait) for (waiting, on), wait in zip(edges, waits, strict=True)]
+    rows = max((len(places) for places in columns.values()), default=0)
+    width = 2 * EDGE_PX + (deepest + 1) * BOX_W + deepest * GAP_X
+    return Graph(width, 2 * EDGE_PX + rows * (BOX_H + GAP_Y), boxes, arrows)
+
+
+def _depths(edges: Sequence[tuple[tuple[str, int], tuple[str, int]]]) -> dict[tuple[str, int], int]:
+    """The longest way from each place to one that waits for nothing. A circle, which no broker makes, ends it."""
+    depth = {place: 0 for edge in edges for place in edge}
+    for _ in depth:
+        changed = False
+        for waiting, on in edges:
+            if depth[waiting] <= depth[on]:
+                depth[waiting], changed = depth[on] + 1, True
+        if not changed:
+            return depth
+    return dict.fromkeys(depth, 0)
+
+
+def _arrow(start: tuple[int, int], end: tuple[int, int], wait: Mapping[str, Any]) -> Arrow:
+    x0, y0, x1, y1 = start[0] + BOX_W, start[1] + BOX_H // 2, end[0], end[1] + BOX_H // 2
+    known = wait["until"] is not None and wait["position"] is not None
+    left = f"{max(0, wait['until'] - wait['position']):,}" if known else ""
+    title = f"partition {wait['partition']} waits for {left or 'the'} records of partition {wait['waits_for']}"
+    middle = (x0 + x1) // 2
+    path = f"M{x0} {y0} C{middle} {y0} {middle} {y1} {x1 - 2} {y1}"
+    # Where several arrows meet, their texts stand beside their own beginnings.
+    return Arrow(path, x0 + 6, y0 - 4, left, bool(wait["blocked"]), title)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
