@@ -85,6 +85,7 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
     """In order. ``began_ms`` by (partition, epoch), of those whose first record is there."""
     waiting = {(gain.partition, gain.epoch): gain for gain in gains}
     found: list[Column] = []
+    placed: set[int] = set()
     while waiting:
         ready = [gain for gain in waiting.values() if not _needs(gain, waiting)]
         if not ready:
@@ -93,11 +94,24 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
         known = [time for _, time in times if time is not None]
         first = min(known, default=None)
         if first is not None:
-            ready = [gain for gain, time in times if time is None or time <= first + TOGETHER_MS]
+            later = [gain.partition for gain, time in times if time is not None and time > first + TOGETHER_MS]
+            after = min((p for p in later if p not in placed), default=None)
+            ready = [
+                gain
+                for gain, time in times
+                if (time is None and not _is_created_after(gain, after))
+                or (time is not None and time <= first + TOGETHER_MS)
+            ]
         found.append(Column(sorted(ready, key=lambda gain: gain.partition), first))
         for gain in ready:
+            placed.add(gain.partition)
             del waiting[gain.partition, gain.epoch]
     return found
+
+
+def _is_created_after(gain: Gain, partition: int | None) -> bool:
+    """Whether a split created its partition after this one: numbers are given in order."""
+    return partition is not None and gain.partition > partition and all(p < gain.partition for p in gain.losers)
 
 
 def _needs(gain: Gain, waiting: Mapping[tuple[int, int], Gain]) -> bool:

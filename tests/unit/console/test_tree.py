@@ -26,6 +26,12 @@ def test_times_tell_apart_what_nothing_else_does() -> None:
     assert [column.at_ms for column in columns] == [1_000, 60_000, None, None]
 
 
+def test_a_partition_without_records_is_not_older_than_one_of_a_lower_number() -> None:
+    gains = [Gain(4, 1, {0: 0}), Gain(5, 1, {1: 0}), Gain(6, 1, {2: 0}), Gain(7, 1, {3: 0})]
+    dated = {(4, 1): 1_000, (6, 1): 60_000}
+    assert gained(columns_of(gains, dated)) == [[4, 5], [6, 7]]
+
+
 def test_lineages_that_contradict_each_other_are_drawn_all_the_same() -> None:
     columns = columns_of([Gain(1, 5, {2: 9}), Gain(2, 5, {1: 9})], {})
     assert sum(len(column.gains) for column in columns) == 2
