@@ -6,6 +6,7 @@ cluster, do not load brokers more. When the cluster does not answer, the last an
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -86,12 +87,15 @@ class Watch:
         self._began: dict[tuple[str, int, int], int | None] = {}
         self._unread: dict[tuple[TopicPartition, int], int | None] = {}
 
-    async def cached(self, key: object, ask: Callable[[], Awaitable[T]], fresh_s: float = FRESH_S) -> Seen[T]:
-        """The answer to ``ask``. Raises ``UnreachableError`` where there was never one."""
+    async def cached(
+        self, key: object, ask: Callable[[], Awaitable[T]], fresh_s: float = FRESH_S, *, since_s: float = -math.inf
+    ) -> Seen[T]:
+        """The answer to ``ask``, not from before ``since_s``. Raises ``UnreachableError`` where there was never one."""
         async with self._locks.setdefault(key, anyio.Lock()):
             seen = cast("Seen[T] | None", self._seen.get(key))
             began = time.monotonic()
-            if seen is not None and began - seen.at_s < max(fresh_s, COST_FACTOR * seen.took_s):
+            is_fresh = seen is not None and began - seen.at_s < max(fresh_s, COST_FACTOR * seen.took_s)
+            if seen is not None and is_fresh and seen.at_s - seen.took_s >= since_s:
                 return seen
             try:
                 if began < self._away_until_s:
@@ -127,14 +131,14 @@ class Watch:
     async def cluster(self) -> Seen[ClusterDescription]:
         return await self.cached("cluster", self.admin.describe_cluster)
 
-    async def topics(self) -> Seen[dict[str, TopicDescription]]:
-        """Every topic."""
+    async def topics(self, *, since_s: float = -math.inf) -> Seen[dict[str, TopicDescription]]:
+        """Every topic, asked for not before ``since_s``."""
 
         async def ask() -> dict[str, TopicDescription]:
             names = [topic.name for topic in await self.admin.list_topics()]
             return await self.admin.describe_topics(names)
 
-        return await self.cached("topics", ask)
+        return await self.cached("topics", ask, since_s=since_s)
 
     async def log_dirs(self) -> Seen[dict[int, list[LogDirDescription]]]:
         """The log directories of the brokers that answer."""
@@ -366,7 +370,10 @@ class Watch:
 
     async def existing_topic(self, name: str) -> TopicDescription:
         """From the list of all topics: one that is asked for by name might be created. Raises ``NotThereError``."""
+        now = time.monotonic()
         found = (await self.topics()).value.get(name)
+        if found is None:  # it may be new
+            found = (await self.topics(since_s=now)).value.get(name)
         if found is None:
             raise NotThereError(f"topic {name} does not exist")
         return found

@@ -117,8 +117,11 @@ def console(cluster: Cluster, registry: str) -> Iterator[Served]:
 
 
 @pytest.fixture
-def topic(cluster: Cluster, fresh_name: Callable[[str], str]) -> str:
-    return create(cluster, f"{fresh_name('console')}-{'x' * LONGEST}"[:LONGEST])
+def topic(cluster: Cluster, console: Served, fresh_name: Callable[[str], str]) -> str:
+    """A topic that the console knows: brokers learn of a new one in turn."""
+    name = create(cluster, f"{fresh_name('console')}-{'x' * LONGEST}"[:LONGEST])
+    wait_for(lambda: console.get(f"/topics/{name}")[0] == 200, DEADLINE_S, "the console knows the topic")
+    return name
 
 
 def create(cluster: Cluster, name: str) -> str:
@@ -238,7 +241,6 @@ def test_messages_are_shown_by_their_schemas(cluster: Cluster, console: Served, 
         for value in (b"\0\0\0\0\x07\x08Anna", b"\0\0\0\0\x08\x08Anna", b"plain text"):
             producer.send(topic, key=b"k", value=value).result()
     here = f"/topics/{topic}"
-    wait_for(lambda: console.get(here)[0] == 200, DEADLINE_S, "the console knows the topic")
     _, page = console.get(here + "/messages?from=beginning")
     assert "{\n  &#34;name&#34;: &#34;Anna&#34;\n}" in page
     assert "the registry answers 404 to /schemas/ids/8" in page
