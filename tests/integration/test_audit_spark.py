@@ -33,13 +33,13 @@ from anabranch.audit.order_field import OrderFieldError
 from anabranch.audit.parts import segment_parts
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.run import audit_with, run_audit, spark_session
+from tests.audit_mutations import RULES_OFF, Audited, RuleOff
 
 pytestmark = pytest.mark.integration
 
 Audit = Callable[..., AuditReport]
-SCHEMA = Draft202012Validator(
-    json.loads((Path(__file__).resolve().parents[2] / "docs" / "audit-report.schema.json").read_text())
-)
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = Draft202012Validator(json.loads((ROOT / "docs" / "audit-report.schema.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -494,30 +494,60 @@ def test_a_clean_history_of_many_resizes_and_a_million_records_gives_no_violatio
     }
 
 
-@pytest.fixture
-def seeds(tmp_path: Path) -> Seeds:
-    return Seeds(tmp_path / "exported")
-
-
-def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(
-    tmp_path: Path, audit: Audit, seeds: Seeds
-) -> None:
-    """One partition for each violation, and no other violation."""
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
+    """Every violation, and a consumer log beside the export."""
+    root = tmp_path_factory.mktemp("seeds") / "exported"
+    seeds = Seeds(root)
     seeds.append_violations()
     seeds.append_bomb()
-    seeds.history.finish(copied=(11, 12))
+    seeds.history.finish(copied=(11, 12, 31))
     seeds.damage_files()
-    seeds.write_consumer_log(tmp_path / "consumers.jsonl")
+    seeds.write_consumer_log(root.with_name("consumers.jsonl"))
+    return seeds
+
+
+def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(audit: Audit, seeds: Seeds) -> None:
+    """One partition for each violation, and no other violation."""
+    root = seeds.history.root
     report = audit(
-        tmp_path / "exported",
+        root,
         first=50,
-        consumer_log=tmp_path / "consumers.jsonl",
+        consumer_log=root.with_name("consumers.jsonl"),
         max_decompressed_bytes=MAX_DECOMPRESSED_BYTES,
     )
     assert named(report) == seeds.expected
-    assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == {
-        "contiguous offsets", "consumer log"
-    }  # fmt: skip
+    assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == set()
+
+
+@pytest.fixture(scope="module")
+def audited(spark, seeds: Seeds) -> Audited:
+    return Audited(spark, seeds, seeds.history.root.with_name("consumers.jsonl"))
+
+
+@pytest.mark.parametrize("off", RULES_OFF, ids=lambda off: off.rule)
+def test_a_check_without_one_of_its_rules_misses_what_the_rule_is_about(audited: Audited, off: RuleOff) -> None:
+    with off.applied():
+        found = audited.violations(off.check, off.of, read_again=off.reads)
+    expected = {place for place in audited.expected if place[0] == off.check}
+    assert {partition for _, partition, *_ in expected - found} == off.missed
+
+
+def test_the_rules_that_are_switched_off_are_of_every_check_and_listed(seeds: Seeds) -> None:
+    assert {off.check for off in RULES_OFF} == {check for check, *_ in seeds.expected}
+    assert all(off.missed for off in RULES_OFF)
+    listed = (ROOT / "docs" / "development.md").read_text().split("\n## Rules of the audit")[1].split("\n## ")[0]
+    rows = dict(line.strip("| ").split(" | ") for line in listed.splitlines() if line.startswith("| "))
+    for check in {off.check for off in RULES_OFF}:
+        assert [rule.strip() for rule in rows[check].split(";")] == [x.rule for x in RULES_OFF if x.check == check]
+
+
+def test_a_compacted_topic_has_gaps_and_repeats_nothing(audited: Audited) -> None:
+    def partitions(found: DataFrame) -> set[int]:
+        return {row["partition"] for row in found.collect()}
+
+    assert partitions(checks.broken_offsets(audited.batches, True)) == {24}
+    assert partitions(checks.broken_sequences(audited.batches, True)) == {3, 26, 33}
 
 
 @pytest.mark.parametrize("split_bytes", [1 << 30, 700])
