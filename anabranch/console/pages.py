@@ -253,7 +253,8 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
 
 
 async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
-    described = await watch.existing_topic(path["topic"])
+    name = (await watch.existing_topic(path["topic"])).name
+    described = (await watch.admin.describe_topics([name]))[name]  # a key may have moved a moment ago
     numbers = [p.partition for p in described.partitions if p.leader >= 0]
     formats = FORMATS if watch.registry is None else (*FORMATS, BY_SCHEMA)
     values: dict[str, Any] = {"topic": described, "query": query, "formats": formats, "found": None, "wrong": None}
