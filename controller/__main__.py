@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO, cast
 
+import structlog
 import trio
 
 from anabranch.controller.config import ControllerConfig, gather
@@ -27,7 +27,7 @@ from anabranch.zk_schemas.features import IncompatibleFeaturesError
 from anabranch.zk_schemas.static_keys import for_controller
 
 EXIT_BAD_CONFIG = 2
-_log = logging.getLogger("anabranch.controller")
+logger = structlog.get_logger("anabranch.controller")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,10 +61,10 @@ def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
         return EXIT_BAD_CONFIG
     log_setup.begin(stream, config.logging_levels, config.logging_format)
     for warning in warnings:
-        _log.warning("config: %s", warning)
+        logger.warning("config.ignored", detail=warning)
     garbage_collection.OF_THIS_PROCESS.begin()
     limit = raise_descriptor_limit()
-    _log.info("descriptors: the soft limit was %s, the hard one is %s: %s", limit.before, limit.hard, limit.allows)
+    logger.info("process.descriptors", was=limit.before, hard=limit.hard, allows=limit.allows)
     return trio.run(_main, config)
 
 

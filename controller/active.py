@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import structlog
 import trio
 
 from anabranch.controller import (
@@ -64,6 +64,7 @@ from anabranch.controller.resize.groups import BrokerLink
 from anabranch.controller.resize.waits import Wait, changed
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
@@ -72,7 +73,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, SessionState, ZkError, ZkRequestTooLargeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 FIRST_LEADER_CHECK_S = 5
 REFUSED_RETRY_S = 1.0
 """Pause before a broker is told again what it refused."""
@@ -240,8 +241,8 @@ class ActiveController:
                 found: dict[TopicPartition, Wait] = {}
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
                     found = await draining.drain(lambda: self._context, link, holders)
-                for line in changed(self.waits, found):
-                    _log.info(line)
+                for wait in changed(self.waits, found):
+                    logger.info("resize.waits", **wait)
                 self._note_waits(draining.still_marked(self.image, self.waits | found))
                 self._events.put(DrainsDue())
 
@@ -294,7 +295,7 @@ class ActiveController:
         try:
             await self._handle(event)
         except ImageStaleError as error:
-            _log.warning("%s; reading the cluster again", error)
+            logger.warning("cluster.read_again", why=str(error))
             if isinstance(event, AdminCall):
                 self._events.put(event)
             await trio.sleep(RELOAD_BACKOFF_S)
@@ -367,7 +368,7 @@ class ActiveController:
             refusal = KafkaError(ErrorCode.INVALID_REQUEST if too_large else ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
             outcome = Outcome(error_response(call.api_key, some, refusal.code, refusal.message))
         except Exception:
-            _log.exception("request %s failed", call.api_key)
+            logger.exception("request.failed", api=ApiKey(call.api_key).name, version=call.version)
             outcome = Outcome(error_response(call.api_key, some, ErrorCode.UNKNOWN_SERVER_ERROR))
         call.left.popleft()
         call.outcomes.append(outcome)
@@ -391,7 +392,12 @@ class ActiveController:
         elif isinstance(event.request, ListOffsetsRequest):
             ends.on_offsets_answered(self._context, event)
         elif event.response.error_code:
-            _log.error("broker %s refused UpdateMetadata: error %s", event.broker.id, event.response.error_code)
+            logger.error(
+                "broker.request_refused",
+                broker=event.broker.id,
+                request="UpdateMetadata",
+                error=ErrorCode.of(event.response.error_code).name,
+            )
         else:
             stock_producers.on_metadata_answered(self._context, event)
             appended_bytes.on_metadata_answered(self._context, event)
@@ -407,11 +413,14 @@ class ActiveController:
                 self._events.put(ResizesDue())
                 break
             except ImageStaleError as error:
-                _log.warning("%s; reading the cluster again", error)
+                logger.warning("cluster.read_again", why=str(error))
                 await trio.sleep(RELOAD_BACKOFF_S)
         image = self.image
-        _log.info(
-            "controller epoch %s: %s brokers, %s topics", image.controller_epoch, len(image.brokers), len(image.topics)
+        logger.info(
+            "cluster.loaded",
+            controller_epoch=image.controller_epoch,
+            brokers=len(image.brokers),
+            topics=len(image.topics),
         )
         self._flush()
 

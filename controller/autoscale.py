@@ -6,7 +6,7 @@ refused is asked for again in the next round.
 
 from __future__ import annotations
 
-import logging
+import structlog
 
 from anabranch.controller import appended_bytes
 from anabranch.controller.admin.create_partitions import create_partitions
@@ -20,7 +20,7 @@ from anabranch.protocol.generated.create_partitions import CreatePartitionsReque
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.zk_schemas import paths
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 _VERSION = 3
 """Of the request that the controller makes to itself."""
 ASKED_FOR_S = 600.0
@@ -91,5 +91,6 @@ async def _resize(context: Context, topic: TopicImage, policy: Policy, measured:
     if refusal and refusal == topic.append_window.refusal:
         return
     topic.append_window.refusal = refusal
-    line = f"autoscale: topic={topic.name} partitions={before}->{decision.wanted} because={decision.why}"
-    _log.info("%s refused=%s", line, refusal) if refusal else _log.info("%s", line)
+    refused = {"refused": refusal} if refusal else {}
+    change = f"{before}->{decision.wanted}"
+    logger.info("autoscale.resize", topic=topic.name, partitions=change, because=decision.why, **refused)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import cast
+
+import structlog
 
 from anabranch.controller import deletion, elections
 from anabranch.controller.context import Context
@@ -26,7 +27,7 @@ from anabranch.zk_schemas.broker_registration import BrokerRegistration
 from anabranch.zk_schemas.features import misfits
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def on_brokers_changed(context: Context) -> None:
@@ -43,7 +44,7 @@ async def on_brokers_changed(context: Context) -> None:
     changed = [broker for id, broker in present.items() if id not in gone and image.brokers.get(id, broker) != broker]
     if gone:
         for id in gone:
-            _log.info("broker %s is gone", id)
+            logger.info("broker.gone", broker=id)
             image.brokers.pop(id)
             image.shutting_down.discard(id)
             image.failed.pop(id, None)
@@ -52,14 +53,14 @@ async def on_brokers_changed(context: Context) -> None:
         await elect_after_broker_change(context)
     for broker in joined:
         endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
-        _log.info("broker %s registered with epoch %s at %s", broker.id, broker.epoch, endpoint)
+        logger.info("broker.joined", broker=broker.id, epoch=broker.epoch, address=str(endpoint))
         image.brokers[broker.id] = broker
         context.senders.add(broker, endpoint)
         context.batch.everything_to(broker.id)
         deletion.on_broker_joined(context, broker.id)
     for broker in changed:
         endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
-        _log.info("broker %s is described otherwise now, and reached at %s", broker.id, endpoint)
+        logger.info("broker.changed", broker=broker.id, address=str(endpoint))
         image.brokers[broker.id] = broker
         context.senders.move(broker.id, endpoint)
         context.batch.metadata()
@@ -81,9 +82,7 @@ def _admitted(context: Context, registered: dict[int, LiveBroker]) -> dict[int, 
     refused = {id: registered[id].epoch for id, found in problems.items() if found}
     for id, epoch in refused.items():
         if image.refused_brokers.get(id) != epoch:
-            _log.error(
-                "broker %s is refused: %s; stop it, or start it with a newer release", id, "; ".join(problems[id])
-            )
+            logger.error("broker.refused", broker=id, why="; ".join(problems[id]))
     image.refused_brokers = refused
     return {id: broker for id, broker in registered.items() if id not in refused}
 
@@ -109,7 +108,7 @@ async def read_registrations(context: Context) -> dict[int, LiveBroker]:
                 raise MalformedZnodeError(path, "", "a broker id is a number")
             registration = BrokerRegistration.decode(path, found.data)
         except MalformedZnodeError as error:
-            _log.error("%s; the broker is left out", error)
+            logger.error("broker.malformed", error=str(error))
             continue
         present[int(name)] = LiveBroker(int(name), found.czxid, registration)
     return present
@@ -142,7 +141,12 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
     names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
     refused: list[TopicPartition] = []
     if event.response.error_code:
-        _log.error("broker %s refused LeaderAndIsr: error %s", event.broker.id, event.response.error_code)
+        logger.error(
+            "broker.request_refused",
+            broker=event.broker.id,
+            request="LeaderAndIsr",
+            error=ErrorCode.of(event.response.error_code).name,
+        )
         if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:  # else its new registration is told everything
             refused += [
                 TopicPartition(topic.topic_name, state.partition_index)
@@ -157,7 +161,12 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
                 continue
             tp = TopicPartition(name, error.partition_index)
             not_done.add(tp)
-            _log.error("broker %s did not take over %s: error %s", event.broker.id, tp, error.error_code)
+            logger.error(
+                "replica.not_taken_over",
+                broker=event.broker.id,
+                partition=str(tp),
+                error=ErrorCode.of(error.error_code).name,
+            )
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(tp)
             elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:  # else it knows a later leader epoch
@@ -211,7 +220,7 @@ async def _on_replicas_served_again(context: Context, event: BrokerAnswered, not
     served = sorted(failed & named - not_done)
     if served:
         failed.difference_update(served)
-        _log.info("broker %s serves again %s", event.broker.id, ", ".join(map(str, served)))
+        logger.info("replica.served_again", broker=event.broker.id, partitions=[str(tp) for tp in served])
         context.batch.metadata(served)
         await elect(context, [led for led in context.image.led_partitions() if led[0] in served])
 

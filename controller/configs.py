@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.events import ConfigsChanged
@@ -16,7 +16,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def on_configs_changed(context: Context) -> None:
@@ -49,7 +49,7 @@ async def _altered_topics(context: Context, changes: list[str]) -> list[str]:
         try:
             told = ConfigChange.decode(path, found.data) if found is not None else None
         except MalformedZnodeError as error:
-            _log.error("%s; it is passed by", error)
+            logger.error("config.change_malformed", error=str(error))
             continue
         if told is not None and told.entity_type == "topics":
             named.add(told.entity_name)
@@ -67,11 +67,11 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
         config = ConfigZnode({}) if found is None else ConfigZnode.decode(path, found.data)
         restored = with_ordered_delivery(config, settled)
     except (MalformedZnodeError, ConfigError) as error:
-        _log.error("%s; the config is left out", error)
+        logger.error("config.malformed", path=path, error=str(error))
         return
     if restored is None:
         return
-    _log.error("znode %s: %s cannot be changed any more; the edit is undone", path, ORDERED_KEY)
+    logger.error("config.edit_undone", path=path, why=f"{ORDERED_KEY} cannot be changed any more")
     data = restored.encode()
     op: ZkOp = CreateOp(path, data) if found is None else SetOp(path, data, found.version)
     await context.store.write([op])

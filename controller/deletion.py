@@ -6,8 +6,9 @@ a broker that is away holds the deletion until the broker is back.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
+
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
@@ -22,7 +23,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp, ZkOp
 from anabranch.zk_schemas import paths
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 REMOVED_AT_ONCE = MAX_OPERATIONS // 2 - 1
 """Partitions whose znodes are removed before other events are looked at: each takes two operations of a multi."""
 
@@ -41,10 +42,10 @@ async def on_deletions_changed(context: Context) -> None:
         elif await context.store.exists(paths.topic(name)) is None:
             await context.store.write(await _leftovers(context, name))
         elif topic is not None:
-            _log.error("topic %s is not deleted: delete.topic.enable is false", name)
+            logger.error("topic.deletion_refused", topic=name, why="delete.topic.enable is false")
             await context.store.write([DeleteOp(paths.delete_topic(name))])
         else:
-            _log.error("topic %s is not deleted: its znode is malformed; repair or remove it", name)
+            logger.error("topic.deletion_refused", topic=name, why="its znode is malformed; repair or remove it")
 
 
 def on_brokers_gone(context: Context, gone: Collection[int]) -> None:
@@ -84,7 +85,7 @@ async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> N
             replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_SUCCESSFUL)
         else:
             replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_INELIGIBLE)
-            _log.error("broker %s did not delete %s: error %s", broker, tp, error)
+            logger.error("replica.not_deleted", broker=broker, partition=str(tp), error=ErrorCode.of(error).name)
     for name in touched:
         _finish_when_deleted(context, name)
 
@@ -108,7 +109,7 @@ async def _start(context: Context, topic: TopicImage) -> None:
             if live:
                 context.batch.stop_replica(broker, TopicPartition(topic.name, index), delete=True)
     context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
-    _log.info("deleting topic %s", topic.name)
+    logger.info("topic.deletion_started", topic=topic.name)
 
 
 def _finish_when_deleted(context: Context, name: str) -> None:
@@ -145,7 +146,7 @@ async def remove_znodes(context: Context, name: str) -> None:
         partition.status = partition.status.enter(PartitionStatus.NONEXISTENT)
     del image.deletions[name], image.topics[name]
     context.events.forget_watch(TopicChanged(name))
-    _log.info("deleted topic %s", name)
+    logger.info("topic.deleted", topic=name)
 
 
 async def _topic_znodes(context: Context, name: str) -> list[ZkOp]:

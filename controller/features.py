@@ -7,9 +7,10 @@ live broker at any moment.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import structlog
 
 from anabranch.controller.brokers import read_registrations
 from anabranch.controller.context import Context
@@ -35,7 +36,7 @@ from anabranch.zk_schemas.features import (
 )
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 _LOST = {
     ORDERED_RESIZE: (
@@ -69,7 +70,7 @@ async def load(context: Context) -> None:
         image.features = Features.decode(paths.FEATURES, found.data)
     except MalformedZnodeError as error:
         image.features_problem = str(error)
-        _log.error("%s; no feature counts as finalized until it is repaired", error)
+        logger.error("features.malformed", error=str(error))
         return
     check_supported(context.config.supported_features, image.features)
 
@@ -141,7 +142,7 @@ async def write(context: Context, features: Features, brokers: LockedBrokers) ->
     image.features_epoch = (await context.store.write(ops))[1]
     image.features = features
     levels = {name: feature.max_version_level for name, feature in sorted(features.features.items())}
-    _log.info("features epoch %s: status %s, %s", image.features_epoch, features.status.name, levels)
+    logger.info("features.written", epoch=image.features_epoch, status=features.status.name, levels=levels)
     if epoch < 0:
         context.events.put(FeaturesChanged())  # which sets the watch
 

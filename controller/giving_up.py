@@ -6,17 +6,17 @@ under the same write again and again, is tried once more after a while, by readi
 
 from __future__ import annotations
 
-import logging
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.runtime.env import ZkError, ZkRequestTooLargeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 def give_up(context: Context, step: str, error: ZkError) -> None:
     """Leave ``step`` undone. The znodes are as they were before it."""
-    _log.error("%s is given up: %s", step, error)
+    logger.error("step.given_up", step=step, error=str(error))
     context.metrics.given_up_steps.add(type(error).__name__)
     if not isinstance(error, ZkRequestTooLargeError):
         context.events.read_again_later()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Sequence
+
+import structlog
 
 from anabranch.controller import elections
 from anabranch.controller.context import Context
@@ -15,7 +16,7 @@ from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 ELECTED_AT_ONCE = MAX_OPERATIONS - 1
 """Elections on purpose before other events are looked at: as many states as one multi takes."""
 
@@ -62,7 +63,7 @@ async def rebalance(context: Context) -> None:
         if len(elsewhere) * 100 > len(partitions) * context.config.leader_imbalance_per_broker_percentage:
             due += [led[0] for led in elsewhere if _led_by_first(context, led) is not None]
     if due:
-        _log.info("%s partitions are to be led by their first replica again", len(due))
+        logger.info("leaders.rebalancing", partitions=len(due))
     await lead_by_first(context, due)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.events import LogDirsFailed
@@ -12,7 +12,7 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.log_dir_event import LogDirEvent
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def on_log_dirs_failed(context: Context) -> None:
@@ -29,10 +29,10 @@ async def on_log_dirs_failed(context: Context) -> None:
         try:
             brokers[LogDirEvent.decode(path, found.data).broker] = None
         except MalformedZnodeError as error:
-            _log.error("%s; the notice is removed", error)
+            logger.error("log_dir.notice_malformed", error=str(error))
     for broker in brokers:
         if broker in context.image.brokers:
-            _log.warning("broker %s lost a log dir, or has one back", broker)
+            logger.warning("log_dir.changed", broker=broker)
             context.batch.everything_to(broker)
     for ops in chunks(read):
         await context.store.write(ops)

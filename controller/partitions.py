@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import structlog
 
 from anabranch.controller import elections
 from anabranch.controller.context import Context
@@ -20,7 +21,7 @@ from anabranch.runtime.env import CreateOp, SetOp, ZkError, ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1
 """Partitions that get their first state before other events are looked at: each takes two operations of a multi."""
 
@@ -80,7 +81,7 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
         if changed is None:
             continue
         if changed.leader != NO_LEADER:
-            _log.warning("%s: broker %s leads without having been in sync with %s", tp, changed.leader, state.isr)
+            logger.warning("election.unclean", partition=str(tp), leader=changed.leader, isr=state.isr)
         changes.append(StateChange(tp, changed))
     await write_states(context, changes)
     if changes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+import structlog
 import trio
 
 from anabranch.controller import features
@@ -25,7 +25,7 @@ from anabranch.zk_schemas.controller import ControllerZnode
 from anabranch.zk_schemas.features import Features
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 Ready = Callable[[str, int], None]
 
 
@@ -109,7 +109,7 @@ class _Process:
                 await ensure_paths(zk)
                 await self._term(zk)
             except (ControllerMovedError, ZkSessionExpiredError, ZkConnectionError) as error:
-                _log.info("controller %s stands again: %s", self._config.controller_id, error)
+                logger.info("controller.stands_again", controller_id=self._config.controller_id, why=str(error))
 
     async def _term(self, zk: ZkStore) -> None:
         """Wait for the office, hold it, lose it."""
@@ -120,7 +120,7 @@ class _Process:
         office = await stand(zk, znode)
         if office is None:
             return
-        _log.info("controller %s is active with epoch %s", config.controller_id, office.controller_epoch)
+        logger.info("controller.elected", controller_id=config.controller_id, epoch=office.controller_epoch)
         self.active = ActiveController(self._env, config, office, self.metrics, self.background)
         try:
             await self.active.run()

@@ -12,9 +12,10 @@ drain, which takes long, partitions may move.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import structlog
 
 from anabranch.controller import elections
 from anabranch.controller.context import Context
@@ -31,7 +32,7 @@ from anabranch.runtime.env import SetOp, ZkError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionState
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
 """One multi has the topic znode and a state for each partition."""
 TOPICS_AT_ONCE = 16
@@ -180,14 +181,14 @@ async def _write_some(context: Context, topic: TopicImage, steps: Sequence[_Step
     versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version), *ops])
     topic.znode, topic.version = znode, versions[0]
     for step, version in zip(steps, versions[1:]):
-        _log.info("%s: replicas %s, adding %s, removing %s", step.tp, *_words(step.after))
+        logger.info("reassignment.step", partition=str(step.tp), **_fields(step.after))
         apply(context, StateChange(step.tp, step.state), version)
         for replica in step.before.dropped(step.after):
             context.batch.stop_replica(replica, step.tp, delete=True)
 
 
-def _words(assignment: ReplicaAssignment) -> tuple[list[int], list[int], list[int]]:
-    return assignment.replicas, assignment.adding, assignment.removing
+def _fields(assignment: ReplicaAssignment) -> dict[str, list[int]]:
+    return {"replicas": assignment.replicas, "adding": assignment.adding, "removing": assignment.removing}
 
 
 def is_due(topic: TopicImage, partition: int, isr: Sequence[int]) -> bool:

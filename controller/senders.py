@@ -6,12 +6,12 @@ gets everything when it registers again.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 import trio
 
 from anabranch.controller.image import LiveBroker
@@ -22,7 +22,7 @@ from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Network
 from anabranch.zk_schemas.broker_registration import Endpoint
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 RETRY_BACKOFF_S = 0.1
 """Kafka's pause before a request to a broker is repeated."""
 LONGEST_PAUSE_S = 10.0
@@ -115,7 +115,12 @@ class Senders:
                 try:
                     await self._connection(sender)
                 except (OSError, KafkaError) as error:
-                    _log.warning("broker %s at %s: %s", sender.broker.id, sender.endpoint, error)
+                    logger.warning(
+                        "broker.request_failed",
+                        broker=sender.broker.id,
+                        address=str(sender.endpoint),
+                        error=str(error),
+                    )
                 except Exception as error:
                     pause_s = self._background.failed("broker-requests", sender.broker.id, error, LONGEST_PAUSE_S)
                     await trio.sleep(pause_s)

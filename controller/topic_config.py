@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
+
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.store import read_each
@@ -14,7 +15,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 ORDERED_KEY = "enable.ordered.delivery"
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -70,7 +71,7 @@ async def _read_config(context: Context, path: str) -> dict[str, str]:
         config = ConfigZnode.decode(path, znode.data).config
         table.parse_given(config)
     except (MalformedZnodeError, ConfigError) as error:
-        _log.error("%s: %s; the config is left out", path, error)
+        logger.error("config.malformed", path=path, error=str(error))
         return {}
     return config
 
@@ -84,5 +85,5 @@ async def _read_flag(context: Context, path: str) -> bool | None:
         value = ConfigZnode.decode(path, znode.data).config.get(UNCLEAN)
         return None if value is None else bool(TOPIC_CONFIGS[UNCLEAN].parse(value))
     except (MalformedZnodeError, ConfigError) as error:
-        _log.error("%s: %s; no unclean election by it", path, error)
+        logger.error("config.malformed", path=path, error=str(error))
         return False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
+
+import structlog
 
 from anabranch.controller.configs import keep_ordered_delivery
 from anabranch.controller.context import Context
@@ -23,14 +24,14 @@ from anabranch.ordered_resize.judgement import Outcome, Setting, Verdict, judge_
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.env import DeleteOp, SetOp, ZkError, ZkOp, Znode
+from anabranch.runtime.env import DeleteOp, SetOp, ZkError, ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def on_topics_changed(context: Context) -> None:
@@ -52,7 +53,7 @@ async def on_topics_changed(context: Context) -> None:
 
 def _forget(context: Context, name: str) -> None:
     if name not in context.image.deletions:
-        _log.warning("topic %s was removed from ZooKeeper by hand", name)
+        logger.warning("topic.removed_by_hand", topic=name)
     context.image.topics.pop(name)
     context.events.forget_watch(TopicChanged(name))
 
@@ -83,14 +84,16 @@ async def on_topic_changed(context: Context, name: str) -> None:
             context.events.put(TopicsChanged())  # there may be another of its name by now, with nobody watching it
         return
     if known is not None and found.czxid != known.czxid:
-        _log.warning("topic %s was deleted and created again by hand", name)
+        logger.warning("topic.recreated_by_hand", topic=name)
         del context.image.topics[name]
         known = None
     if known is None:
         await load_topics(context, [name])
     elif found.version != known.version:
-        znode = _decode(name, found, "the edit is undone")
-        if znode is None:
+        try:
+            znode = TopicZnode.decode(paths.topic(name), found.data)
+        except MalformedZnodeError as error:
+            logger.error("topic.edit_undone", path=paths.topic(name), why=str(error))
             await _undo(context, known, found.version)
             return
         await _take_edit(context, known, znode, found.version)
@@ -111,7 +114,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     except KafkaError as error:
         verdict = Verdict(Outcome.REFUSE, topic.znode, error.message or "")
     if verdict.outcome is Outcome.REFUSE:
-        _log.error("znode %s: %s; the edit is undone", path, verdict.why)
+        logger.error("topic.edit_undone", path=path, why=verdict.why)
         await _undo(context, topic, version)
         return
     assert verdict.topic is not None
@@ -133,8 +136,10 @@ async def _load_topic(context: Context, name: str) -> None:
     malformed = context.image.malformed
     if malformed.get(name) == found.mzxid:
         return
-    znode = _decode(name, found, "the topic is left as it is")
-    if znode is None:
+    try:
+        znode = TopicZnode.decode(paths.topic(name), found.data)
+    except MalformedZnodeError as error:
+        logger.error("topic.malformed", error=str(error))
         malformed[name] = found.mzxid
         return
     malformed.pop(name, None)
@@ -143,7 +148,7 @@ async def _load_topic(context: Context, name: str) -> None:
         context.image.configs_unread.add(name)
     await _load_partitions(context, topic)
     for index in await _lost_states(context, topic):
-        _log.error("znode %s is gone; the partition is left as it is", paths.partition_state(name, index))
+        logger.error("partition_state.lost", path=paths.partition_state(name, index))
         del topic.partitions[index]
         topic.unreadable.add(index)
     try:
@@ -185,7 +190,7 @@ async def _convert(context: Context, topic: TopicImage) -> list[TopicPartition] 
         groups.append([DeleteOp(paths.partition_state(topic.name, p)), DeleteOp(paths.partition(topic.name, p))])
     for ops in chunks(groups):
         await context.store.write(ops)
-    _log.info("topic %s: the states of partitions %s have lineages now", topic.name, listed(sorted(states)))
+    logger.info("topic.lineages_written", topic=topic.name, partitions=listed(sorted(states)))
     return tps
 
 
@@ -216,7 +221,7 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> Pa
     try:
         state = PartitionState.decode(path, found.data)
     except MalformedZnodeError as error:
-        _log.error("%s; the partition is left as it is", error)
+        logger.error("partition_state.malformed", error=str(error))
         topic.unreadable.add(index)
         await _await_repair(context, TopicPartition(topic.name, index), found.version)
         return None
@@ -258,16 +263,6 @@ async def _await_repair(context: Context, tp: TopicPartition, version: int) -> N
         context.events.put(StateChanged(tp))
 
 
-def _decode(name: str, found: Znode, otherwise: str) -> TopicZnode | None:
-    """The topic, or None when it is malformed, with the reason logged and what is done."""
-    path = paths.topic(name)
-    try:
-        return TopicZnode.decode(path, found.data)
-    except MalformedZnodeError as error:
-        _log.error("%s; %s", error, otherwise)
-        return None
-
-
 async def _settle(context: Context, topic: TopicImage) -> None:
     """Judge what was read: write what the znode lacks and undo what an edit may not change, or freeze the topic."""
     found = topic.znode
@@ -279,7 +274,7 @@ async def _settle(context: Context, topic: TopicImage) -> None:
         await _freeze(context, topic, snapshot, verdict.why)
         return
     if verdict.outcome is Outcome.REFUSE:
-        _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), verdict.why)
+        logger.error("topic.edit_undone", path=paths.topic(topic.name), why=verdict.why)
     else:
         _log_partly_done(paths.topic(topic.name), verdict)
     znode = (verdict.topic or found).replace(absent=frozenset())
@@ -297,7 +292,7 @@ async def _settle(context: Context, topic: TopicImage) -> None:
 
 def _log_partly_done(path: str, verdict: Verdict) -> None:
     if verdict.why:
-        _log.warning("znode %s: %s", path, verdict.why)
+        logger.warning("topic.edit_taken_in_part", path=path, why=verdict.why)
 
 
 async def _judged(context: Context, topic: TopicImage, snapshot: Snapshot) -> Verdict:
@@ -321,7 +316,7 @@ async def _with_stray_states(context: Context, topic: TopicImage) -> Snapshot:
 
 async def _freeze(context: Context, topic: TopicImage, snapshot: Snapshot, why: str) -> None:
     """Let the topic serve on by the layout that its partitions have, until an edit ends what contradicts itself."""
-    _log.error("znode %s: %s; the topic is frozen: it serves on and is not resized", paths.topic(topic.name), why)
+    logger.error("topic.frozen", path=paths.topic(topic.name), why=why)
     topic.frozen = why
     topic.znode = as_served(snapshot)
     for index, partition in topic.partitions.items():
@@ -335,4 +330,4 @@ async def _undo(context: Context, topic: TopicImage, version: int) -> None:
     try:
         topic.version = (await context.store.write([SetOp(paths.topic(topic.name), data, version)]))[0]
     except ImageStaleError as error:
-        _log.info("%s; it is read again", error)
+        logger.info("topic.edited_again", why=str(error))

@@ -69,7 +69,7 @@ class _DirectQueue:
         try:
             callback()
         except Exception:
-            _log.exception("a ZooKeeper completion failed")
+            _log.exception("zookeeper.completion_failed")
 
 
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -373,4 +373,4 @@ def _stop(client: Any) -> None:
         client.stop()
         client.close()
     except Exception:
-        _log.warning("the ZooKeeper client did not stop cleanly", exc_info=True)
+        _log.warning("zookeeper.client_not_stopped", exc_info=True)

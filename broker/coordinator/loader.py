@@ -34,17 +34,13 @@ class Replayer:
         try:
             decoded = decode(*record)
         except DecodeError as error:
-            _log.error("skipped a malformed record", topic_partition=self.partition, error=str(error))
+            _log.error("offsets.record_malformed", partition=self.partition, error=str(error))
             return
         if not isinstance(decoded, UnknownRecord):
             self.state.replay(decoded)
         elif decoded.key_version not in self.unknown_key_versions:
             self.unknown_key_versions.add(decoded.key_version)
-            _log.warning(
-                "ignored records of an unknown type; they stay in the log",
-                topic_partition=self.partition,
-                key_version=decoded.key_version,
-            )
+            _log.warning("offsets.records_of_unknown_type", partition=self.partition, key_version=decoded.key_version)
 
 
 async def read_state(log: OffsetsLog, partition: int, leader_epoch: int, work: TimeSlice) -> DurableState:

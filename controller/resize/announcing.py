@@ -11,14 +11,15 @@ What is announced is read from the znodes; how far the announcement is, is not. 
 from __future__ import annotations
 
 import enum
-import logging
+
+import structlog
 
 from anabranch.controller import stock_producers
 from anabranch.controller.context import Context
 from anabranch.controller.image import Announcement, StockReport, TopicImage
 from anabranch.controller.resize import view
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 QUIET_S = 0.15
 """No batch placed by the old count for so long: all that was placed so is written. More than a retry's pause."""
 ASK_EVERY_S = 0.04
@@ -68,7 +69,7 @@ def is_over(context: Context, topic: TopicImage) -> bool:
     reports = [report for report in topic.stock_reports.values() if report.written_at >= lately]
     due = decide(announcement, now, grace_s, stock_producers.have_reported(context, topic), reports)
     if due is Next.LATE:
-        _log.warning("resize: topic=%s step=announced: not every broker says that stock producers follow", topic.name)
+        logger.warning("resize.stock_producers_late", topic=topic.name)
     if due in (Next.OVER, Next.LATE):
         topic.announcement = None
         return True

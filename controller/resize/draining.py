@@ -9,10 +9,11 @@ middle of a rebalance, of which nobody can tell what it reads, that of those it 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, OffsetQuestion, TopicImage
@@ -34,7 +35,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.types import TopicPartition
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 
@@ -194,7 +195,8 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
         return Wait(f"broker {leader.id} to delete its records: error {error}")
     if ending is not None:
         ending.is_processed = True  # as every group was found to be done with it
-    _log.info("resize: topic=%s step=drained partitions=%s end=%s", *leftover.tp, leftover.end_offset)
+    topic_name, partition = leftover.tp
+    logger.info("resize.drained", topic=topic_name, partitions=partition, end=leftover.end_offset)
     return None
 
 

@@ -6,9 +6,10 @@ stays, but for markers of transactions. A leader after it is asked again: an unc
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import cast
+
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, ResizesDue
@@ -18,7 +19,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.types import TopicPartition
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 def ask(context: Context, topic: TopicImage) -> None:
@@ -76,8 +77,12 @@ def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
             ):
                 continue
             if found.error_code != ErrorCode.NONE:
-                _log.info(
-                    "%s: broker %s does not know its %s: error %s", tp, state.leader, question.value, found.error_code
+                logger.info(
+                    "resize.offset_unknown",
+                    partition=str(tp),
+                    broker=state.leader,
+                    offset=question.value,
+                    error=ErrorCode.of(found.error_code).name,
                 )
                 context.events.soon()
                 continue

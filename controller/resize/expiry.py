@@ -7,9 +7,10 @@ newer than awaited ones, so a warning of the awaited records covers both.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import structlog
 
 from anabranch.controller import list_offsets
 from anabranch.controller.context import Context
@@ -27,7 +28,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.znode import MAX_EPOCH
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 _ALL = MAX_EPOCH
 """As the awaited epoch: all records that the partition has now."""
 
@@ -112,13 +113,16 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
         if of_topic is not None and (readers(groups.known, topic.name) or of_topic.waits):
             found.append(await _look_at(context, link, topic, groups, of_topic))
     for why in (why for one in found for why in one.unknown):
-        _log.info("the next round looks for expiring records again: %s", why)
+        logger.info("retention.unread_not_known", why=why)
     for entry in (entry for one in found for entry in one.expiring):
         context.metrics.retention_warnings.add(entry.tp.topic, entry.group)
-        _log.warning(
-            "retention is about to remove records that another partition waits for:"
-            " topic=%s partition=%s group=%s has not read offsets %s to %s",
-            *(entry.tp.topic, entry.tp.partition, entry.group, entry.position, entry.before),
+        logger.warning(
+            "retention.unread_expires",
+            topic=entry.tp.topic,
+            partition=entry.tp.partition,
+            group=entry.group,
+            read=entry.position,
+            expires_before=entry.before,
         )
     return [hold for one in found for hold in one.holds]
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import logging
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.events import ResizesDue
@@ -28,7 +28,7 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from anabranch.zk_schemas.topic import TopicZnode
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def setting_of(context: Context, topic: TopicImage) -> Setting:
@@ -70,7 +70,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
         log_wait(topic, f"its resize to {wanted} partitions waits: {verdict.why}")
         return
     if verdict.outcome is Outcome.REFUSE:
-        _log.error("topic %s: its resize to %s partitions is dropped: %s", topic.name, wanted, verdict.why)
+        logger.error("resize.dropped", topic=topic.name, wanted=wanted, why=verdict.why)
     await write(context, topic, verdict.topic)
 
 
@@ -78,7 +78,7 @@ def log_wait(topic: TopicImage, why: str) -> None:
     """Once for each reason, however often it is looked at."""
     if topic.wait_logged != why:
         topic.wait_logged = why
-        _log.warning("topic %s: %s", topic.name, why)
+        logger.warning("resize.delayed", topic=topic.name, why=why)
 
 
 async def write(context: Context, topic: TopicImage, znode: TopicZnode) -> None:

@@ -7,7 +7,7 @@ reported. The highest is where the log of a partition that is created again begi
 
 from __future__ import annotations
 
-import logging
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, ResizesDue
@@ -17,7 +17,7 @@ from anabranch.controller.stop_replica import deletions
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.types import TopicPartition
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 def stop(context: Context, topic: TopicImage) -> None:
@@ -46,4 +46,4 @@ def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
             ending.deleted_end_offset = max(ending.deleted_end_offset, log_end_offset)
             context.events.put(ResizesDue())
         else:
-            _log.error("broker %s did not delete %s: error %s; it is asked again", broker, tp, error)
+            logger.error("replica.not_deleted", broker=broker, partition=str(tp), error=ErrorCode.of(error).name)

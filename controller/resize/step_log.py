@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+
+import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.image import TopicImage
 from anabranch.controller.resize import view
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequence[int]) -> None:
@@ -18,15 +19,15 @@ def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequenc
     context.metrics.note_resize(topic.name, step, context.clock.monotonic())
     topic.end_unsaid |= not view.is_settled(topic)
     znode = topic.znode
-    _log.info(
-        "resize: topic=%s step=%s initial=%s undeleted=%s assigned=%s layout_version=%s partitions=%s",
-        topic.name,
-        step,
-        znode.initial_partition_count,
-        znode.undeleted_partition_count,
-        len(znode.partitions),
-        znode.layout_version,
-        shown(partitions),
+    logger.info(
+        "resize.step",
+        topic=topic.name,
+        step=step,
+        initial=znode.initial_partition_count,
+        undeleted=znode.undeleted_partition_count,
+        assigned=len(znode.partitions),
+        layout_version=znode.layout_version,
+        partitions=shown(partitions),
     )
 
 

@@ -18,20 +18,23 @@ class Wait(NamedTuple):
     end_offset: int = -1
 
 
-def changed(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, Wait]) -> list[str]:
-    """A line for each thing that partitions of a topic have begun to wait for. That a group reads on is no change."""
+def changed(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, Wait]) -> list[dict[str, str]]:
+    """What is logged of each thing that partitions of a topic have begun to wait for.
+
+    That a group reads on is no change.
+    """
     begun: dict[tuple[str, str, str], list[TopicPartition]] = {}
     for tp in sorted(now):
         was, wait = before.get(tp), now[tp]
         if was is None or (was.why, was.group) != (wait.why, wait.group):
             begun.setdefault((tp.topic, wait.why, wait.group), []).append(tp)
-    return [_line(why, group, tps, now) for (_, why, group), tps in begun.items()]
+    return [_fields(why, group, tps, now) for (_, why, group), tps in begun.items()]
 
 
-def _line(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPartition, Wait]) -> str:
-    line = f"resize: topic={tps[0].topic} step=waits partitions={shown([tp.partition for tp in tps])}"
+def _fields(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPartition, Wait]) -> dict[str, str]:
+    fields = {"topic": tps[0].topic, "partitions": shown([tp.partition for tp in tps])}
     if group:
-        read = ",".join(str(now[tp].read) for tp in tps)
-        ends = ",".join(str(now[tp].end_offset) for tp in tps)
-        line += f" group={group} read={read} end={ends}"
-    return f"{line} for={why}"
+        fields["group"] = group
+        fields["read"] = ",".join(str(now[tp].read) for tp in tps)
+        fields["end"] = ",".join(str(now[tp].end_offset) for tp in tps)
+    return {**fields, "waits_for": why}

@@ -46,9 +46,12 @@ async def test_drained_once_every_group_has_read_it(world: World, autojump_clock
     await world.until(lambda: finished(world, 4))
 
 
+WAITS = f"event=resize.waits topic={TOPIC} "
+
+
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What partitions waited for, in the order it was said."""
-    return [record.message.partition("step=waits ")[2] for record in caplog.records if "step=waits" in record.message]
+    return [message.partition(WAITS)[2] for message in caplog.messages if WAITS in message]
 
 
 async def test_what_holds_a_partition_is_said_once(
@@ -66,24 +69,24 @@ async def test_what_holds_a_partition_is_said_once(
         await trio.sleep(10)  # virtual time: several looks
         assert said(caplog) == lines
 
-    await says("partitions=5 group=g read=7 end=40 for=its commits")
+    await says("partitions=5 group=g read=7 end=40 waits_for=its commits")
     group[TOPIC, 5] = (30, -1)
     world.brokers[2].groups.clear()
-    await says("partitions=5 for=a group that reads the topic")
+    await says("partitions=5 waits_for=a group that reads the topic")
     world.brokers[2].groups["g"] = group
     world.brokers[2].positions["g"] = {(TOPIC, 5): 8}
-    await says("partitions=5 group=g read=30 end=40 for=its commits")
+    await says("partitions=5 group=g read=30 end=40 waits_for=its commits")
     group[TOPIC, 5] = (40, -1)
-    await says("partitions=5 group=g read=8 end=40 for=its flush callback")
+    await says("partitions=5 group=g read=8 end=40 waits_for=its flush callback")
     world.brokers[2].states["g"] = "PreparingRebalance"
-    await says("partitions=5 group=g read=40 end=40 for=the end of its rebalance")
+    await says("partitions=5 group=g read=40 end=40 waits_for=the end of its rebalance")
     await configure(world, delete_records_when_drained="false")
-    await says("partitions=5 for=their records to expire")
+    await says("partitions=5 waits_for=their records to expire")
     await configure(world, delete_records_when_drained="true")
     world.brokers[3].leave()
     world.brokers[2].states.clear()
     world.brokers[2].positions.clear()
-    await says("partitions=4,5 for=brokers 3 to delete their replicas")
+    await says("partitions=4,5 waits_for=brokers 3 to delete their replicas")
 
 
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:
@@ -122,10 +125,10 @@ async def test_nothing_is_deleted_while_nobody_can_tell_what_a_group_reads(
     broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 for=the end of its rebalance"
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=the end of its rebalance"
     broker.states["h"] = "Stable"
     await trio.sleep(10)  # virtual time: several looks
-    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 for=its commits"
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=its commits"
     broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
     await world.until(lambda: finished(world, 4))
 
@@ -149,7 +152,7 @@ async def test_nothing_is_deleted_while_a_coordinator_does_not_tell_of_a_group(
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     why = f"its coordinator to tell its members: error {of_group.value}"
-    assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 for={why}"
+    assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
     world.brokers[3].group_errors.clear()
     await world.until(lambda: finished(world, 4))
 
@@ -386,11 +389,7 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
     world.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
     caplog.clear()
     await trio.sleep(200)  # virtual time: three rounds
-    said = [
-        record.message
-        for record in caplog.records
-        if "about to remove records that another partition waits" in record.message
-    ]
+    said = [message for message in caplog.messages if "event=retention.unread_expires" in message]
     return sorted({line.partition("partition=")[2] for line in said})
 
 
@@ -404,12 +403,12 @@ async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
     offsets = dict.fromkeys(range(6), 30)
     log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
     assert await warned(world, caplog, offsets | {1: 49}, log) == [
-        "0 group=g has not read offsets 30 to 50",
-        "1 group=g has not read offsets 49 to 50",
+        "0 group=g read=30 expires_before=50",
+        "1 group=g read=49 expires_before=50",
     ]
     assert await warned(world, caplog, offsets | {0: 50, 1: 50}, log) == []
     late = Log(100, 100, 10, offset_of_time=40, epoch_ends={0: 50})
-    assert await warned(world, caplog, offsets | {1: 40}, late) == ["0 group=g has not read offsets 30 to 40"]
+    assert await warned(world, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
 
 
 async def test_a_marked_partition_is_warned_of_up_to_its_end(
@@ -421,8 +420,8 @@ async def test_a_marked_partition_is_warned_of_up_to_its_end(
     await resized(world, 4)
     log = Log(100, 100, 10, offset_of_time=-1, epoch_ends={0: 50})
     assert await warned(world, caplog, {0: 50, 1: 49, 2: 0, 3: 0, 4: 99, 5: 100}, log) == [
-        "1 group=g has not read offsets 49 to 50",
-        "4 group=g has not read offsets 99 to 100",
+        "1 group=g read=49 expires_before=50",
+        "4 group=g read=99 expires_before=100",
     ]
 
 
@@ -435,8 +434,8 @@ async def test_of_two_splits_the_older_barrier_is_warned_of_as_well(
     second = (await world.state(TOPIC, 8)).lineage[0].losers[0]
     log = Log(100, 100, 10, offset_of_time=90, epoch_ends={0: 50, second: 70})
     assert second > 0
-    assert "0 group=g has not read offsets 30 to 70" in await warned(world, caplog, {0: 30, 4: 100}, log)
-    assert "0 group=g has not read offsets 60 to 70" in await warned(world, caplog, {0: 60, 4: 100}, log)
+    assert "0 group=g read=30 expires_before=70" in await warned(world, caplog, {0: 30, 4: 100}, log)
+    assert "0 group=g read=60 expires_before=70" in await warned(world, caplog, {0: 60, 4: 100}, log)
     assert await warned(world, caplog, {0: 70, 4: 100}, log) == []
 
 
@@ -486,7 +485,7 @@ async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
     await expired(world)
     await trio.sleep(10)  # virtual time: several looks
     assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
-    assert said(caplog)[-1] == "partitions=5 group=g read=39 end=40 for=its flush callback"
+    assert said(caplog)[-1] == "partitions=5 group=g read=39 end=40 waits_for=its flush callback"
     group.positions["g"][TOPIC, 5] = 40
     await world.until(lambda: finished(world, 4))
 

@@ -64,7 +64,7 @@ async def test_an_edit_that_the_rules_refuse(
     await edit(world, **({"partitions": partitions | assigned} if assigned else changes))
     if not is_seen:
         await world.start_controller(1001)
-    await world.until(lambda: "the edit is undone" in caplog.text)
+    await world.until(lambda: "event=topic.edit_undone" in caplog.text)
     assert why in caplog.text
     await restored(world, before)
     assert await finished(world, 6)
@@ -90,7 +90,7 @@ async def test_an_edit_of_what_is_the_controllers_is_undone(
     partitions = {str(index): replicas for index, replicas in before.partitions.items()}
     assigned = {index: replicas for index, replicas in changes.items() if index.isdigit()}
     await edit(world, **({"partitions": partitions | assigned} if assigned else changes))
-    await world.until(lambda: f"{why}; the edit is undone" in caplog.text)
+    await world.until(lambda: f"event=topic.edit_undone path={paths.topic(TOPIC)} why={why}" in caplog.text)
     await restored(world, before)
     await resized(world, 7)
 
@@ -105,7 +105,7 @@ async def test_of_two_edits_in_a_row_both_are_undone(
     await edit(world, initial_partition_count=2)
     await world.store.set(paths.topic(TOPIC), b"{")
     await restored(world, before)
-    assert "left as it is" not in caplog.text
+    assert "event=topic.malformed" not in caplog.text
 
 
 # ---------------------------------------------------------------- states

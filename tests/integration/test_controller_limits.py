@@ -165,7 +165,7 @@ async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     path, data = paths.topic("u"), b'{"version":1,"partitions":{"0":[1]},"padding":"PADDING"}'
     free = DEFAULT_MAX_REQUEST_BYTES - request_bytes([CreateOp(path, data)])
     await world.store.create(path, data.replace(b"PADDING", b"x" * free))
-    await world.until(lambda: any("topic u is given up" in record.getMessage() for record in caplog.records))
+    await world.until(lambda: any("event=step.given_up step=topic u" in message for message in caplog.messages))
     assert await create(world, "v", 1) == DONE
     assert await is_served(world)
 
@@ -173,7 +173,7 @@ async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
 async def test_an_edit_that_cannot_be_undone_is_given_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
     edited = (await world.topic("t")).replace(initial_partition_count=9).encode()
     await world.store.set(paths.topic("t"), edited[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}')
-    await world.until(lambda: any("the edit is undone" in record.getMessage() for record in caplog.records))
+    await world.until(lambda: any("event=topic.edit_undone" in record.getMessage() for record in caplog.records))
     assert (await world.topic("t")).initial_partition_count == 2, "what it was before is short enough"
     assert await is_served(world)
 
@@ -202,7 +202,7 @@ async def test_a_write_that_always_breaks_the_connection_is_given_up(
     assert f"not written in {MAX_ATTEMPTS} attempts" in message
     assert broken == MAX_ATTEMPTS
     assert await alter(world, "t", "1:1") == DONE
-    again_read = "a step was given up; reading the cluster again"
+    again_read = "event=cluster.read_again why=a step was given up"
     await world.until(lambda: any(again_read in record.getMessage() for record in caplog.records))
 
 

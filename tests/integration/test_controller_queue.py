@@ -288,7 +288,7 @@ async def test_a_count_that_became_impossible_is_dropped_and_said(
     await configure(world, retention_ms="-1")
     release(world)
     await world.until(lambda: is_settled(world, 9, 2, 6, None))
-    assert "topic t: its resize to 5 partitions is dropped: Its records never expire" in caplog.text
+    assert "event=resize.dropped topic=t wanted=5 why=Its records never expire" in caplog.text
 
 
 async def test_a_count_that_only_the_moment_forbids_waits_and_is_done(

@@ -441,7 +441,7 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
     await resized(world, 6)
     before = await world.topic(TOPIC)
     await edit(world, **changes)
-    await world.until(lambda: "the edit is undone" in caplog.text)
+    await world.until(lambda: "event=topic.edit_undone" in caplog.text)
     await world.until(lambda: _is_topic(world, before))
     assert await finished(world, 6)
 
@@ -510,7 +510,8 @@ async def test_partitions_assigned_while_no_controller_looks_are_a_queued_count(
     await world.start_controller(1001)
     await world.until(lambda: finished(world, 6))
     assert await counts(world) == (6, known.layout_version + 1, len(known.partitions), None)
-    assert "znode /brokers/topics/t: The resize to 6 partitions is queued; the replicas of new ones are" in caplog.text
+    said = "event=topic.edit_taken_in_part path=/brokers/topics/t why=The resize to 6 partitions is queued;"
+    assert said in caplog.text
 
 
 async def test_partitions_assigned_while_a_resize_is_unfinished_are_a_queued_count(

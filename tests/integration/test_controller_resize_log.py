@@ -31,9 +31,9 @@ REMOVAL = [
 
 
 def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of the topic's resizes from the step on, but for what drains wait for."""
-    heads = [record.message.partition(f"resize: topic={TOPIC} step=") for record in caplog.records]
-    return [step for before, head, step in heads if head and not before and not step.startswith("waits ")]
+    """What was logged of the topic's resizes from the step on."""
+    heads = [record.message.partition(f"event=resize.step topic={TOPIC} step=") for record in caplog.records]
+    return [step for before, head, step in heads if head and not before]
 
 
 async def test_each_step_of_a_grow_and_of_a_shrink_is_a_line(

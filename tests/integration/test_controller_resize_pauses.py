@@ -65,9 +65,7 @@ async def test_a_resize_goes_on_without_a_broker_that_does_not_know_resizing(
     held.release()
     await world.until(lambda: finished(world, held.count))
     assert not is_live(world) and stranger.requests == []
-    said = (
-        f"broker {STRANGER} is refused: consumer_offsets_topic_schema is finalized at level 2, it supports none of it"
-    )
+    said = f"event=broker.refused broker={STRANGER} why=consumer_offsets_topic_schema is finalized at level 2, "
     assert caplog.text.count(said) == 1
     stranger.leave()
     stranger.features = world.brokers[1].features

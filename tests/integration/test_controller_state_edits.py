@@ -122,7 +122,7 @@ async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaire
     topic = await world.topic(TOPIC)
     intact = await edited_unseen(world, partition, **fields)
     assert why in await why_frozen(world)
-    assert "the topic is frozen: it serves on and is not resized" in caplog.text
+    assert "event=topic.frozen" in caplog.text
     assert await world.topic(TOPIC) == topic
     await repaired(world, partition, intact, 8)
 
@@ -209,7 +209,7 @@ async def test_an_edit_under_a_controller_in_office_is_found_by_the_first_write_
     await resized(world, 6)
     intact = await set_field(world, 1, initial_partition_count=2)
     await world.request(alter(8, timeout_ms=5000))
-    await world.until(lambda: "the topic is frozen: it serves on" in caplog.text)
+    await world.until(lambda: "event=topic.frozen" in caplog.text)
     await trio.sleep(5)  # virtual time: longer than anything waits
     assert await world.store.exists(paths.partition_state(TOPIC, 6)) is None
     await world.store.set(paths.partition_state(TOPIC, 1), intact)
@@ -337,7 +337,7 @@ async def test_a_state_that_was_taken_away_leaves_its_topic_as_it_was(
     vacate(world)
     await world.store.delete(path)
     await succeeded(world)
-    assert f"znode {path} is gone; the partition is left as it is" in caplog.text
+    assert f"event=partition_state.lost path={path}" in caplog.text
     assert await world.topic(TOPIC) == topic
     assert await world.store.exists(path) is None
 

@@ -212,7 +212,7 @@ async def test_an_edit_that_removes_partitions_is_written_back(
             return (await world.topic("t")).partitions == topic.partitions
 
         await world.until(restored)
-    assert "the edit is undone" in caplog.text
+    assert "event=topic.edit_undone" in caplog.text
 
 
 async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(

@@ -21,38 +21,38 @@ NOBODY = Wait("a group that reads the topic")
     ("before", "now", "lines"),
     [
         ({}, {}, []),
-        ({}, {T5: COMMIT}, ["resize: topic=t step=waits partitions=5 group=g read=3 end=40 for=its commits"]),
+        ({}, {T5: COMMIT}, ["topic=t partitions=5 group=g read=3 end=40 waits_for=its commits"]),
         ({T5: COMMIT}, {T5: COMMIT}, []),
         ({T5: COMMIT}, {T5: COMMIT._replace(read=30)}, []),
         ({T5: COMMIT}, {}, []),
         (
             {T5: COMMIT},
             {T5: COMMIT._replace(group="h")},
-            ["resize: topic=t step=waits partitions=5 group=h read=3 end=40 for=its commits"],
+            ["topic=t partitions=5 group=h read=3 end=40 waits_for=its commits"],
         ),
         (
             {T5: COMMIT},
             {T5: COMMIT._replace(why="its flush callback", read=-1)},
-            ["resize: topic=t step=waits partitions=5 group=g read=-1 end=40 for=its flush callback"],
+            ["topic=t partitions=5 group=g read=-1 end=40 waits_for=its flush callback"],
         ),
         (
             {T5: COMMIT},
             {T4: COMMIT._replace(read=7), T5: COMMIT},
-            ["resize: topic=t step=waits partitions=4 group=g read=7 end=40 for=its commits"],
+            ["topic=t partitions=4 group=g read=7 end=40 waits_for=its commits"],
         ),
         (
             {},
             {U1: NOBODY, T5: COMMIT, T4: COMMIT._replace(read=7, end_offset=9)},
             [
-                "resize: topic=t step=waits partitions=4,5 group=g read=7,3 end=9,40 for=its commits",
-                "resize: topic=u step=waits partitions=1 for=a group that reads the topic",
+                "topic=t partitions=4,5 group=g read=7,3 end=9,40 waits_for=its commits",
+                "topic=u partitions=1 waits_for=a group that reads the topic",
             ],
         ),
     ],
     ids=["nothing", "first", "same", "reads-on", "done", "another-group", "another-reason", "one-more", "together"],
 )
 def test_what_is_said(before: dict[TopicPartition, Wait], now: dict[TopicPartition, Wait], lines: list[str]) -> None:
-    assert changed(before, now) == lines
+    assert [" ".join(f"{key}={value}" for key, value in fields.items()) for fields in changed(before, now)] == lines
 
 
 def test_a_merge_of_twice_as_many_is_looked_at_in_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
