@@ -6,14 +6,15 @@ a topic that takes long to create holds up nobody.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, cast
 
+import structlog
 import trio
 
 from anabranch.controller.active import ActiveController
+from anabranch.controller.admin import own_loggers
 from anabranch.controller.admin.dispatch import HANDLERS, api_versions, not_controller
 from anabranch.controller.config import ControllerConfig
 from anabranch.protocol.api_keys import ApiKey
@@ -26,7 +27,7 @@ from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Stream
 from anabranch.runtime.pauses import read_request, write_response
 
-_log = logging.getLogger(__name__)
+logger = structlog.get_logger(__name__)
 MAX_UNANSWERED = 64
 """Requests of one connection that may wait for their answer; reading stops there."""
 
@@ -48,6 +49,7 @@ class _Connection:
         self._background = background
         self._stream = stream
         self._active = active
+        self._controller_id = config.controller_id
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
         self._frames = ServerConnection(config.socket_request_max_bytes, max_admin_bytes=config.admin_request_max_bytes)
         self._slots = trio.Semaphore(MAX_UNANSWERED)
@@ -83,7 +85,7 @@ class _Connection:
         except OSError:
             return
         except ValueError as error:  # FrameError, DecodeError
-            _log.warning("connection of %s closed: %s", self._stream.peer, error)
+            logger.warning("connection.rejected", client=self._stream.peer, reason=str(error))
 
     def _accept(self, request: Request, nursery: trio.Nursery) -> None:
         key, version = request.header.api_key, request.header.api_version
@@ -94,6 +96,10 @@ class _Connection:
             if not request.unsupported and asked.client_software_name == HEALTH_CHECK:
                 answer.background_failures = self._background.describe()
             nursery.start_soon(self._send, request, 0 if request.unsupported else version, answer)
+            return
+        of_process = own_loggers.answer(self._controller_id, request.body)
+        if of_process is not None:
+            nursery.start_soon(self._send, request, version, of_process)
             return
         if key not in HANDLERS:
             raise DecodeError(f"API {key} is not served by a controller")

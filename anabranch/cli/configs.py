@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import App, Parameter
 
+from anabranch.cli import controller_loggers
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
@@ -17,6 +18,10 @@ from anabranch.command_error import UsageError
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 
 Kind = Literal["topic", "broker", "loggers"]
+Controller: TypeAlias = Annotated[
+    str | None,
+    Parameter(name="--bootstrap-controller", help="Of loggers: ask this controller, host:port, instead of a broker."),
+]
 
 
 @app.command
@@ -26,21 +31,25 @@ def describe(
     *,
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap_controller: Controller = None,
     json_: JsonFlag = False,
 ) -> int:
-    """Show the configs of one topic or broker, or the levels of a broker's loggers.
+    """Show the configs of one topic or broker, or the levels of a broker's or controller's loggers.
 
     Parameters
     ----------
     kind
         topic, broker or loggers.
     name
-        The topic's name or the broker's id; all: the default of all brokers.
+        The topic's name or the broker's id; all: the default of all brokers. Of loggers a broker's or controller's id.
     all_
         Those at their default too.
     """
     _check_name(kind, name)
-    entries = with_admin(bootstrap_server, lambda admin: _entries(admin, kind, name))
+    if bootstrap_controller is not None:
+        entries = controller_loggers.describe(bootstrap_controller, _controller_id(kind, name))
+    else:
+        entries = with_admin(bootstrap_server, lambda admin: _entries(admin, kind, name))
     chosen = [entries[key] for key in sorted(entries) if all_ or not entries[key].is_default]
     if json_:
         print_json(
@@ -76,11 +85,17 @@ def source_name(number: int) -> str:
         return str(number)
 
 
+def _controller_id(kind: Kind, name: str) -> int:
+    if kind != "loggers":
+        raise UsageError("a controller has configs of loggers alone: anabranch configs describe loggers 1000")
+    return _broker_id(kind, name)
+
+
 def _broker_id(kind: Kind, name: str) -> int:
     if name == "all" and kind == "broker":
         return ALL_BROKERS
     if not name.isdigit():
-        what = "neither a broker id nor all" if kind == "broker" else "no broker id"
+        what = "neither a broker id nor all" if kind == "broker" else "no id"
         raise UsageError(f"{name} is {what}; anabranch configs describe {kind} 1")
     return int(name)
 
@@ -93,18 +108,19 @@ def alter(
     config: Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)] = None,
     delete: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap_controller: Controller = None,
     json_: JsonFlag = False,
 ) -> int:
     """Set configs of one topic or broker, or take them back to their default. They take effect at once.
 
-    Levels of loggers hold until the broker ends: anabranch configs alter loggers 1 --set anabranch.broker.log=DEBUG.
+    Levels of loggers hold until the process ends: anabranch configs alter loggers 1 --set anabranch.broker.log=DEBUG.
 
     Parameters
     ----------
     kind
         topic, broker or loggers.
     name
-        The topic's name or the broker's id; all: the default of all brokers.
+        The topic's name or the broker's id; all: the default of all brokers. Of loggers a broker's or controller's id.
     config
         key=value; may be given many times.
     delete
@@ -114,7 +130,10 @@ def alter(
     if not changes:
         raise UsageError("nothing to change: give --set key=value or --delete key")
     _check_name(kind, name)
-    with_admin(bootstrap_server, lambda admin: _alter(admin, kind, name, changes))
+    if bootstrap_controller is not None:
+        controller_loggers.alter(bootstrap_controller, _controller_id(kind, name), changes)
+    else:
+        with_admin(bootstrap_server, lambda admin: _alter(admin, kind, name, changes))
     if json_:
         print_json({"kind": kind, "name": name, "configs": changes})
     else:

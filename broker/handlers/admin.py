@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from anabranch.broker.handlers import broker_loggers
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -38,18 +37,18 @@ from anabranch.protocol.generated.elect_leaders import (
     ReplicaElectionResult,
 )
 from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+    AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
 from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementalResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
 from anabranch.protocol.generated.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from anabranch.runtime import broker_loggers
 
 _MAX_METADATA_WAIT_S = 5.0
 
@@ -179,23 +178,10 @@ def incremental_alter_configs(ctx: RequestContext, request: IncrementalAlterConf
     if len(loggers) < len(request.resources):
         return failed(KafkaError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed in a request of their own"))
     return IncrementalAlterConfigsResponse(
-        responses=[_alter_loggers(ctx, resource, request.validate_only) for resource in loggers]
-    )
-
-
-def _alter_loggers(
-    ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool
-) -> IncrementalResourceResponse:
-    code, message = ErrorCode.NONE, None
-    try:
-        broker_loggers.alter(ctx.node.config.broker_id, resource, validate_only=validate_only)
-    except KafkaError as error:
-        code, message = error.code, error.message
-    return IncrementalResourceResponse(
-        error_code=code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
+        responses=[
+            broker_loggers.altered(ctx.node.config.broker_id, each, validate_only=request.validate_only)
+            for each in loggers
+        ]
     )
 
 

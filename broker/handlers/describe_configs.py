@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from anabranch.broker.handlers import broker_loggers
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_configs import (
@@ -22,6 +21,7 @@ from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from anabranch.runtime import broker_loggers
 from anabranch.runtime.env import NoNodeError
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey

@@ -75,7 +75,7 @@ _TOP_LEVEL_MESSAGE: dict[int, Callable[..., Any]] = {
 
 def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
     """What this listener serves."""
-    served = sorted([ApiKey.API_VERSIONS, *HANDLERS])
+    served = sorted([ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS, *HANDLERS])
     if error_code == ErrorCode.UNSUPPORTED_VERSION:
         served = [ApiKey.API_VERSIONS]
     keys = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -225,6 +226,13 @@ def test_levels_of_loggers_are_changed_by_the_command_line(cluster: ProcessClust
     assert level() == "INFO"
     assert "levels are TRACE" in configs("alter", "loggers", "2", "--set", f"{name}=LOUD")
     assert configs("describe", "loggers", "all").startswith("2: ")
+    properties = (cluster.directory / "data" / "controller-1000.properties").read_text()
+    (address,) = re.findall(r"controller\.listener=PLAINTEXT://(\S+)", properties)
+    of_controller = ("loggers", "1000", "--bootstrap-controller", address)
+    assert "altered loggers 1000" in configs("alter", *of_controller, "--set", "anabranch.controller=DEBUG")
+    entries = json.loads(configs("describe", *of_controller, "--json"))
+    assert {entry["name"]: entry["value"] for entry in entries}["anabranch.controller.active"] == "DEBUG"
+    assert configs("describe", "topic", "t", "--bootstrap-controller", address).startswith("2: ")
 
 
 def test_the_page_names_every_number_and_no_other(cluster: ProcessCluster) -> None:

@@ -1,4 +1,4 @@
-"""Configs of BROKER_LOGGER (resource type 8): what the process of this broker logs, until it ends (KIP-412).
+"""Configs of BROKER_LOGGER (resource type 8): what this broker or controller logs, until it ends (KIP-412).
 
 A key is the name of a logger, its value a level in Kafka's words. They are this process's alone, so nobody is asked.
 """
@@ -9,7 +9,7 @@ import structlog
 
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_configs import DescribeConfigsResource, DescribeConfigsResourceResult
-from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsResource
+from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsResource, AlterConfigsResourceResponse
 from anabranch.runtime import log_setup
 
 logger = structlog.get_logger(__name__)
@@ -19,9 +19,9 @@ _DYNAMIC_BROKER_LOGGER = 6
 _SET, _DELETE = 0, 1
 
 
-def describe(broker_id: int, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
-    """The level in force of each logger. Raises ``KafkaError`` unless this broker is asked for its own."""
-    _check_is_ours(broker_id, resource.resource_name)
+def describe(node_id: int, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+    """The level in force of each logger. Raises ``KafkaError`` unless this node is asked for its own."""
+    _check_is_ours(node_id, resource.resource_name)
     wanted = resource.configuration_keys
     return [
         DescribeConfigsResourceResult(
@@ -32,9 +32,23 @@ def describe(broker_id: int, resource: DescribeConfigsResource) -> list[Describe
     ]
 
 
-def alter(broker_id: int, resource: AlterConfigsResource, *, validate_only: bool) -> None:
-    """Set levels, or take them back, all or none. Raises ``KafkaError``."""
-    _check_is_ours(broker_id, resource.resource_name)
+def altered(node_id: int, resource: AlterConfigsResource, *, validate_only: bool) -> AlterConfigsResourceResponse:
+    """Set levels, or take them back, all or none; the answer."""
+    answer = AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+    try:
+        _alter(node_id, resource, validate_only)
+    except KafkaError as error:
+        answer.error_code, answer.error_message = error.code, error.message
+    return answer
+
+
+def _alter(node_id: int, resource: AlterConfigsResource, validate_only: bool) -> None:
+    _check_is_ours(node_id, resource.resource_name)
     changes: dict[str, str | None] = {}
     for config in resource.configs:
         if config.name in changes:
@@ -63,6 +77,6 @@ def _level(name: str, operation: int, value: str | None) -> str | None:
     return value
 
 
-def _check_is_ours(broker_id: int, name: str) -> None:
-    if name != str(broker_id):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} was asked for the loggers of broker {name!r}")
+def _check_is_ours(node_id: int, name: str) -> None:
+    if name != str(node_id):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"node {node_id} was asked for the loggers of node {name!r}")

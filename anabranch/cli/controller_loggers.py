@@ -1,0 +1,47 @@
+"""What a controller logs: asked of its own listener, as a controller is none of the brokers that clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from anabranch.cli.admin import API_TIMEOUT_MS
+from anabranch.client.admin import codec
+from anabranch.client.admin.types import ConfigEntry
+from anabranch.command_error import CommandError, UsageError
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.real_trio import RealNetwork
+
+
+def describe(address: str, controller_id: int) -> Mapping[str, ConfigEntry]:
+    """The level in force of each logger, by name. Raises ``KafkaError`` and ``CommandError``."""
+    request = codec.describe_configs([codec.Resource.loggers(controller_id)], None)
+    return codec.read_configs(_asked(address, request))[str(controller_id)]
+
+
+def alter(address: str, controller_id: int, levels: Mapping[str, str | None]) -> None:
+    """Set levels until the controller ends. Raises ``KafkaError`` and ``CommandError``."""
+    request = codec.incremental_alter_configs(codec.Resource.loggers(controller_id), levels, False)
+    error = codec.first_resource_error(_asked(address, request))
+    if error is not None:
+        raise error
+
+
+def _asked(address: str, request: Any) -> Any:
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdigit():
+        raise UsageError(f"--bootstrap-controller {address} is not HOST:PORT")
+
+    async def ask() -> Any:
+        timeout_s = API_TIMEOUT_MS / 1000
+        async with Channel.open(
+            RealNetwork(), host.strip("[]"), int(port), "anabranch", timeout_s=timeout_s, negotiate=True
+        ) as channel:
+            return await channel.request(request, timeout_s=timeout_s)
+
+    try:
+        return trio.run(ask)
+    except OSError as error:
+        raise CommandError(f"no controller answers at {address}: {error}") from None

@@ -1,0 +1,52 @@
+"""DescribeConfigs and IncrementalAlterConfigs of BROKER_LOGGER: this process's own, in office and out of it (KIP-412).
+
+Everything else that these APIs ask of a controller is of the cluster, and is for the one in office.
+"""
+
+from __future__ import annotations
+
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from anabranch.protocol.generated.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from anabranch.protocol.primitives import Message
+from anabranch.runtime import broker_loggers
+
+_WHAT = "a controller has no configs but the levels of its loggers: ask a broker"
+
+
+def answer(controller_id: int, request: Message) -> Message | None:
+    """None: it is not about loggers of this process."""
+    if isinstance(request, DescribeConfigsRequest):
+        return DescribeConfigsResponse(results=[_described(controller_id, each) for each in request.resources])
+    if not isinstance(request, IncrementalAlterConfigsRequest) or not request.resources:
+        return None
+    if any(each.resource_type != broker_loggers.RESOURCE for each in request.resources):
+        return None
+    dry = request.validate_only
+    return IncrementalAlterConfigsResponse(
+        responses=[broker_loggers.altered(controller_id, each, validate_only=dry) for each in request.resources]
+    )
+
+
+def _described(controller_id: int, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+    try:
+        if resource.resource_type != broker_loggers.RESOURCE:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, _WHAT)
+        result.configs = broker_loggers.describe(controller_id, resource)
+    except KafkaError as error:
+        result.error_code, result.error_message = error.code, error.message
+    return result
