@@ -1,23 +1,41 @@
-"""How far Spark is, for a terminal."""
+"""What the audit does at the moment and how far Spark is, for a terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the finished tasks of the stages that run, and all tasks of these."""
 _POLL_S = 0.2
+
+
+class Progress(Protocol):
+    """Is told what an audit does."""
+
+    def begin(self, part: str) -> None:
+        """The part before has ended, and this one begins."""
+
+    def tasks(self, done: int, total: int) -> None:
+        """The finished tasks of Spark's stages that run, and all tasks of these. From a thread of its own."""
+
+
+class Nobody:
+    """Looks at no progress."""
+
+    def begin(self, part: str) -> None:
+        pass
+
+    def tasks(self, done: int, total: int) -> None:
+        pass
 
 
 @contextlib.contextmanager
 def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
-    """Report to ``progress``, from a thread of its own, until the end of the block."""
+    """Report tasks to ``progress``, from a thread of its own, until the end of the block."""
     if progress is None:
         yield
         return
@@ -29,7 +47,7 @@ def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
             if known:
-                progress(sum(x.numCompletedTasks for x in known), sum(x.numTasks for x in known))
+                progress.tasks(sum(x.numCompletedTasks for x in known), sum(x.numTasks for x in known))
 
     thread = threading.Thread(target=report, name="audit-progress", daemon=True)
     thread.start()

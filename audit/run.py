@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anabranch
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
 from anabranch.audit.order_field import OrderField
-from anabranch.audit.progress import Progress, watched
+from anabranch.audit.progress import Nobody, Progress, watched
 from anabranch.audit.report import AuditReport
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 
@@ -62,15 +62,18 @@ def run_audit(
     """Check an exported directory, or a log directory. Each check keeps its ``first`` violations.
 
     ``order_by`` (``json:FIELD`` or ``tsv:N``) names the integer in the values that must not decrease within a key.
-    ``consumer_log`` is what consumers delivered (``audit.deliveries``). ``progress`` is called while Spark works.
+    ``consumer_log`` is what consumers delivered (``audit.deliveries``). ``progress`` is told of each part.
     A batch that decompresses to more than ``max_decompressed_bytes`` counts as one that cannot be read.
     ``master`` None leaves the master to ``spark-submit`` and to Spark's own configuration.
     Raises ManifestError for a directory that is none, OrderFieldError for an ``order_by`` that is none, and
     ModuleNotFoundError without pyspark.
     """
+    said = progress or Nobody()
+    said.begin("looking for segment files")
     topics = discover(directory)
     if order_by is not None:
         OrderField(order_by)
+    said.begin("starting Spark")
     short = _size(topics) < SHORT_RUN_BYTES
     with spark_session(master, short=short) as spark, _explained(), watched(spark, progress):
         return audit_with(
@@ -81,6 +84,7 @@ def run_audit(
             first,
             consumer_log=consumer_log,
             max_decompressed_bytes=max_decompressed_bytes,
+            progress=said,
         )
 
 
@@ -198,13 +202,15 @@ def audit_with(
     *,
     consumer_log: str | Path | None = None,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    progress: Progress | None = None,
 ) -> AuditReport:
-    """``run_audit`` on a session of the caller's."""
+    """``run_audit`` on a session of the caller's. ``progress`` is told of parts, not of tasks."""
     from anabranch.audit import totals
     from anabranch.audit.datasource import segment_frame
     from anabranch.audit.deliveries import read_deliveries
     from anabranch.audit.rules import Found, apply_rules
 
+    said = progress or Nobody()
     copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
 
     def read(columns: Sequence[str]) -> DataFrame:
@@ -224,10 +230,15 @@ def audit_with(
         only = topics[0].manifest.topic if len(topics) == 1 else None
         log = read_deliveries(spark, str(consumer_log), only).persist()
     try:
+        said.begin(
+            f"reading {sum(len(x.segments) for copy in copies for x in copy.manifest.partitions):,} segment files"
+        )
         epochs, indexes = totals.totals(kept)
         summaries = totals.summaries_of(epochs)
         found = Found(spark, kept, read, topics, copies, epochs, indexes, summaries, order_by, log)
+        said.begin("applying the checks")
         checks = apply_rules(found, first)
+        said.begin("counting the most frequent keys")
         hot_keys = totals.hot_keys(kept)
     finally:
         kept.unpersist()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from anabranch.audit.files import refuse_unreadable, why
@@ -72,7 +74,7 @@ def audit(
         from anabranch.audit.page import render_page
         from anabranch.audit.run import run_audit
 
-        with _progress() as progress:
+        with _shown() as progress:
             report = run_audit(
                 directory,
                 order_by=order_by,
@@ -115,7 +117,9 @@ def _print(report: AuditReport, strict: bool) -> None:
         f"{report.segments:,} segment files, {report.bytes:,} bytes, {report.batches:,} batches, "
         f"{report.records:,} records"
     )
-    console.print(_table(report))
+    console.print(_table(report, headings=console.is_terminal))
+    if console.is_terminal and any(check.violations for check in report.checks):
+        console.print("\nViolations, the first of each check", style="bold")
     for check in report.checks:
         for violation in check.violations:
             console.print(f"{check.name}: {violation}", style="red", soft_wrap=True)
@@ -123,21 +127,48 @@ def _print(report: AuditReport, strict: bool) -> None:
     console.print(f"{verdict}: {report.decided} of {len(report.checks)} checks could be decided")
 
 
+class _Parts:
+    """A line for each part of the audit, which stays with the time that it took."""
+
+    def __init__(self, lines: Progress) -> None:
+        self._lines = lines
+        self._current: TaskID | None = None
+
+    def begin(self, part: str) -> None:
+        self.end()
+        self._current = self._lines.add_task(part, total=None, tasks="")
+
+    def tasks(self, done: int, total: int) -> None:
+        if self._current is not None:
+            self._lines.update(self._current, completed=done, total=total, tasks=f"{done:,}/{total:,}", refresh=True)
+
+    def end(self) -> None:
+        if self._current is not None:
+            self._lines.update(self._current, completed=1, total=1, tasks="")
+            self._lines.stop_task(self._current)
+
+
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, gone at the end; None elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+def _shown() -> Iterator[_Parts | None]:
+    """Lines on a terminal, None elsewhere. A clock runs in each, also where Spark has no task.
+
+    They are drawn through a descriptor of their own: what goes to that of stderr is captured while Spark starts.
+    """
+    if not Console(stderr=True).is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting Spark", total=None)
-        yield lambda done, total: bar.update(task, description="reading", completed=done, total=total)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"), TimeElapsedColumn())
+    with (
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        Progress(*columns, console=Console(file=terminal)) as lines,
+    ):
+        parts = _Parts(lines)
+        yield parts
+        parts.end()
 
 
-def _table(report: AuditReport) -> Table:
-    table = Table(show_header=False, box=None, pad_edge=False)
+def _table(report: AuditReport, *, headings: bool) -> Table:
+    table = Table("check", "looked at", "outcome", show_header=headings, box=None, pad_edge=False)
     for check in report.checks:
         outcome = {
             Status.PASSED: "[green]ok[/]",

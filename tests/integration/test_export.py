@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from anabranch import Admin, NewTopic, Producer
 from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.manifest import MANIFEST_NAME, PARTIAL_NAME, Manifest
 from anabranch.testing.processes import ProcessCluster, wait_for
+from tests.terminal import run_on_terminal
 
 pytestmark = pytest.mark.integration
 
@@ -230,18 +229,9 @@ def test_what_is_refused_takes_one_line(
 
 
 def test_a_terminal_has_a_progress_bar(cluster: ProcessCluster, exported: Path, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "anabranch.cli.main", "export", "--topic", TOPIC, "--to", str(tmp_path / "out")]
-    drawn = b""
-    with subprocess.Popen(
-        [*command, "-b", cluster.bootstrap], stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
-    ) as running:
-        os.close(theirs)
-        with contextlib.suppress(OSError):  # how a terminal says that the other side is closed
-            while chunk := os.read(ours, 1 << 16):
-                drawn += chunk
-        printed, _ = running.communicate()
-    os.close(ours)
-    assert running.returncode == 0
-    assert b"copying" in drawn
-    assert b"copying" not in printed and b"segment files of 3 partitions" in printed
+    command += ["-b", cluster.bootstrap]
+    status, drawn, printed = run_on_terminal(command, os.environ, stdout=subprocess.PIPE)
+    assert status == 0
+    assert "copying" in drawn
+    assert "copying" not in printed and "segment files of 3 partitions" in printed

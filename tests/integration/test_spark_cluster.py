@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -18,6 +19,7 @@ from anabranch.sync import Producer
 from anabranch.testing.cluster import Cluster
 from tests.audit_samples import write_sample
 from tests.spark_cluster import SPARK_HOME, standalone_cluster
+from tests.terminal import run_on_terminal
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.integration
@@ -57,12 +59,19 @@ def submit(master: str, program: Path, *arguments: str, settings: list[str], **e
     return f"exit status {done.returncode}\n{done.stderr}\n{done.stdout}"
 
 
-def test_the_audit_runs_on_the_workers_of_a_master(tmp_path: Path, master: str) -> None:
+def test_the_audit_runs_on_the_workers_of_a_master_and_shows_its_progress(tmp_path: Path, master: str) -> None:
     write_sample(tmp_path)
     command = [sys.executable, "-m", "anabranch.cli.main", "audit", str(tmp_path), "--order-by", "tsv:0"]
-    done = run([*command, "--master", master])
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "36 batches, 480 records" in done.stdout and "PASS" in done.stdout
+    status, drawn, _ = run_on_terminal([*command, "--master", master], os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"})
+    assert status == 0, drawn
+    assert "36 batches, 480 records" in drawn and "PASS" in drawn
+    parts = [
+        "looking for segment files", "starting Spark", "reading 6 segment files", "applying the checks",
+        "counting the most frequent keys", "looked at",
+    ]  # fmt: skip
+    places = [drawn.index(part) for part in parts]
+    assert places == sorted(places)
+    assert re.search(r"applying the checks .*\d+/\d+", drawn), "tasks are counted while checks run"
 
 
 def test_a_worker_without_the_package_is_named(tmp_path: Path, master: str) -> None:
