@@ -57,8 +57,8 @@ anyio.run(main)
 class Load:
     """Writes records of 20 keys, numbered, until the end of the ``with``; at most 1,000 a second."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, bootstrap: str, topic: str = TOPIC) -> None:
+        self.bootstrap, self.topic = bootstrap, topic
         self.written = 0
         self._stops = False
         self._thread = threading.Thread(target=lambda: anyio.run(self._run))
@@ -67,7 +67,7 @@ class Load:
         async with Producer(bootstrap_servers=self.bootstrap) as producer:
             while not self._stops:
                 handles = [
-                    await producer.send(TOPIC, key=b"key-%d" % (n % 20), value=b"%d\t%s" % (n, b"x" * 300))
+                    await producer.send(self.topic, key=b"key-%d" % (n % 20), value=b"%d\t%s" % (n, b"x" * 300))
                     for n in range(self.written, self.written + 50)
                 ]
                 for handle in handles:
@@ -106,8 +106,8 @@ def anabranch(cluster: ProcessCluster, *arguments: str) -> subprocess.CompletedP
     )
 
 
-def export(cluster: ProcessCluster, to: Path | str, *options: str) -> dict[str, Any]:
-    done = anabranch(cluster, "export", "--topic", TOPIC, "--to", str(to), "--json", *options)
+def export(cluster: ProcessCluster, to: Path | str, *options: str, topic: str = TOPIC) -> dict[str, Any]:
+    done = anabranch(cluster, "export", "--topic", topic, "--to", str(to), "--json", *options)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -129,17 +129,21 @@ def content(root: Path, directory: str, manifest: Manifest) -> dict[int, bytes]:
     }
 
 
+def create(cluster: ProcessCluster, topic: str) -> None:
+    async def run() -> None:
+        configs = {"segment.bytes": str(SEGMENT_BYTES)}
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, num_partitions=2, replication_factor=2, configs=configs)])
+
+    anyio.run(run)
+
+
 @pytest.fixture(scope="module")
 def exported(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A topic that was exported four times while it was written and resized, with all its replicas."""
     to = tmp_path_factory.mktemp("export") / "out"
 
-    async def create() -> None:
-        configs = {"segment.bytes": str(SEGMENT_BYTES)}
-        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            await admin.create_topics([NewTopic(TOPIC, num_partitions=2, replication_factor=2, configs=configs)])
-
-    anyio.run(create)
+    create(cluster, TOPIC)
     with Load(cluster.bootstrap) as load:
         load.more(2000)
         command = [sys.executable, "-c", EXPORT_AND_STOP_AFTER, cluster.bootstrap, TOPIC, str(to), "3"]
@@ -183,14 +187,58 @@ def test_several_exports_have_the_same_bytes_as_one(cluster: ProcessCluster, exp
     assert [layout.layout_version for layout in topic.manifest.partitions[0].layouts] == [0, 1]
 
 
-def test_the_audit_passes(exported: Path) -> None:
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
     pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
-    from anabranch.audit.run import run_audit
+    from anabranch.audit.run import spark_session
 
-    report = run_audit(exported, order_by="tsv:0")
+    with spark_session("local[2]", short=True) as session:
+        yield session
+
+
+def test_the_audit_passes(exported: Path, spark: Any) -> None:
+    from anabranch.audit.run import audit_with
+
+    report = audit_with(spark, str(exported), discover(exported), "tsv:0", 10)
     assert [str(violation) for check in report.checks for violation in check.violations] == []
     assert report.passed
     assert report.records > 4000
+
+
+def test_a_stream_reads_every_record_once_over_exports_resizes_and_a_restart(
+    cluster: ProcessCluster, spark: Any, tmp_path: Path
+) -> None:
+    """The stream runs while the second export grows what it follows, is stopped, and goes on from its checkpoint."""
+    topic, to, found = "followed", tmp_path / "out", {}
+
+    def start(**trigger: Any) -> Any:
+        rows = spark.readStream.format("anabranch-segments").option("columns", "partition,offset,value").load(str(to))
+        writer = rows.writeStream.foreachBatch(lambda batch, number: found.update({number: batch.collect()}))
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(**trigger).start()
+
+    def resize(partitions: int) -> None:
+        done = anabranch(cluster, "topics", "alter", topic, "--partitions", str(partitions), "--wait")
+        assert done.returncode == 0, done.stderr
+
+    create(cluster, topic)
+    with Load(cluster.bootstrap, topic) as load:
+        load.more(500)
+        first = export(cluster, to, topic=topic)
+        query = start(processingTime="100 milliseconds")
+        wait_for(lambda: found, DEADLINE_S, "the first export is read")
+        resize(3)
+        load.more(500)
+        second = export(cluster, to, topic=topic)
+        wait_for(lambda: len(found) == 2, DEADLINE_S, "the second export is read")
+        query.stop()
+        resize(2)
+        load.more(500)
+    assert export(cluster, to, topic=topic)["missing"] == {}
+    start(availableNow=True).awaitTermination()
+    assert (first["generation"], second["partitions"], sorted(found)) == (1, 3, [0, 1, 2]) and all(found.values())
+    read = [row for rows in found.values() for row in rows]
+    assert len({(row["partition"], row["offset"]) for row in read}) == len(read)
+    assert sorted(int(row["value"].split(b"\t")[0]) for row in read) == list(range(load.written))
 
 
 def test_a_running_brokers_directory_is_refused_and_a_stopped_ones_is_exported(
