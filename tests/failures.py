@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -91,3 +93,13 @@ def controller_log(cluster: ProcessCluster) -> str:
 
 def wait_until_led(cluster: ProcessCluster, topic: str) -> None:
     wait_for(lambda: min(leaders(cluster, topic), default=-1) >= 0, DEADLINE_S, f"{topic} has its leaders")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process neither works nor ends meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import anyio
 import pytest
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.testing.processes import ProcessCluster, wait_for
+from tests.failures import stopped
 from tests.prometheus_tools import DEADLINE_S, Prometheus, expressions, needed, promtool, scraping
 from tests.public_dashboards import DASHBOARDS, Dashboard
 
@@ -86,16 +84,6 @@ async def use(cluster: ProcessCluster) -> None:
 async def send(producer: Producer, topic: str) -> None:
     for handle in [await producer.send(topic, key=key, value=b"v") for key in KEYS]:
         await handle
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process neither works nor ends meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_promtool_finds_no_fault_with_the_pages(cluster: ProcessCluster) -> None:

@@ -1,0 +1,343 @@
+"""Every alert of ``deploy/prometheus`` fires by a real fault: of disks, processes, groups and znodes of a real cluster.
+
+``FAULTS`` says which fault and where. What takes minutes in operation has shorter limits.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import pytest
+from kazoo.client import KazooClient
+
+from anabranch import Admin, Consumer, KafkaError, NewTopic, Producer, TopicPartition
+from anabranch.runtime.env import CreateOp
+from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
+from anabranch.testing.processes import ProcessCluster, wait_for
+from anabranch.zk_schemas import paths
+from tests.failures import stopped
+from tests.prometheus_tools import DEADLINE_S, Prometheus, needed, rules, scraping
+
+pytestmark = pytest.mark.integration
+
+KEYS = [b"key-%d" % number for number in range(32)]
+LIMITS = {
+    "AnabranchMemberWaits": ("> 300", "> 0"),
+    "AnabranchLoopHeldUp": ("[5m]", "[10s]"),
+}
+SMALL_DISK_BYTES = 32 << 20
+HELD_UP_S = 0.7
+OF_OTHERS = "test_prometheus.py"
+
+
+class Fault(NamedTuple):
+    """``file`` is empty for this one."""
+
+    what: str
+    test: str
+    file: str = ""
+
+
+FAULTS = {
+    "AnabranchProcessDown": Fault("a broker hangs", "test_a_broker_away", OF_OTHERS),
+    "AnabranchNoActiveController": Fault("the controller hangs", "test_zookeeper_and_the_controller_away", OF_OTHERS),
+    "AnabranchOfflinePartitions": Fault("the only replica's broker hangs", "test_a_broker_away", OF_OTHERS),
+    "AnabranchUnderMinIsr": Fault("a broker hangs that min.insync.replicas needs", "test_a_broker_away", OF_OTHERS),
+    "AnabranchUnderReplicatedPartitions": Fault("a broker hangs", "test_a_broker_away", OF_OTHERS),
+    "AnabranchZookeeperAway": Fault("ZooKeeper hangs", "test_zookeeper_and_the_controller_away", OF_OTHERS),
+    "AnabranchGroupBehind": Fault("a group's offset is set back", "test_a_group_that_is_behind", OF_OTHERS),
+    "AnabranchResizeStuck": Fault("a leader hangs during a resize", "test_a_broker_away", OF_OTHERS),
+    "AnabranchDrainWaits": Fault(
+        "a group does not read",
+        "test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group",
+        OF_OTHERS,
+    ),
+    "AnabranchUnreadRecordsExpire": Fault(
+        "a group does not read what expires",
+        "test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group",
+        OF_OTHERS,
+    ),
+    "AnabranchUncleanElection": Fault(
+        "the broker in sync hangs, one that is not comes back", "test_an_unclean_election"
+    ),
+    "AnabranchLogDirLost": Fault("a log dir is no directory", "test_a_small_disk_and_a_log_dir_that_is_none"),
+    "AnabranchDiskAlmostFull": Fault("a file fills a small disk", "test_a_small_disk_and_a_log_dir_that_is_none"),
+    "AnabranchOfflineReplicas": Fault("the directory of a log is removed", "test_a_log_whose_directory_is_removed"),
+    "AnabranchBackgroundFailing": Fault(
+        "bytes of a segment that is to be compacted are overwritten", "test_a_segment_that_is_damaged"
+    ),
+    "AnabranchLoopHeldUp": Fault(
+        "a busy process gets no CPU again and again", "test_a_process_without_cpu_and_without_descriptors"
+    ),
+    "AnabranchFewDescriptorsLeft": Fault(
+        "the limit of open files is low", "test_a_process_without_cpu_and_without_descriptors"
+    ),
+    "AnabranchMemberWaits": Fault("a member reads nothing after a split", "test_a_member_that_waits_for_another"),
+    "AnabranchOrderMayBeLost": Fault(
+        "a group does not read before a split for longer than stock consumers are held",
+        "test_a_group_that_is_waited_for_no_longer",
+    ),
+    "AnabranchFrozenTopics": Fault("a partition's state is deleted by hand", "test_znodes_edited_by_hand"),
+    "AnabranchGivenUpStep": Fault("a znode is as large as ZooKeeper takes", "test_znodes_edited_by_hand"),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    needed("prometheus")
+    overrides = {"zookeeper.session.timeout.ms": "3000", "log.cleaner.backoff.ms": "200"}
+    with ProcessCluster(brokers=2, overrides=overrides) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def prometheus(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """None of the alerts fires before its fault, but for what a slow machine does to loops."""
+    with scraping(tmp_path_factory.mktemp("prometheus"), cluster.metrics.values(), LIMITS) as running:
+        running.until_quiet(*FAULTS.keys() - {"AnabranchLoopHeldUp"})
+        yield running
+
+
+async def send(producer: Producer, topic: str) -> None:
+    """A batch for each record."""
+    for key in KEYS:
+        await (await producer.send(topic, key=key, value=b"v" * 100))
+
+
+async def filled(cluster: ProcessCluster, topic: NewTopic) -> None:
+    async with (
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+        Producer(bootstrap_servers=cluster.bootstrap) as producer,
+    ):
+        await admin.create_topics([topic])
+        await send(producer, topic.name)
+
+
+def test_each_alert_has_a_fault_and_the_test_of_it_awaits_the_alert() -> None:
+    assert set(FAULTS) == {rule["alert"] for rule in rules()}
+    here = Path(__file__)
+    for alert, fault in FAULTS.items():
+        text = (here.parent / (fault.file or here.name)).read_text()
+        body = text.partition(f"def {fault.test}(")[2].partition("\ndef ")[0]
+        assert f'"{alert}"' in body and "until_firing" in body, alert
+
+
+def test_a_member_that_waits_for_another(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    """Whoever has partition 0 does not read what it had before the split. The other member waits for that."""
+    first = TopicPartition("handed", 0)
+
+    async def read(consumer: Consumer) -> None:
+        while True:
+            if first in consumer.assignment():
+                consumer.pause(first)
+            await consumer.getmany(timeout_ms=100)
+
+    async def work() -> None:
+        settings = {"bootstrap_servers": cluster.bootstrap, "group_id": "pair", "auto_offset_reset": "earliest"}
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+            Consumer(client_id="one", **settings) as one,  # type: ignore[arg-type]
+            Consumer(client_id="two", **settings) as two,  # type: ignore[arg-type]
+        ):
+            await admin.create_topics([NewTopic("handed", 1, 1)])
+            await send(producer, "handed")
+            await admin.create_partitions({"handed": 2})
+            await send(producer, "handed")
+            async with anyio.create_task_group() as tasks:
+                for consumer in (one, two):
+                    consumer.subscribe(["handed"])
+                    tasks.start_soon(read, consumer)
+                await anyio.to_thread.run_sync(prometheus.until_firing, "AnabranchMemberWaits")
+                tasks.cancel_scope.cancel()
+
+    anyio.run(work)
+
+
+def test_a_group_that_is_waited_for_no_longer(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    configs = {
+        "ordered.delivery.legacy.consumers": "hold",
+        "ordered.delivery.legacy.consumers.max.hold.ms": "2000",
+    }
+
+    async def split() -> None:
+        await filled(cluster, NewTopic("let-go", 1, 1, configs))
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.alter_group_offsets("slow", {TopicPartition("let-go", 0): 1})
+            await admin.create_partitions({"let-go": 2})
+
+    anyio.run(split)
+    prometheus.until_firing("AnabranchOrderMayBeLost")
+
+
+def test_a_segment_that_is_damaged(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    """It is damaged before the topic is to be compacted, so that the cleaner meets it."""
+
+    async def damage() -> None:
+        await filled(cluster, NewTopic("damaged", 1, replica_assignments={0: [2]}, configs={"segment.bytes": "1024"}))
+        segment = min((cluster.log_dir(2) / "damaged-0").glob("*.log"))
+        with segment.open("r+b") as file:
+            file.seek(segment.stat().st_size - 20)
+            file.write(b"?" * 10)
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+            await admin.incremental_alter_configs(topics={"damaged": compacted})
+
+    anyio.run(damage)
+    prometheus.until_firing("AnabranchBackgroundFailing")
+
+
+def test_znodes_edited_by_hand(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    """A topic whose znode has no room for what the controller adds; then a state that is gone when it looks anew."""
+    anyio.run(filled, cluster, NewTopic("frozen", 1, 1))
+
+    async def split() -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_partitions({"frozen": 2})
+
+    anyio.run(split)
+    zookeeper = KazooClient(cluster.state["zookeeper"])
+    zookeeper.start(DEADLINE_S)
+    try:
+        path, data = paths.topic("large"), b'{"version":1,"partitions":{"0":[1]},"padding":"%s"}'
+        free = DEFAULT_MAX_REQUEST_BYTES - request_bytes([CreateOp(path, data % b"")])
+        zookeeper.create(path, data % (b"x" * free))
+        prometheus.until_firing("AnabranchGivenUpStep")
+        zookeeper.delete(path)
+        zookeeper.delete(paths.partition("frozen", 0), recursive=True)
+        os.kill(cluster.state["pids"]["controller"][0], signal.SIGKILL)
+        prometheus.until_firing("AnabranchFrozenTopics")
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+
+
+@contextmanager
+def busy(address: str) -> Iterator[None]:
+    """The process behind the address works all the time."""
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            with suppress(OSError), urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
+                answer.read()
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_process_without_cpu_and_without_descriptors(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    pid = cluster.broker_pids()[2]
+
+    def held_up() -> bool:
+        with stopped(pid):
+            time.sleep(HELD_UP_S)  # pause: the process gets no CPU
+        time.sleep(HELD_UP_S)  # pause: it gets some, and is scraped
+        return "AnabranchLoopHeldUp" in prometheus.firing()
+
+    with busy(cluster.metrics["broker-2"]):
+        wait_for(held_up, DEADLINE_S, "the loop is held up")
+    prometheus.until_firing("AnabranchLoopHeldUp")
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + 8, hard))
+    try:
+        prometheus.until_firing("AnabranchFewDescriptorsLeft")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    prometheus.until_quiet("AnabranchFewDescriptorsLeft")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own. Skips where this user may not mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    options = f"size={SMALL_DISK_BYTES}"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(place: Path, leave_bytes: int) -> None:
+    """Write a file until so little is free."""
+    usage = os.statvfs(place)
+    rest = usage.f_bavail * usage.f_frsize - leave_bytes
+    with (place / "other-files").open("ab") as file, suppress(OSError):
+        while rest > 0:
+            written = min(rest, 1 << 20)
+            file.write(b"x" * written)
+            file.flush()
+            rest -= written
+
+
+def test_a_small_disk_and_a_log_dir_that_is_none(
+    cluster: ProcessCluster, prometheus: Prometheus, small_disk: Path, tmp_path: Path
+) -> None:
+    no_directory = tmp_path / "file"
+    no_directory.write_bytes(b"")
+    properties = cluster.directory / "data" / "broker-1.properties"
+    directories = f"log.dirs={cluster.log_dir(1)},{small_disk / 'logs'},{no_directory}\n"
+    properties.write_text(properties.read_text() + directories)
+    cluster.restart_broker(1)
+    prometheus.until_firing("AnabranchLogDirLost")
+    fill(small_disk, SMALL_DISK_BYTES // 20)
+    prometheus.until_firing("AnabranchDiskAlmostFull")
+
+
+def test_a_log_whose_directory_is_removed(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    """Its next segment cannot be created."""
+
+    async def write() -> None:
+        settings = {"bootstrap_servers": cluster.bootstrap, "request_timeout_ms": 1000, "delivery_timeout_ms": 2000}
+        topic = NewTopic("removed", replica_assignments={0: [2]}, configs={"segment.bytes": "1024"})
+        await filled(cluster, topic)
+        await anyio.to_thread.run_sync(shutil.rmtree, cluster.log_dir(2) / "removed-0")
+        async with Producer(**settings) as producer:  # type: ignore[arg-type]
+            with pytest.raises(KafkaError):
+                await send(producer, "removed")
+
+    anyio.run(write)
+    prometheus.until_firing("AnabranchOfflineReplicas")
+
+
+def test_an_unclean_election(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+    """Broker 2 hangs until it is out of sync, then 1 hangs until nobody leads, then 2 comes back."""
+    configs = {"unclean.leader.election.enable": "true"}
+    anyio.run(filled, cluster, NewTopic("unclean", 1, replica_assignments={0: [1, 2]}, configs=configs))
+
+    def shows(expression: str) -> None:
+        wait_for(lambda: prometheus.query(expression), DEADLINE_S, expression)
+
+    pids = cluster.broker_pids()
+    with ExitStack() as second:
+        second.enter_context(stopped(pids[2]))
+        shows('kafka_topic_partition_in_sync_replica{topic="unclean"} == 1')
+        with stopped(pids[1]):
+            shows("kafka_controller_kafkacontroller_offlinepartitionscount > 0")
+            second.close()
+            prometheus.until_firing("AnabranchUncleanElection")
