@@ -1,0 +1,148 @@
+"""Whether a cluster of many partitions and groups stays usable: ``python -m bench.large_cluster``.
+
+One broker with 10,000 partitions, a fifth of them of one topic, and 1,000 groups that committed. How long a scrape of
+its ``/metrics`` takes and how large it is, with the limits of series as they are by default and above all there is; how
+long pages of the console take, the first time and when they are looked at again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import anyio
+
+from anabranch import Admin, NewTopic, TopicPartition
+from anabranch.local.ports import held_port
+from anabranch.testing.processes import ProcessCluster, wait_for
+
+DEADLINE_S = 600.0
+LARGE, SMALL = "large", "small-%03d"
+OF_SMALL = 80
+PARTITIONS_OF_GROUP = 10
+GROUPS_AT_ONCE = 16
+PAGES = ("/", "/topics", f"/topics/{LARGE}", f"/topics/{SMALL % 0}", "/groups", "/groups/g-0000")
+UNLIMITED = ("metrics.max.topics", "metrics.max.partitions", "metrics.max.groups")
+
+
+class Got(NamedTuple):
+    """What a request took; ``first_s`` is of the first of them."""
+
+    first_s: float
+    median_s: float
+    longest_s: float
+    size_bytes: int
+
+
+async def fill(cluster: ProcessCluster, partitions: int, groups: int) -> None:
+    large = partitions // 5
+    small = (partitions - large) // OF_SMALL
+    async with Admin(
+        bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=int(DEADLINE_S * 1000), request_timeout_ms=300_000
+    ) as admin:
+        await admin.create_topics([NewTopic(LARGE, large, 1)])
+        for number in range(small):
+            await admin.create_topics([NewTopic(SMALL % number, OF_SMALL, 1)])
+        limiter = anyio.CapacityLimiter(GROUPS_AT_ONCE)
+
+        async def commit(number: int) -> None:
+            topic = SMALL % (number % small)
+            async with limiter:
+                offsets = {TopicPartition(topic, index): 0 for index in range(PARTITIONS_OF_GROUP)}
+                await admin.alter_group_offsets(f"g-{number:04}", offsets)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(groups):
+                tasks.start_soon(commit, number)
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def measure(url: str, times: int, pause_s: float) -> Got:
+    took, size = [], 0
+    for _ in range(times + 1):
+        began = time.perf_counter()
+        size = len(get(url))
+        took.append(time.perf_counter() - began)
+        time.sleep(pause_s)  # pause: as a browser or Prometheus makes one
+    return Got(took[0], statistics.median(took[1:]), max(took[1:]), size)
+
+
+@contextmanager
+def console(cluster: ProcessCluster) -> Iterator[str]:
+    """Its address."""
+    with held_port("127.0.0.1") as port:
+        address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", cluster.bootstrap, "--listen", address]
+        process = subprocess.Popen(command)
+        try:
+            wait_for(lambda: _serves(address), DEADLINE_S, "the console serves")
+            yield address
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _serves(address: str) -> bool:
+    try:
+        return bool(get(f"http://{address}/healthz"))
+    except OSError:
+        return False
+
+
+def raise_limits(cluster: ProcessCluster) -> None:
+    properties = cluster.directory / "data" / "broker-1.properties"
+    properties.write_text(properties.read_text() + "".join(f"{key}=1000000\n" for key in UNLIMITED))
+    cluster.restart_broker(1)
+
+
+def has_all(cluster: ProcessCluster, partitions: int) -> bool:
+    page = get(f"http://{cluster.metrics['broker-1']}/metrics").decode()
+    found = [line for line in page.splitlines() if line.startswith("kafka_server_replicamanager_leadercount ")]
+    return float(found[0].split()[1]) >= partitions
+
+
+def show(rows: Sequence[tuple[str, Got]]) -> None:
+    print(f"{'':<44}{'first':>10}{'median':>10}{'longest':>10}{'size':>14}")
+    for what, got in rows:
+        times = "".join(f"{took * 1000:>7,.0f} ms" for took in got[:3])
+        print(f"{what:<44}{times}{got.size_bytes:>12,} B", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.large_cluster", description=__doc__)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--groups", type=int, default=1_000)
+    parser.add_argument("--times", type=int, default=10)
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    with ProcessCluster(brokers=1, overrides={"max.partitions": "20000"}) as cluster:
+        anyio.run(fill, cluster, arguments.partitions, arguments.groups)
+        wait_for(lambda: has_all(cluster, arguments.partitions), DEADLINE_S, "the broker leads all")
+        print(f"made in {time.perf_counter() - began:.0f} s", flush=True)
+        metrics = f"http://{cluster.metrics['broker-1']}/metrics"
+        rows = [("/metrics, limits by default", measure(metrics, arguments.times, 1.0))]
+        rows.append(
+            ("/metrics of the controller", measure(f"http://{cluster.metrics['controller-1000']}/metrics", 3, 1.0))
+        )
+        show(rows)
+        with console(cluster) as address:
+            show([(f"console {page}", measure(f"http://{address}{page}", arguments.times, 1.0)) for page in PAGES])
+        raise_limits(cluster)
+        wait_for(lambda: has_all(cluster, arguments.partitions), DEADLINE_S, "the broker leads all")
+        show([("/metrics, no limit", measure(metrics, arguments.times, 1.0))])
+
+
+if __name__ == "__main__":
+    main()
