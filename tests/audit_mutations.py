@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -202,13 +202,9 @@ class Audited:
     def violations(self, check: str, of: Rules, *, read_again: bool = False) -> set[Place]:
         found = self._found
         if read_again:
-            found = rules.Found(**{**vars_of(found), "kept": self._kept()})
+            found = replace(found, kept=self._kept())
         rule = next(rule for rule in of(found) if rule.name == check)
         places = {(x.partition, x.offset, x.segment, x.position) for x in rule.violations}
         for frame in rule.offences:
             places |= {tuple(row) for row in frame.select("partition", "offset", "segment", "position").collect()}
         return {(check, p, offset, file and file.split("/")[-1], at) for p, offset, file, at in places}
-
-
-def vars_of(found: rules.Found) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in rules.Found.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""A client's metadata over brokers that a test plays."""
+"""The metadata of a client whose brokers are an object of the test."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from anabranch.cli.output import duration, size
 from anabranch.command_error import CommandError, UsageError
 from anabranch.console import changes, pages
 from anabranch.console.pages import BadQueryError, Query, Rendered
+from anabranch.console.records import text_of
 from anabranch.console.security import MAX_FORM_BYTES, Guard, is_token, new_token
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 
@@ -232,7 +233,7 @@ def _templates() -> Environment:
         seconds=duration,
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
-        decoded=lambda data: data.decode(errors="replace"),
+        text=lambda data: text_of(data, "text"),
         segment=lambda text: quote(str(text), safe=""),
         group_path=lambda text: quote(str(text)),
     )

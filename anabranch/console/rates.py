@@ -63,6 +63,14 @@ class Hottest(NamedTuple):
     key: bytes
     share: float
 
+    @property
+    def name(self) -> str | None:
+        """The key as it can be asked for on a page; None for one that is empty or no text."""
+        try:
+            return self.key.decode() or None
+        except UnicodeDecodeError:
+            return None
+
 
 def hottest(keys: Iterable[bytes | None]) -> Hottest | None:
     """Of the keys of some records, None for a record without; None where no record has one."""

@@ -38,6 +38,8 @@ class Graph(NamedTuple):
     height: int
     boxes: list[Box]
     arrows: list[Arrow]
+    box_width: int = BOX_W
+    box_height: int = BOX_H
 
 
 def graph_of(waits: Sequence[Mapping[str, Any]], most: int) -> Graph:

@@ -80,14 +80,14 @@ class Member:
 
     @property
     def is_asked(self) -> bool:
-        """Whether it knows that somebody waits for what it reads."""
+        """Whether it was told that another member waits for records of its partitions."""
         assert self.consumer is not None
         ordered = self.consumer._ordered
         return ordered is not None and bool(ordered._reports.asked)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether something keeps what it reads waiting."""
+        """Whether a partition of its own waits for another."""
         return self.consumer is not None and bool(self.consumer.explain_blocked())
 
     def go_back(self) -> None:
@@ -407,7 +407,7 @@ async def go_on_behind_a_refused_commit(scene: GroupScene) -> None:
 
 
 async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
-    """Who waits does not hear of the report before its coordinator ends, which alone knew of it."""
+    """The coordinator is the only one that has a report, and ends before the waiting member hears of it."""
     older, newer = await split_unread(scene)
     scene.a.keeps = older
     await scene.begin()

@@ -114,7 +114,7 @@ class Resizer:
 
 @dataclass
 class StaleProducer:
-    """Names layouts of the past, and some that never were, to whoever leads a partition; until cancelled.
+    """Sends records with old layouts, and with some that never were, to the leaders of partitions, until cancelled.
 
     Its records are where that layout puts their keys. It is not idempotent, and has no order to keep: what it proves
     is that no leader takes a record by another layout than its own.

@@ -95,7 +95,7 @@ def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: R
 
 
 def test_only_what_was_refused_is_committed_again(run: Run) -> None:
-    """The coordinator's broker has yet to hear of a new partition."""
+    """The coordinator's broker does not know a new partition yet."""
 
     async def check() -> None:
         brokers = Brokers({(3, BORN + 3)})

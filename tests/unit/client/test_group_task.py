@@ -449,7 +449,7 @@ def test_a_leader_that_gave_out_marked_partitions_looks_whether_they_are_gone(ru
 
 
 def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance(run: Run) -> None:
-    """The leader may read nothing of the topic: then no broker refuses it anything, and it hears of nothing."""
+    """A leader that reads nothing of the topic is refused nothing, so it does not learn of the layout itself."""
 
     async def check() -> None:
         link = ScriptedLink([T0], [T0], [T0, T1])

@@ -196,3 +196,9 @@ def test_the_hottest_key_of_a_sample() -> None:
     assert hottest([b"a", b"b", b"a", None]) == (b"a", 0.5)
     assert hottest([b"", None]) == (b"", 0.5)
     assert hottest([None, None]) is None and hottest([]) is None
+
+
+@pytest.mark.parametrize(("key", "name"), [("ü".encode(), "ü"), (b"", None), (b"\xff", None)])
+def test_a_hot_key_can_be_asked_for_where_it_is_a_text(key: bytes, name: str | None) -> None:
+    found = hottest([key])
+    assert found is not None and found.name == name
