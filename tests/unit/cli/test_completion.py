@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import shutil
 import subprocess
 from contextlib import suppress
@@ -64,9 +65,10 @@ def typed_into_zsh(lines: list[str], directory: Path) -> str:
         os.write(ours, "".join(f"{line}\n" for line in lines).encode())
         shown = []
         with suppress(OSError):  # the end of a terminal
-            while piece := os.read(ours, 65536):
+            while select.select([ours], [], [], 60)[0] and (piece := os.read(ours, 65536)):
                 shown.append(piece)
-        shell.wait(60)
+        shell.kill()  # one that says nothing more, and does not end
+        shell.wait()
         return b"".join(shown).decode(errors="replace")
     finally:
         os.close(ours)
