@@ -212,10 +212,11 @@ def test_a_bad_edit_is_undone_with_a_line_in_the_log(
 
 def killed_meanwhile(cluster: ProcessCluster, who: str, topic: str, count: int) -> None:
     """Ask for a count and kill at the first step that the active controller logs of it."""
-    steps = controller_log(cluster).count(f"topic={topic} ")
+    of_topic = f"event='resize.step' topic='{topic}' "
+    steps = controller_log(cluster).count(of_topic)
     asked = threading.Thread(target=asked_until_done, args=(cluster.bootstrap, topic, count))
     asked.start()
-    wait_for(lambda: controller_log(cluster).count(f"topic={topic} ") > steps, DEADLINE_S, "the resize has begun")
+    wait_for(lambda: controller_log(cluster).count(of_topic) > steps, DEADLINE_S, "the resize has begun")
     if who == "controller":
         for pid in cluster.state["pids"]["controller"]:
             os.kill(pid, signal.SIGKILL)
