@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from anabranch.broker.consumer_holds import BrokerLinks
 from anabranch.broker.group_lag import GroupLag
 from anabranch.broker.node import Node
@@ -43,9 +46,19 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
     observed.add_loop_gauges()
     observed.health.checks.append(lambda: _registration(node))
     observed.check_loop(values["health.loop.lag.ms"] / 1000)
-    await observed.listen(address, HttpLimits.of_config(values))
+    await observed.listen(address, _http_limits(values))
     node.nursery.start_soon(observed.run)
     node.nursery.start_soon(node.background.keep, "group-lag", lag.run)
+
+
+def _http_limits(values: Mapping[str, Any]) -> HttpLimits:
+    return HttpLimits(
+        connections=values["metrics.http.max.connections"],
+        head_bytes=values["metrics.http.max.head.bytes"],
+        requests=values["metrics.http.max.requests"],
+        timeout_s=values["metrics.http.timeout.ms"] / 1000,
+        idle_timeout_s=values["metrics.http.idle.timeout.ms"] / 1000,
+    )
 
 
 def _registration(node: Node) -> list[Problem]:
