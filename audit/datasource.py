@@ -257,9 +257,9 @@ def segment_frame(
     parts = [pickle.dumps(part) for part in segment_parts(topics, split_bytes)]
     types = dict(column.split(" ", 1) for column in VIEWS[view].split(", "))
     columns = list(wanted_columns or types)
-    order_field = OrderField(order_by) if order_by else None
 
     def read(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        order_field = OrderField(order_by) if order_by else None  # it holds a decoder, which does not travel
         for task in tasks:
             for number in task.column(0).to_pylist():
                 part: SegmentPart = pickle.loads(parts[number])

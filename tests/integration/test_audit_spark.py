@@ -205,6 +205,17 @@ def test_records_of_a_key_out_of_order(tmp_path: Path, audit: Audit) -> None:
     assert "no integer" in found["key order"][1]
 
 
+def test_records_of_a_key_out_of_order_by_a_field_of_json(tmp_path: Path, audit: Audit) -> None:
+    writer = TopicWriter(tmp_path, "events", 1)
+    values = [b'{"at": {"n": 2}}', b'{"at": {"n": 1}}', b'{"at": {}}']
+    writer.place(b"key-1").append([(b"key-1", value) for value in values])
+    writer.finish()
+    found = failed(audit(tmp_path, order_by="json:at.n"))
+    assert list(found) == ["key order"]
+    assert "order value 1 comes after 2" in found["key order"][0]
+    assert "value has no field at.n" in found["key order"][1]
+
+
 def test_a_record_written_twice_by_a_producer_without_sequences(tmp_path: Path, audit: Audit) -> None:
     def prepare(writer: TopicWriter) -> None:
         for _ in range(2):
