@@ -9,10 +9,12 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anabranch
+from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.progress import Nobody, Progress, watched
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
 
 # Most rows stay in Python, and a run lasts seconds: the JVM's optimising compiler and Spark's generated code cost more
 # than they save. They are left alone where there is more to do.
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SHORT_RUN_SETTINGS = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -58,13 +61,15 @@ def run_audit(
     consumer_log: str | Path | None = None,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     progress: Progress | None = None,
+    classes: ClassArchive = NO_ARCHIVE,
 ) -> AuditReport:
     """Check an exported directory, or a log directory. Each check keeps its ``first`` violations.
 
     ``order_by`` (``json:FIELD`` or ``tsv:N``) names the integer in the values that must not decrease within a key.
     ``consumer_log`` is what consumers delivered (``audit.deliveries``). ``progress`` is told of each part.
     A batch that decompresses to more than ``max_decompressed_bytes`` counts as one that cannot be read.
-    ``master`` None leaves the master to ``spark-submit`` and to Spark's own configuration.
+    ``master`` None leaves the master to ``spark-submit`` and to Spark's own configuration. ``classes`` lets a local
+    JVM start sooner (``audit.class_archive``).
     Raises ManifestError for a directory that is none, OrderFieldError for an ``order_by`` that is none, and
     ModuleNotFoundError without pyspark.
     """
@@ -75,7 +80,7 @@ def run_audit(
         OrderField(order_by)
     said.begin("starting Spark")
     short = _size(topics) < SHORT_RUN_BYTES
-    with spark_session(master, short=short) as spark, _explained(), watched(spark, progress):
+    with spark_session(master, short=short, classes=classes) as spark, _explained(), watched(spark, progress):
         return audit_with(
             spark,
             str(directory),
@@ -89,7 +94,9 @@ def run_audit(
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None, *, short: bool = False) -> Iterator[SparkSession]:
+def spark_session(
+    master: str | None, *, short: bool = False, classes: ClassArchive = NO_ARCHIVE
+) -> Iterator[SparkSession]:
     """A quiet session of its own, stopped at the end.
 
     Local workers run this interpreter and find these packages. On a cluster the interpreter is ``PYSPARK_PYTHON`` where
@@ -107,12 +114,29 @@ def spark_session(master: str | None, *, short: bool = False) -> Iterator[SparkS
         chosen = _SETTINGS | (_LOCAL_SETTINGS if is_local else {}) | (_SHORT_RUN_SETTINGS if short else {})
         for name, value in chosen.items():
             builder = builder.config(name, value)
-        with _captured_stderr():
-            spark = builder.getOrCreate()
+        spark = _started(builder, chosen, classes if short and is_local else NO_ARCHIVE)
         try:
             yield spark
         finally:
             spark.stop()
+
+
+def _started(builder: SparkSession.Builder, settings: dict[str, str], classes: ClassArchive) -> SparkSession:
+    """A session whose JVM uses or writes ``classes``. An archive with which it does not start is removed."""
+    options = classes.options()
+    if options:
+        builder = builder.config(_JAVA_OPTIONS, f"{settings[_JAVA_OPTIONS]} {options}")
+    try:
+        with _captured_stderr():
+            spark = builder.getOrCreate()
+    except RuntimeError:
+        if not classes.remove():
+            raise
+        return _started(builder.config(_JAVA_OPTIONS, settings[_JAVA_OPTIONS]), settings, NO_ARCHIVE)
+    gateway = spark.sparkContext._gateway
+    if gateway is not None:
+        classes.keep_at_exit(gateway.proc)
+    return spark
 
 
 @contextlib.contextmanager
@@ -237,9 +261,10 @@ def audit_with(
         summaries = totals.summaries_of(epochs)
         found = Found(spark, kept, read, topics, copies, epochs, indexes, summaries, order_by, log)
         said.begin("applying the checks")
-        checks = apply_rules(found, first)
-        said.begin("counting the most frequent keys")
-        hot_keys = totals.hot_keys(kept)
+        with ThreadPoolExecutor(1) as beside:  # Spark plans a query on one core
+            counting = beside.submit(totals.hot_keys, kept)
+            checks = apply_rules(found, first)
+            hot_keys = counting.result()
     finally:
         kept.unpersist()
         if found is not None:

@@ -315,10 +315,11 @@ async def _audit_into(result: DemoResult, directory: Path, page: Path) -> None:
 
 def _audit(directory: str, page: Path) -> dict[str, Any]:
     """The report as JSON values; the audit's page goes to ``page``."""
+    from anabranch.audit.class_archive import archive_of_user
     from anabranch.audit.discovery import discover
     from anabranch.audit.page import render_page
     from anabranch.audit.run import run_audit
 
-    report = run_audit(directory, order_by="tsv:0")
+    report = run_audit(directory, order_by="tsv:0", classes=archive_of_user(may_write=False))
     page.write_text(render_page(report, [topic.manifest for topic in discover(directory)]), encoding="utf-8")
     return report.to_json()

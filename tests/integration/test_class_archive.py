@@ -1,0 +1,97 @@
+"""The classes that Spark's JVM keeps for the next one, with a real JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive, archive_of_user
+
+DEADLINE_S = 180
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from anabranch.audit.class_archive import ClassArchive
+from anabranch.audit.run import spark_session
+
+with spark_session("local[1]", short=True, classes=ClassArchive(Path(sys.argv[1]))) as spark:
+    machine = spark._jvm.java.lang.management.ManagementFactory
+    print(json.dumps(list(machine.getRuntimeMXBean().getInputArguments())))
+"""
+
+
+def arguments_of_jvm(archive: Path) -> list[str]:
+    """Those with which the JVM of an audit started that uses or writes this archive; the audit has ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(archive)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    arguments: list[str] = json.loads(done.stdout)
+    return arguments
+
+
+def test_the_first_jvm_writes_an_archive_and_the_next_uses_it(tmp_path: Path) -> None:
+    directory = tmp_path / "a directory"
+    directory.mkdir()
+    archive = directory / "classes.jsa"
+    assert any("ArchiveClassesAtExit" in one for one in arguments_of_jvm(archive))
+    assert [path.name for path in directory.iterdir()] == ["classes.jsa"]
+    written = archive.read_bytes()
+    assert f"-XX:SharedArchiveFile={archive}" in arguments_of_jvm(archive)
+    assert archive.read_bytes() == written
+    archive.write_bytes(b"no archive")
+    assert f"-XX:SharedArchiveFile={archive}" in arguments_of_jvm(archive), "the JVM does without"
+
+
+def test_what_a_jvm_that_failed_wrote_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "classes.jsa"
+    program = f"""
+import subprocess, sys
+from pathlib import Path
+from anabranch.audit.class_archive import ClassArchive
+archive = ClassArchive(Path({str(path)!r}))
+partial = archive._partial()
+partial.write_bytes(b"a part")
+archive.keep_at_exit(subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(1)"], stdin=-1))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_archive_of_a_user_is_of_one_java_and_one_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    archive = archive_of_user()
+    assert archive.path is not None and archive.path.parent == tmp_path / "anabranch"
+    assert (archive.will_be_written, archive_of_user(may_write=False).options()) == (True, "")
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    assert archive_of_user().path not in (None, archive.path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    assert archive_of_user() == NO_ARCHIVE
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("SPARK_HOME", os.fspath(tmp_path))
+    assert archive_of_user() == NO_ARCHIVE
+
+
+def test_a_directory_that_cannot_be_made_costs_the_archive_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert archive_of_user() == NO_ARCHIVE
+    assert NO_ARCHIVE.options() == "" and not NO_ARCHIVE.will_be_written and not NO_ARCHIVE.remove()
+
+
+def test_an_archive_is_removed_once(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path / "classes.jsa")
+    (tmp_path / "classes.jsa").write_bytes(b"")
+    assert [archive.remove(), archive.remove()] == [True, False]

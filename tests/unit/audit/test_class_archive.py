@@ -1,0 +1,51 @@
+"""What is done where Spark does not start with an archive of its classes. Spark's builder is a fake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anabranch.audit import run
+from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive
+
+SETTINGS = {run._JAVA_OPTIONS: "-XX:+UseSerialGC"}
+
+
+class Builder:
+    """Starts no session whose JVM has an option of ``refused``."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+        self.options = SETTINGS[run._JAVA_OPTIONS]
+        self.tried: list[str] = []
+
+    def config(self, name: str, value: str) -> Builder:
+        assert name == run._JAVA_OPTIONS
+        self.options = value
+        return self
+
+    def getOrCreate(self) -> Any:
+        self.tried.append(self.options)
+        if self.refused in self.options:
+            raise OSError("no gateway")
+        return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None))
+
+
+def test_an_archive_with_which_spark_does_not_start_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "classes.jsa"
+    path.write_bytes(b"bad")
+    builder = Builder("SharedArchiveFile")
+    run._started(builder, SETTINGS, ClassArchive(path))  # type: ignore[arg-type]
+    assert builder.tried == [f'-XX:+UseSerialGC -Xlog:disable "-XX:SharedArchiveFile={path}"', "-XX:+UseSerialGC"]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("archive", [NO_ARCHIVE, ClassArchive(Path("/nowhere/classes.jsa"))])
+def test_a_spark_that_does_not_start_without_one_is_tried_once(archive: ClassArchive) -> None:
+    builder = Builder("UseSerialGC")
+    with pytest.raises(RuntimeError, match="Spark did not start: no gateway"):
+        run._started(builder, SETTINGS, archive)  # type: ignore[arg-type]
+    assert len(builder.tried) == 1
