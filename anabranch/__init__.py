@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.client import (
-        Admin,
         BlockedPartition,
         ClusterDescription,
         ConfigEntry,
         ConfigError,
         ConfigOp,
-        Consumer,
         ConsumerRecord,
         ElectionType,
         FeatureMetadata,
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
         OffsetAndMetadata,
         OffsetAndTimestamp,
         PartitionReassignment,
-        Producer,
         RecordHandle,
         RecordMetadata,
         Records,
@@ -58,6 +55,9 @@ if TYPE_CHECKING:
         UnassignedParentError,
     )
     from anabranch.protocol.types import TopicPartition
+    from anabranch.real.admin import Admin
+    from anabranch.real.consumer import Consumer
+    from anabranch.real.producer import Producer
 
 __all__ = [
     "Admin",
@@ -127,12 +127,20 @@ _ERRORS = frozenset(
     }
 )
 
+_CLIENTS = {
+    "Admin": "anabranch.real.admin",
+    "Consumer": "anabranch.real.consumer",
+    "Producer": "anabranch.real.producer",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "TopicPartition":
         module = "anabranch.protocol.types"
+    elif name in _CLIENTS:
+        module = _CLIENTS[name]
     else:
         module = "anabranch.client.errors" if name in _ERRORS else "anabranch.client"
     value = getattr(importlib.import_module(module), name)

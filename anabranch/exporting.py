@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from anabranch.client import Admin
+from anabranch import Admin
 from anabranch.client.admin.types import LogDirDescription
 from anabranch.client.net.cluster import PartitionInfo
 from anabranch.command_error import CommandError

@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from anabranch.client import Admin as AsyncAdmin
-from anabranch.client import Consumer as AsyncConsumer
 from anabranch.client import ConsumerRecord, RecordMetadata, Records
-from anabranch.client import Producer as AsyncProducer
 from anabranch.client import RecordHandle as AsyncRecordHandle
 from anabranch.client.errors import ClientClosedError
+from anabranch.real.admin import Admin as AsyncAdmin
+from anabranch.real.consumer import Consumer as AsyncConsumer
+from anabranch.real.producer import Producer as AsyncProducer
 
 __all__ = ["Admin", "Consumer", "Producer", "RecordHandle"]
 

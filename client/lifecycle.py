@@ -27,11 +27,7 @@ Config = TypeVar("Config", bound=ClientConfig)
 class Client(ABC, Generic[Config]):
     """Base of the clients. ``_start`` and ``_stop`` are the subclass's; both run inside ``async with``."""
 
-    def __init__(self, config: Config, env: Env | None) -> None:
-        if env is None:
-            from anabranch.runtime.real_anyio import client_env
-
-            env = client_env()
+    def __init__(self, config: Config, env: Env) -> None:
         self._env = env
         self._config = config
         self._tasks: TaskGroup | None = None

@@ -7,11 +7,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import App, Parameter
 
+from anabranch import Admin
 from anabranch.cli import controller_loggers
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.client import Admin
 from anabranch.client.admin.types import ALL_BROKERS, ConfigEntry, ConfigSource
 from anabranch.command_error import UsageError
 

@@ -10,6 +10,7 @@ import anyio
 
 from anabranch import KafkaError, TopicPartition
 from anabranch.client.consumer.log_reader import LogReader
+from anabranch.runtime.real_anyio import client_env
 
 ANSWER_WITHIN_S = 3.0
 AT_ONCE = 32
@@ -41,7 +42,7 @@ async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]
 
     with anyio.move_on_after(ANSWER_WITHIN_S):
         async with LogReader(
-            bootstrap_servers=bootstrap, client_id="anabranch-groups", max_partition_fetch_bytes=1
+            env=client_env(), bootstrap_servers=bootstrap, client_id="anabranch-groups", max_partition_fetch_bytes=1
         ) as reader:
             await reader.cluster({tp.topic for tp in offsets})
             async with anyio.create_task_group() as tasks:

@@ -17,6 +17,7 @@ from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
 from anabranch.console.schemas import Registry
 from anabranch.console.watch import Watch
+from anabranch.runtime.real_anyio import client_env
 
 API_TIMEOUT_MS = 5_000
 """How long the cluster is asked for what a page shows."""
@@ -59,7 +60,7 @@ async def _serve(
         }
         async with (
             Admin(**settings) as admin,
-            LogReader(**settings, fetch_max_wait_ms=0) as reader,  # a page waits for no new records
+            LogReader(env=client_env(), **settings, fetch_max_wait_ms=0) as reader,  # a page waits for no new records
             Registry(schema_registry) if schema_registry else contextlib.nullcontext() as registry,
         ):
             console = Console(Watch(admin, reader, registry), ConsoleConfig(bootstrap, (host, *hosts), allow_changes))

@@ -14,6 +14,7 @@ from anabranch.client.consumer.log_reader import Fetched, LogReader
 from anabranch.client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_anyio import client_env
 from anabranch.spark.looks import DataLossError
 from anabranch.spark.offsets import Range
 
@@ -35,7 +36,7 @@ class RunningReader:
 
     async def _main(self) -> None:
         try:
-            async with LogReader(**self._settings) as self.reader, BlockingPortal() as portal:
+            async with LogReader(env=client_env(), **self._settings) as self.reader, BlockingPortal() as portal:
                 self._started.set_result(portal)
                 await portal.sleep_until_stopped()
         except BaseException as error:

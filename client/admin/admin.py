@@ -69,13 +69,9 @@ OFFSET_SPECS = {"earliest": -2, "latest": -1, "max_timestamp": -3}
 
 
 class Admin(Client[AdminConfig]):
-    """Looks at and changes topics, configs, groups and logs; the keyword arguments are Kafka's admin client keys.
+    """``anabranch.Admin``, in the environment that it is given."""
 
-    Every call raises ``KafkaError`` with the broker's code and message for the first thing that was refused; what may
-    pass is tried again for ``default_api_timeout_ms``.
-    """
-
-    def __init__(self, *, env: Env | None = None, **config: Unpack[AdminOptions]) -> None:
+    def __init__(self, *, env: Env, **config: Unpack[AdminOptions]) -> None:
         super().__init__(AdminConfig.parse(config), env)
         self._queries: OffsetQueries
 

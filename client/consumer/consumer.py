@@ -45,24 +45,14 @@ _UNCLEAN_LEAVE_S = 1.0
 
 
 class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
-    """Reads records; the keyword arguments are Kafka's consumer keys with underscores.
-
-        async with Consumer(bootstrap_servers="localhost:9092", group_id="g") as c:
-            c.subscribe(["topic"])
-            batches = await c.getmany(timeout_ms=1000)   # TopicPartition -> records
-            async for record in c: ...
-
-    One task reads. Calling ``getmany``, ``getone`` or the next step of ``async for`` says that everything delivered
-    before is processed: only then is it committed, and rebalance callbacks run inside these calls. Leaving the block
-    commits (with ``enable_auto_commit``) and leaves the group; leaving it by an exception does not commit.
-    """
+    """``anabranch.Consumer``, in the environment that it is given."""
 
     def __init__(
         self,
         *,
         key_deserializer: Callable[[bytes | None], Key] | None = None,
         value_deserializer: Callable[[bytes | None], Value] | None = None,
-        env: Env | None = None,
+        env: Env,
         **config: Unpack[ConsumerOptions],
     ) -> None:
         deserializers = {"key_deserializer": key_deserializer, "value_deserializer": value_deserializer}

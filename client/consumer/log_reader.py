@@ -68,7 +68,7 @@ class Fetched(NamedTuple):
 class LogReader(Client[ConsumerConfig]):
     """The keyword arguments are those of ``Consumer``. Entered with ``async with``."""
 
-    def __init__(self, *, env: Env | None = None, **config: Any) -> None:
+    def __init__(self, *, env: Env, **config: Any) -> None:
         super().__init__(ConsumerConfig.parse(config), env)
         self._queries: OffsetQueries
         self._link: CoordinatorLink | None = None

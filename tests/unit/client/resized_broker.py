@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from anabranch.client import Consumer
+from anabranch import Consumer
 from anabranch.client.group.group_protocol import encode_assignment
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.api_keys import ApiKey

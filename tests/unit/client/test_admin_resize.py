@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch.client import Admin
+from anabranch import Admin
 from anabranch.client.admin.codec import code_error
 from anabranch.client.admin.types import GroupPosition, NewTopic, PartitionLineage
 from anabranch.client.errors import KafkaTimeoutError

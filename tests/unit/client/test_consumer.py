@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch.client import Consumer, Producer
+from anabranch import Consumer, Producer
 from anabranch.client.errors import (
     ClientClosedError,
     ErrorCode,

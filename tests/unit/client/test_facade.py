@@ -11,6 +11,7 @@ import pytest
 import anabranch
 from anabranch import client
 from anabranch.client import errors
+from anabranch.runtime.real_anyio import RealNetwork
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -49,7 +50,8 @@ def test_every_name_is_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Producr'"):
         anabranch.Producr
     for name in client.__all__:
-        assert getattr(client, name) is getattr(anabranch, name)
+        ours, theirs = getattr(anabranch, name), getattr(client, name)
+        assert ours is theirs or (name in {"Admin", "Consumer", "Producer"} and issubclass(ours, theirs))
     with pytest.raises(AttributeError, match="no attribute 'Producr'"):
         client.Producr
 
@@ -61,10 +63,18 @@ def test_modules_of_the_user_do_not_hide_ours(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text("import anabranch\nprint(anabranch.Producer.__module__)")
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("anabranch.client")
+    assert done.stdout.startswith("anabranch.real")
 
 
 def test_every_error_a_program_may_catch_is_there() -> None:
     """CoordinatorMovedError never leaves the client."""
     found = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)}
     assert sorted(found - set(anabranch.__all__) - {"CoordinatorMovedError"}) == []
+
+
+def test_the_clients_of_the_package_build_their_environment() -> None:
+    for name in ("Admin", "Consumer", "Producer"):
+        ours, theirs = getattr(anabranch, name), getattr(client, name)
+        assert isinstance(ours(bootstrap_servers="h:1")._env.network, RealNetwork)
+        with pytest.raises(TypeError, match="env"):
+            theirs(bootstrap_servers="h:1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from anabranch.client import Consumer, WaitsFor
+from anabranch import Consumer, WaitsFor
 from anabranch.client.group.group_protocol import encode_assignment
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse

@@ -19,6 +19,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_anyio import client_env
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
 
@@ -35,6 +36,7 @@ def broker_with(*counts: int) -> FakeBroker:
 
 def reader(broker: FakeBroker, **config: Any) -> LogReader:
     return LogReader(
+        env=client_env(),
         bootstrap_servers=broker.address,
         **{"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "fetch_max_wait_ms": 1, **config},
     )

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch.client import Producer
+from anabranch import Producer
 from anabranch.client.errors import ErrorCode
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.describe_configs import (

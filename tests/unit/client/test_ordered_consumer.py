@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch.client import Consumer
+from anabranch import Consumer
 from anabranch.client.client_metrics import CONSUMER_GROUP
 from anabranch.client.errors import ErrorCode, UnassignedParentError
 from anabranch.client.subscription.fetched import FetchedBatch

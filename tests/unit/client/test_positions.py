@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from anabranch.client import Consumer
+from anabranch import Consumer
 from anabranch.client.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataResponse
 from anabranch.protocol.types import TopicPartition

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch.client import Producer
+from anabranch import Producer
 from anabranch.client.errors import (
     BufferExhaustedError,
     ClientClosedError,

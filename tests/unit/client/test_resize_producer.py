@@ -9,7 +9,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from anabranch.client import Producer
+from anabranch import Producer
 from anabranch.client.client_metrics import PRODUCER_GROUP
 from anabranch.client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
 from anabranch.client.producer.replacement import Replacement

@@ -1,0 +1,21 @@
+"""``anabranch.Admin``."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from anabranch.client.admin import admin
+from anabranch.client.options import AdminOptions
+from anabranch.runtime.env import Env
+from anabranch.runtime.real_anyio import client_env
+
+
+class Admin(admin.Admin):
+    """Looks at and changes topics, configs, groups and logs; the keyword arguments are Kafka's admin client keys.
+
+    Every call raises ``KafkaError`` with the broker's code and message for the first thing that was refused; what may
+    pass is tried again for ``default_api_timeout_ms``.
+    """
+
+    def __init__(self, *, env: Env | None = None, **config: Unpack[AdminOptions]) -> None:
+        super().__init__(env=env or client_env(), **config)
