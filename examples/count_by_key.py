@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 topic = sys.argv[1]
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark looks for the format in the python3 of PATH
 spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
 newest: dict[str, int] = {}
 

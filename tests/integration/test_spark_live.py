@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import runpy
 import shlex
@@ -320,6 +321,38 @@ def test_what_cannot_be_done_is_refused_in_words(live: Live, fresh_name: Callabl
         live.read_all(missing)
 
 
+def test_the_programs_of_the_documentation_run(
+    live: Live, fresh_name: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic, copy = fresh_name("events"), fresh_name("counts")
+    create_topic(live.bootstrap, topic, 2)
+    create_topic(live.bootstrap, copy, 1)
+    live.produce(topic, [(b"key-%d" % (n % 2), b"v") for n in range(6)])
+    exported = live.directory / "exported"
+    command = ["export", "--topic", topic, "--to", str(exported), "-b", live.bootstrap]
+    subprocess.run([sys.executable, "-m", "anabranch.cli.main", *command], check=True, timeout=DEADLINE_S)
+    values = {
+        "127.0.0.1:9092": live.bootstrap,
+        "/data/counts": str(live.directory / "counts"),
+        "/data/exported": str(exported),
+        '"events"': repr(topic),
+        'topic="counts"': f"topic={copy!r}",
+    }
+    names: dict[str, Any] = {}
+    read: list[int] = []
+    for program in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.DOTALL):
+        for value, here in values.items():
+            program = program.replace(value, here)
+        exec(program, names)
+        for query in live.spark.streams.active:
+            query.processAllAvailable()
+            read.append(sum(progress["numInputRows"] for progress in query.recentProgress))
+            query.stop()
+    assert sorted((row.key, row.value) for row in live.read(copy).collect()) == [(b"key-0", b"3"), (b"key-1", b"3")]
+    assert read == [6], "the records of the one stream"
+    assert "|partition|offset|" in capfd.readouterr().out, "the exported segments"
+
+
 def test_the_readmes_spark_section_line_by_line(
     spark: SparkSession,
     cluster: Cluster,
@@ -344,7 +377,9 @@ def test_the_readmes_spark_section_line_by_line(
         program, *arguments = shlex.split(line, comments=True)
         if program == ".venv/bin/python":
             monkeypatch.setattr(sys, "argv", arguments)
+            monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
             runpy.run_path(arguments[0])
+            assert os.environ["PYSPARK_PYTHON"] == sys.executable, "else Spark looks in the python3 of PATH"
             spark.conf.set("spark.sql.shuffle.partitions", partitions)
         elif arguments[0] == "audit":
             arguments[1] = str(tmp_path / arguments[1])  # Spark started in another directory
