@@ -147,10 +147,24 @@ class Looks:
             },
         )
 
+    async def check_starts(self, cluster: Cluster, start: Offsets) -> None:
+        """Offsets of ``startingOffsets`` behind the end of a partition are of a log that was cut, or a mistake."""
+        given = {
+            TopicPartition(name, p): position.offset
+            for name, topic in start.topics.items()
+            for p, position in topic.partitions.items()
+            if self._options.begin.offsets.get(name, {}).get(p, LATEST) >= 0
+        }
+        ends = await self._reader.list_offsets(dict.fromkeys(given, LATEST))
+        for tp, offset in sorted(given.items()):
+            if offset > ends[tp].offset:
+                self._lost(f"{tp} ends at offset {ends[tp].offset}, before offset {offset} of startingOffsets")
+
     # ------------------------------------------------------------ looks
 
     async def look(self, offsets: Offsets) -> Look:
         """What is known before a micro-batch that begins at ``offsets``."""
+        self._look_for_given_up(offsets)
         cluster = await self.cluster(offsets)
         topics = {name: topic for name, topic in self.topics(cluster).items() if not _is_behind(topic, offsets)}
         latest = await self._latest(topics)
@@ -166,9 +180,21 @@ class Looks:
         await self._ask(topics, begin)
         return Look(cluster, {name: self._topic(topic).view for name, topic in topics.items()}, begin)
 
+    def _look_for_given_up(self, offsets: Offsets) -> None:
+        """Topics and partitions of the checkpoint that the query's options do not name any more."""
+        subscription = self._options.subscription
+        for name, topic in offsets.topics.items():
+            assigned = subscription.partitions.get(name, topic.partitions)
+            left = sorted(p for p in topic.partitions if p not in assigned)
+            if not subscription.matches(name):
+                self._lost(f"the query no longer reads topic {name}, which its checkpoint has")
+            elif left:
+                self._lost(f"the query no longer reads {name}-{left[0]}, which its checkpoint has")
+
     def _look_for_deleted(self, cluster: Cluster, offsets: Offsets) -> None:
         """Topics of a pattern may go. Until a while has passed a broker that is behind may have answered."""
-        missing = {name for name in offsets.topics if not _has_partitions(cluster, name)}
+        matches = self._options.subscription.matches
+        missing = {name for name in offsets.topics if matches(name) and not _has_partitions(cluster, name)}
         now = anyio.current_time()
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         for name, since in self._missing_since.items():

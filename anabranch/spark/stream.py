@@ -14,7 +14,7 @@ from anabranch.client.errors import KafkaError
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import Look, Looks, topic_positions
-from anabranch.spark.offsets import Offsets, Position, Range, ranges, split
+from anabranch.spark.offsets import Offsets, Position, Range, TopicPositions, ranges, split
 from anabranch.spark.options import OptionError, ReadOptions
 from anabranch.spark.plan import limited, reach, waits
 
@@ -40,7 +40,9 @@ class Stream:
     async def initial(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
         cluster = await self._looks.cluster()
-        return replace(await self._looks.resolve(cluster, self._options.begin), is_initial=True).encode()
+        begin = await self._looks.resolve(cluster, self._options.begin)
+        await self._looks.check_starts(cluster, begin)
+        return replace(begin, is_initial=True).encode()
 
     async def end_at_present(self) -> None:
         """From now on plan up to the present ends only (Trigger.AvailableNow)."""
@@ -127,7 +129,8 @@ class Stream:
         ends = limited(begin, reached, limit)
         if ends == begin and not self._has_jumped(offsets, begin):
             return None
-        topics = dict(offsets.topics)
+        # A topic that is not seen now stays where it is: where its last micro-batch began is over.
+        topics = {name: _standing(topic) for name, topic in offsets.topics.items()}
         for name in look.views:
             partitions: dict[int, Position] = {}
             for p in look.begin[name]:
@@ -176,3 +179,8 @@ class Stream:
             _log.warning("offsets of group %s are not committed yet: %s", self._options.group_id, error)
         else:
             self._committed.update((tp, offset.offset) for tp, offset in due.items())
+
+
+def _standing(topic: TopicPositions) -> TopicPositions:
+    """The positions of a topic of which the next micro-batch reads nothing."""
+    return replace(topic, partitions={p: known._replace(begin=known.offset) for p, known in topic.partitions.items()})

@@ -232,6 +232,50 @@ def test_a_topic_of_a_pattern_that_was_deleted_is_a_loss() -> None:
         ask_on()
 
 
+def test_a_topic_that_is_not_seen_for_a_moment_is_not_read_again() -> None:
+    reader = FakeReader(1, end=3)
+    query = Query(reader, subscribePattern="[tu]")
+    end = query.plan(query.initial())
+    read = end["topics"]["t"]["partitions"]["0"]
+    assert (read["begin"], read["offset"]) == (0, 3)
+    end["topics"]["u"] = json.loads(json.dumps(end["topics"]["t"]))  # no broker names it
+    reader.partitions[0].end = 5
+    after = query.plan(end)
+    planned = anyio.run(query.stream.ranges, end, after)
+    assert [(one.topic, one.start, one.end) for one in planned] == [("t", 3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribePattern": "[^t]*"}, "no longer reads topic t, which"),
+        ({"assign": '{"t": [1]}'}, "no longer reads t-0, which"),
+    ],
+)
+def test_a_checkpoint_of_what_the_options_no_longer_name_is_a_loss(
+    options: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = FakeReader(2, end=3)
+    query = Query(reader)
+    end = query.plan(query.initial())
+    reader.partitions[0].end = 5
+    with pytest.raises(DataLossError, match=said):
+        Query(reader, **options).plan(end)
+    assert Query(reader, failOnDataLoss="false", **options).plan(end) == end
+    assert said in caplog.text
+
+
+def test_a_start_behind_the_end_of_a_partition_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    begins = {"startingOffsets": '{"t": {"0": 4}}'}
+    reader = FakeReader(2, end=3)
+    with pytest.raises(DataLossError, match="t-0 ends at offset 3, before offset 4 of startingOffsets"):
+        Query(reader, **begins).initial()
+    Query(reader, failOnDataLoss="false", **begins).initial()
+    assert "t-0 ends at offset 3" in caplog.text
+    reader.partitions[0].end = 4
+    Query(reader, **begins).initial()
+
+
 def test_a_broker_that_is_behind_and_knows_the_topic_before_is_not_followed() -> None:
     reader = FakeReader(1, end=3)
     query = Query(reader)
