@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,6 +34,16 @@ class Wanted:
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     first_timestamp: int = EVERYTHING.first_timestamp
     end_timestamp: int = EVERYTHING.end_timestamp
+
+    def check(self, there: Mapping[str, Collection[int]]) -> None:
+        """Raises ValueError for a partition that is named and not there."""
+        named = {"assign": self.assigned or {}, "startingOffsets": self.starts, "endingOffsets": self.ends}
+        for option, topics in named.items():
+            for topic, partitions in topics.items():
+                if topic not in there:
+                    raise ValueError(f"option {option}: there is no topic {topic!r}, but {', '.join(sorted(there))}")
+                if unknown := sorted(p for p in partitions if p not in there[topic]):
+                    raise ValueError(f"option {option}: topic {topic} has no partition {unknown[0]}")
 
     def of(self, topic: str, partition: int) -> Bounds | None:
         """None: the partition is not read."""

@@ -89,6 +89,7 @@ class SegmentsReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         topics = discover(self._directory)
+        self._wanted.check({t.manifest.topic: {p.partition for p in t.manifest.partitions} for t in topics})
         if self._with_replicas:
             topics += [replica for topic in topics for replica in replica_files(topic)]
         parts = segment_parts(topics, self._split_bytes, self._wanted)

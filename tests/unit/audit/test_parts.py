@@ -86,6 +86,11 @@ def test_times_and_partitions_are_selected(tmp_path: Path) -> None:
     selected = wanted({"startingTimestamp": str(T0 + 1012), "endingTimestamp": str(T0 + 1019)})
     assert offsets(tmp_path, 1 << 30, selected)[0] == list(range(1012, 1019))
     assert offsets(tmp_path, 1 << 30, wanted({"assign": '{"events": [1]}'}))[0] == []
+    for option, named in (("assign", '{"events": [1]}'), ("endingOffsets", '{"events": {"1": 7}}')):
+        with pytest.raises(ValueError, match=f"option {option}: topic events has no partition 1"):
+            wanted({option: named}).check({"events": {0}})
+    with pytest.raises(ValueError, match="option startingOffsets: there is no topic 'event', but events"):
+        wanted({"startingOffsets": '{"event": {"0": 7}}'}).check({"events": {0}})
     assert wanted({"startingOffsets": '{"events": {"0": 7}}'}).of("events", 0) == Bounds(first_offset=7)
     with pytest.raises(ValueError, match=r"option startingOffsets is '7', and is written as"):
         wanted({"startingOffsets": "7"})
