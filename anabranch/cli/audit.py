@@ -17,7 +17,7 @@ from rich.table import Table
 from anabranch.audit.files import refuse_unreadable, why
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
-from anabranch.cli.options import Int, JsonFile
+from anabranch.cli.options import Int, JsonFile, Natural
 from anabranch.command_error import CommandError, UsageError
 
 
@@ -26,7 +26,7 @@ def audit(
     *,
     order_by: str | None = None,
     master: str = "local[2]",
-    first: Int = 10,
+    first: Natural = 10,
     consumer_log: Path | None = None,
     max_decompressed_bytes: Int = MAX_DECOMPRESSED_BYTES,
     strict: bool = False,
@@ -63,7 +63,8 @@ def audit(
     class_archive
         Keep the classes of Spark's JVM in ~/.cache/anabranch (170 MB), so that the next audit starts sooner.
     """
-    _refuse_page(html, html_rows, html_lanes)
+    _refuse_limits(max_decompressed_bytes, html_rows, html_lanes)
+    _refuse_paths(directory, html, json_)
     if consumer_log is not None:
         _refuse_unreadable(consumer_log)
     try:
@@ -102,11 +103,20 @@ def audit(
     return report.exit_status(strict=strict)
 
 
-def _refuse_page(html: Path | None, html_rows: int, html_lanes: int) -> None:
+def _refuse_limits(max_decompressed_bytes: int, html_rows: int, html_lanes: int) -> None:
+    if max_decompressed_bytes < 1:
+        raise UsageError("--max-decompressed-bytes: at least 1")
     if html_rows < 1 or html_lanes < 1:
         raise UsageError("--html-rows and --html-lanes: at least 1")
-    if html is not None and not html.parent.is_dir():
-        raise UsageError(f"--html {html}: {html.parent} is no directory")
+
+
+def _refuse_paths(directory: Path, html: Path | None, json_: Path | None) -> None:
+    for option, file in (("--html", html), ("--json", json_)):
+        if file is not None and not file.parent.is_dir():
+            raise UsageError(f"{option} {file}: {file.parent} is no directory")
+    if directory.parts[:1] and directory.parts[0].endswith(":") and not directory.exists():
+        uri = str(directory).replace(":/", "://", 1)
+        raise UsageError(f"{uri}: the audit reads a directory, not a URI: mount or copy it")
 
 
 def _refuse_unreadable(consumer_log: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest
+from anabranch.cli.export import _print as print_report
 from anabranch.command_error import CommandError
 from anabranch.export_destination import Destination, FsspecDestination, LocalDestination, open_destination
 from tests.export_world import Cluster, batches
@@ -66,7 +67,7 @@ def test_paths_and_uris_of_the_local_file_system(tmp_path: Path, scheme: str) ->
     assert opened.root == tmp_path / "out"
 
 
-def test_an_export_to_a_uri_is_the_same_as_to_a_directory(tmp_path: Path) -> None:
+def test_an_export_to_a_uri_is_the_same_as_to_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = Cluster(tmp_path)
     cluster.replica(1).segment(0, batches(0, 3))
     cluster.high_watermark = 4
@@ -76,6 +77,8 @@ def test_an_export_to_a_uri_is_the_same_as_to_a_directory(tmp_path: Path) -> Non
         cluster.export()
         report = cluster.export(uri)
         assert (report.directory, report.added_segments) == (uri, 1)
+    print_report(report)
+    assert "anabranch audit" not in capsys.readouterr().out, "it reads a directory"
     remote = fsspec.filesystem("memory")
     root = uri.removeprefix("memory:/")
     assert Manifest.decode(remote.cat_file(f"{root}/{MANIFEST_NAME}")) == cluster.manifest()

@@ -44,6 +44,25 @@ def test_wrong_usage_has_status_2_and_a_sentence(
     assert said.err and "Error:" not in said.out + said.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((".", "--first", "-1"), "-1 is not from 0"),
+        ((".", "--max-decompressed-bytes", "0"), "--max-decompressed-bytes: at least 1"),
+        ((".", "--html-rows", "0"), "--html-rows and --html-lanes: at least 1"),
+        ((".", "--json", "/nowhere/report.json"), "--json /nowhere/report.json: /nowhere is no directory"),
+        ((".", "--html", "/nowhere/page.html"), "--html /nowhere/page.html: /nowhere is no directory"),
+        (("s3://bucket/events",), "s3://bucket/events: the audit reads a directory, not a URI"),
+    ],
+)
+def test_an_audit_that_cannot_end_well_is_not_begun(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["audit", *arguments])
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [("topics", "list"), ("groups", "describe", "g"), ("consume", "t"), ("top",)])
 def test_a_command_that_is_interrupted_says_nothing_more(arguments: tuple[str, ...]) -> None:
     """At an address where none answers: the first warning shows that it waits."""
