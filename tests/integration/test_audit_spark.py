@@ -1,7 +1,9 @@
 """The audit on real Spark: a whole export passes, and each kind of damage fails the check that is about it."""
 
+import contextlib
 import json
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -400,6 +402,8 @@ def test_the_data_source_serves_users_without_an_import(tmp_path: Path, spark) -
     whole = narrow()
     counts = [whole.where(f"partition = {p}").count() for p in range(3)]
     assert whole.count() == sum(counts) == 480, "no query reads with the filters of another"
+    with pytest.raises(Exception, match="topic events has no partition 7"):
+        narrow(assign='{"events": [7]}').count()
     with pytest.raises(Exception, match="has no column 'ofset'"):
         session.read.format("anabranch-segments").option("columns", "ofset").load(str(tmp_path))
 
@@ -612,6 +616,25 @@ def test_an_empty_topic_has_nothing_wrong_and_nothing_unread(tmp_path: Path, aud
     TopicWriter(tmp_path, "events", 2).finish()
     report = audit(tmp_path)
     assert (failed(report), report.partitions, report.records, report.epochs) == ({}, 2, 0, [])
+
+
+def test_the_programs_of_the_documentation_run(
+    tmp_path: Path, spark, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those of audit.md and audit-planning.md, on a log with one record out of order."""
+    writer = TopicWriter(tmp_path, "events", 1)
+    writer.place(b"key-1").append([(b"key-1", b'{"sequence": %d}' % n) for n in (2, 1)])
+    writer.finish()
+    monkeypatch.setattr(run, "spark_session", lambda *_, **__: contextlib.nullcontext(spark))
+    said = []
+    for page in ("audit.md", "audit-planning.md"):
+        for program in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL):
+            exec(re.sub(r'"(/mnt/)?exported"', repr(str(tmp_path)), program), {"spark": spark})
+            said.append(capfd.readouterr().out)
+    by_hand, whole, submitted = said
+    assert "order value 1 comes after 2" in by_hand and "KIP-253" in by_hand
+    assert whole.strip() == "1 ['key order']"
+    assert "order value 1 comes after 2" in submitted
 
 
 def test_a_user_calls_a_check_on_dataframes_and_reads_what_it_promises(tmp_path: Path, spark) -> None:
