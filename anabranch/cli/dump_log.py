@@ -95,7 +95,7 @@ def _dump(path: Path, what: What, *, as_json: bool) -> int:
                     print(line.said)
             else:
                 _print_row(line)
-    except (UnknownFileError, OSError) as error:
+    except UnknownFileError as error:
         raise CommandError(str(error)) from error
     sys.stdout.flush()
     for fault in faults:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,21 @@ def test_a_record_that_a_decoder_cannot_read_is_named(tmp_path: Path, capsys: py
         assert (status, "baseOffset: 0" in out) == (1 if decoder == "--offsets-decoder" else 0, True)
         assert ("records of the batch at position 0" in err) == (decoder == "--offsets-decoder")
     assert "cannot both" in run(capsys, str(path), "--offsets-decoder", "--transaction-log-decoder")[2]
+
+
+def test_a_reader_that_has_seen_enough_ends_it_in_silence(tmp_path: Path) -> None:
+    """As ``dump-log ... | head``."""
+    log = tmp_path / "00000000000000000000.log"
+    log.write_bytes(b"".join(build_batch([(b"k", b"v" * 1000, (), 5)], base_offset=n) for n in range(500)))
+    line = [sys.executable, "-m", "anabranch.cli.main", "dump-log", "--print-data-log", str(log)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("Dumping")
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (141, "")
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^1$"):
+        main(["dump-log", str(tmp_path / "no.log")])
+    assert capsys.readouterr().err == f"anabranch: {tmp_path / 'no.log'}: No such file or directory\n"
