@@ -22,7 +22,7 @@ from anabranch.cli.output import duration, print_json
 from anabranch.cli.topic_view import known_offsets, marked_partitions
 
 SHOWN = 20
-"""Topics and groups, those with most first."""
+"""Topics and groups at most, those with most first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ def top(
 ) -> int:
     """Show, until Ctrl-C, what is written to each topic and how far behind each group is.
 
-    The topics and groups with most come first. Where standard output is no terminal one table follows the other.
+    The topics and groups with most come first. Where standard output is no terminal, or is one that cannot be drawn on,
+    one table follows the other.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, as_jso
     async with Interrupts() as interrupts, admin:
         with anyio.CancelScope() as scope:
             interrupts.on_first(scope.cancel)
-            is_live = console.is_terminal and not as_json
+            is_live = console.is_terminal and not console.is_dumb_terminal and not as_json
             live = Live(console=console, screen=True, auto_refresh=False) if is_live else None
             before = await take_sample(admin)
             rounds = 0
@@ -82,7 +83,7 @@ async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, as_jso
                     if as_json:
                         print_json({"topics": topics, "groups": groups})
                     elif live is not None:
-                        live.update(view(topics, groups), refresh=True)
+                        live.update(view(topics, groups, rows_for(console.height)), refresh=True)
                     else:
                         console.print(view(topics, groups))
             finally:
@@ -155,26 +156,31 @@ def group_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["lag"], row["group"]))
 
 
-def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]]) -> Group:
-    """Both tables, and what they leave out."""
+def rows_for(lines: int) -> int:
+    """Rows of each table, so that both have room on a screen of ``lines``, with their headings and what is left out."""
+    return max(1, min(SHOWN, (lines - 3) // 2))
+
+
+def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], shown: int = SHOWN) -> Group:
+    """Both tables of at most ``shown`` rows, and what they leave out."""
     first = _table("topic", "partitions", "records/s", "unhealthy", "drain")
-    for row in topics[:SHOWN]:
+    for row in topics[:shown]:
         bad = Text(str(row["unhealthy"]), style="red" if row["unhealthy"] else "")
         first.add_row(
             Text(row["topic"]), str(row["partitions"]), f"{row['records_per_second']:,.1f}", bad, str(row["marked"])
         )
     second = _table("group", "state", "lag", "records/s", "level in")
-    for row in groups[:SHOWN]:
+    for row in groups[:shown]:
         lag = Text(f"{row['lag']:,}", style="yellow" if row["lag"] else "")
         left = "never at this pace" if row["seconds_left"] is None else duration(row["seconds_left"])
         second.add_row(Text(row["group"]), row["state"], lag, f"{row['records_per_second']:,.1f}", left)
-    hidden = f"{max(0, len(topics) - SHOWN)} topics and {max(0, len(groups) - SHOWN)} groups more"
-    return Group(first, second, *([Text(hidden)] if max(len(topics), len(groups)) > SHOWN else []))
+    hidden = f"{max(0, len(topics) - shown)} topics and {max(0, len(groups) - shown)} groups more"
+    return Group(first, second, *([Text(hidden)] if max(len(topics), len(groups)) > shown else []))
 
 
 def _table(name: str, *numbers: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=30)
+    table.add_column(name, overflow="ellipsis", max_width=30)  # it alone gets narrower where there is no room
     for column in numbers:
         table.add_column(column, justify="left" if column == "state" else "right", no_wrap=True)
     return table

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +13,7 @@ from anabranch import NewTopic, TopicPartition
 from anabranch.cli.main import main
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
+from tests.terminal import run_on_terminal
 
 pytestmark = pytest.mark.integration
 
@@ -99,3 +102,9 @@ def test_top_measures_a_cluster(cluster: Cluster, topic: str, command: Command) 
     assert status == 0 and found.keys() == {"topics", "groups"}
     assert [row["partitions"] for row in found["topics"] if row["topic"] == topic] == [2]
     assert [row["lag"] for row in found["groups"] if row["group"] == topic] == [0]
+
+
+def test_top_prints_its_tables_where_a_terminal_cannot_be_drawn_on(cluster: Cluster, topic: str) -> None:
+    line = [sys.executable, "-m", "anabranch.cli.main", "top", "--max-rounds", "1", "-b", cluster.bootstrap_servers]
+    status, drawn, _ = run_on_terminal(line, os.environ, term="dumb")
+    assert status == 0 and "records/s" in drawn and "\033" not in drawn

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from anabranch import TopicPartition
-from anabranch.cli.top import Sample, group_rows, topic_rows, view
+from anabranch.cli.top import SHOWN, Sample, group_rows, rows_for, topic_rows, view
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BEFORE = Sample(
@@ -49,3 +49,27 @@ def test_the_table_names_what_it_leaves_out_and_fits_a_terminal() -> None:
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "10 topics and 0 groups more"
     assert "1,000,000,000.0" in lines[1] and "never at this pace" in screen.getvalue()
+
+
+def test_names_are_cut_before_the_headings_of_numbers() -> None:
+    topic = {"topic": "x" * 249, "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0}
+    screen = io.StringIO()
+    Console(file=screen, width=60).print(view([topic], []))
+    heading, row = screen.getvalue().splitlines()[:2]
+    assert heading.split() == ["topic", "partitions", "records/s", "unhealthy", "drain"]
+    assert max(len(heading), len(row)) <= 60 and row.startswith("xxxxxx") and "\u2026" in row
+
+
+def test_both_tables_have_room_on_a_small_screen() -> None:
+    topics = [
+        {"topic": f"t{n}", "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0} for n in range(30)
+    ]
+    groups = [
+        {"group": f"g{n}", "state": "Empty", "lag": 0, "records_per_second": 0.0, "seconds_left": 0.0}
+        for n in range(30)
+    ]
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(view(topics, groups, rows_for(24)))
+    lines = screen.getvalue().splitlines()
+    assert 20 <= len(lines) <= 24 and lines[-1] == "20 topics and 20 groups more"
+    assert (rows_for(500), rows_for(1)) == (SHOWN, 1)
