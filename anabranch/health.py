@@ -39,7 +39,7 @@ from anabranch.protocol.framing import (
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.primitives import DecodeError, Message
-from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_def import ConfigError, read_properties
 
 TIMEOUT_S = 3.0
 _LOOPBACK = "127.0.0.1"
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="exit status 1 when background work fails, too")
     arguments = parser.parse_args(argv)
     try:
-        properties = arguments.config.read_text() if arguments.config is not None else None
+        properties = read_properties(arguments.config) if arguments.config is not None else None
         failures = CHECKS[arguments.role](properties, str(arguments.config or ""), arguments.set)
     except UnhealthyError as error:
         print(error, file=sys.stderr)  # noqa: T201

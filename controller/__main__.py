@@ -22,7 +22,7 @@ from anabranch.runtime.env import ZkError
 from anabranch.runtime.log_output import STDERR, LogOutput
 from anabranch.runtime.real_trio import real_env
 from anabranch.runtime.zk_kazoo import open_zk
-from anabranch.zk_schemas.config_def import ConfigError
+from anabranch.zk_schemas.config_def import ConfigError, read_properties
 from anabranch.zk_schemas.features import IncompatibleFeaturesError
 from anabranch.zk_schemas.static_keys import for_controller
 
@@ -50,7 +50,7 @@ def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
     stream = cast(TextIO, output)
     log_setup.begin(stream)
     try:
-        properties = arguments.config.read_text() if arguments.config is not None else None
+        properties = read_properties(arguments.config) if arguments.config is not None else None
         given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
         given, warnings = for_controller(given)
         if arguments.strict and warnings:

@@ -17,6 +17,7 @@ from anabranch.zk_schemas.config_def import (
     ConfigType,
     NotEmpty,
     parse_properties,
+    read_properties,
 )
 
 Strict = Annotated[bool, Parameter(negative=())]
@@ -44,7 +45,7 @@ def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     """
     from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
 
-    given = parse_properties(config.read_text(), str(config)) if config is not None else {}
+    given = parse_properties(read_properties(config), str(config)) if config is not None else {}
     given |= parse_properties("\n".join(set_ or []), "--set")
     values = ZOOKEEPER_CONFIGS.parse(given)
     server = EmbeddedZookeeper(values["dataDir"], client_port=values["clientPort"], tick_time_ms=values["tickTime"])
