@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cyclopts import App
+from cyclopts import App, CycloptsError, CycloptsPanel, UnusedCliTokensError
+from rich.console import RenderableType
 
 from anabranch.cli.errors import report_error
 from anabranch.command_error import UsageError
@@ -64,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         _check_texts(arguments)
-        result = build_app()(arguments, result_action="return_value")
+        result = build_app()(arguments, result_action="return_value", error_formatter=_wrong_usage)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
@@ -76,6 +77,12 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         sys.exit(report_error(error))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _wrong_usage(error: CycloptsError) -> RenderableType:
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return CycloptsPanel(f"Not expected here: {' '.join(error.unused_tokens)}. --help shows what is.")
+    return CycloptsPanel(error)
 
 
 def _end_without_reader() -> NoReturn:

@@ -36,8 +36,9 @@ def _escaped(text: str) -> str:
 
 
 def coloured(text: str, colour: str) -> str:
-    """For a terminal of someone who does not refuse colours (NO_COLOR)."""
-    return f"{colour}{text}{_PLAIN}" if colour and sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    """For a terminal that knows colours (``TERM=dumb`` does not) and of someone who does not refuse them (NO_COLOR)."""
+    refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return f"{colour}{text}{_PLAIN}" if colour and not refused and sys.stdout.isatty() else text
 
 
 def print_table(

@@ -56,6 +56,8 @@ def produce(
         raise UsageError("--key-separator is for text; a JSON line has its own key field")
     if key_separator == "":
         raise UsageError("--key-separator is empty")
+    if sys.stdin is None:
+        raise CommandError("standard input is closed; there is nothing to read")
     separator = None if key_separator is None else key_separator.encode()
     settings = client_settings(set_)
     with warnings_shown():

@@ -126,6 +126,12 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert (status, err.count("\n"), "no file of a partition" in err) == (1, 1, True)
 
 
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "00000000000000000000.log"
+    status, _, err = run(capsys, str(missing))
+    assert (status, err) == (1, f"anabranch: {missing}: No such file or directory\n")
+
+
 def test_offsets_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.log"
     key = OffsetCommitKey(group="g", topic="t", partition=3)

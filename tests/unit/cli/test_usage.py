@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from anabranch.cli.main import main
+from anabranch.cli.output import RED, coloured
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
 
 WRONG = [
     ("topics", "creat", "t"),
@@ -30,6 +39,7 @@ WRONG = [
     ("configs", "alter", "broker", "x", "--set", "a=b"),
     ("topics", "create", "\udcff"),
     ("groups", "describe", "g", "-b", "\udcff:1"),
+    ("topics", "create", "t", "u"),
 ]
 
 
@@ -41,7 +51,44 @@ def test_wrong_usage_has_status_2_and_a_sentence(
         main(list(arguments))
     assert ended.value.code == 2
     said = capsys.readouterr()
-    assert said.err and "Error:" not in said.out + said.err
+    assert said.err and "Error:" not in said.out + said.err and "['" not in said.err
+
+
+@pytest.mark.parametrize("server", [("broker",), ("controller",), ("zookeeper",), ("health", "broker")])
+def test_a_properties_file_that_cannot_be_read_is_named(
+    server: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.properties"
+    for content, why in ((None, "No such file or directory"), (b"a=b\n\xff=1\n", "line 2 is not UTF-8")):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SystemExit) as ended:
+            main([*server, "--config", str(path)])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.partition(": ")[2] == f"{path}: {why}\n"
+
+
+def test_standard_input_that_is_closed_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after ``<&-``
+    with pytest.raises(SystemExit) as ended:
+        main(["produce", "t", "-b", "127.0.0.1:1"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "anabranch: standard input is closed; there is nothing to read\n"
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_terminal_without_colours_gets_no_escapes(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert coloured("late", RED) == "\033[31mlate\033[0m"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert coloured("late", RED) == "late"
 
 
 @pytest.mark.parametrize(
