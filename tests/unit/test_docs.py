@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cyclopts import App
+from cyclopts import App, CycloptsError
 
 from anabranch.broker.dispatch import HANDLERS
 from anabranch.cli.main import build_app
@@ -107,6 +109,35 @@ def test_every_command_has_an_example() -> None:
     text = OPERATIONS.read_text()
     missing = [name for name in commands(build_app()) if not re.search(rf"\banabranch {re.escape(name)}\b", text)]
     assert missing == []
+
+
+def command_lines() -> set[tuple[str, ...]]:
+    """The arguments of each ``anabranch`` in a block of a page, which may stand in a pipeline."""
+    found = set()
+    for page in pages():
+        lines = [line for block in FENCE.findall(page.read_text()) for line in block.splitlines()]
+        for line in lines:
+            if not re.search(r"(?:^|[\s/])anabranch [a-z]", line) or re.match(r"(?:from|import|make) |  ", line):
+                continue
+            lexer = shlex.shlex(line, posix=True, punctuation_chars="|")
+            lexer.whitespace_split = True
+            words = list(lexer)
+            for name in (place for place, word in enumerate(words) if Path(word).name == "anabranch"):
+                found.add(tuple(itertools.takewhile(lambda word: word != "|", words[name + 1 :])))
+    return found
+
+
+def test_every_command_line_on_a_page_can_be_typed() -> None:
+    """Commands, options and the types of what is given to them."""
+    lines, wrong = command_lines(), []
+    assert len(lines) > 60
+    app = build_app()
+    for words in sorted(lines):
+        try:
+            app.parse_args(list(words), exit_on_error=False, print_error=False)
+        except CycloptsError as error:
+            wrong.append((words, str(error)))
+    assert wrong == []
 
 
 def test_every_advertised_api_is_listed_with_its_versions() -> None:
