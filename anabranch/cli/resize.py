@@ -302,6 +302,8 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     without_leader = [p.partition for p in topic.partitions if p.leader < 0]
     if without_leader:
         return f"partitions {_numbers(without_leader)} have no leader"
+    if topic.layout_version < 0:  # of a cluster without layouts, such as Kafka's: nobody splits anything off
+        return ""
     known = existing(await lineages(admin, topic.name, (p.partition for p in topic.partitions)))
     merges = last_merges(known)
     for p in marked_partitions(topic):
