@@ -305,6 +305,8 @@ async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Render
     if kind == "topic":
         described = await watch.existing_topic(name)
         entries = (await watch.admin.describe_configs(topics=[described.name]))[described.name]
+    elif kind != "broker":
+        raise NotThereError(f"{kind} is neither topic nor broker")
     elif name == "all" or is_number(name):
         broker = ALL_BROKERS if name == "all" else int(name)
         if broker != ALL_BROKERS and broker not in {node.id for node in (await watch.cluster()).value.nodes}:

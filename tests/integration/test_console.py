@@ -268,6 +268,7 @@ def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> Non
         ("/groups/there-is-none", 404, "group there-is-none does not exist"),
         ("/configs/broker/77", 404, "broker 77 is not in the cluster"),
         ("/configs/broker/x", 404, "x is no broker"),
+        ("/configs/thing/1", 404, "thing is neither topic nor broker"),
         ("/topics?page=x", 400, "a number"),
         ("/topics?page=%C2%B2", 400, "a number"),
         ("/topics?page=" + "9" * 5_000, 400, "a number"),
