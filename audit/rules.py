@@ -17,6 +17,7 @@ from anabranch.audit.manifest import PartitionEntry
 from anabranch.audit.report import Check, Violation
 from anabranch.audit.totals import OF_LEADERS, Summaries, total_of
 
+_ABOUT_RECORDS = frozenset({"duplicates", "key order", "placement", "closed partitions", "consumer key order"})
 _OF_RECORDS = [
     "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
 ]  # fmt: skip
@@ -83,18 +84,27 @@ def apply_rules(found: Found, first: int) -> list[Check]:
     rules = [*_file_rules(found), *_batch_rules(found), *_record_rules(found), *_consumer_rules(found)]
     counts = _count(rules)
     named = _first([rule for rule in rules if rule.name in counts], first)
+    unread = counts.get("readable batches", 0)
     return [
         Check(
             rule.name,
             rule.counted,
             counts.get(rule.name, 0) + len(rule.violations),
             [*rule.violations, *named.get(rule.name, [])][:first],
-            rule.unknown,
+            _unknown(rule, unread),
             rule.undecided,
             rule.promise,
         )
         for rule in rules
     ]
+
+
+def _unknown(rule: Rule, unread: int) -> str | None:
+    """Why not everything was looked at. Nothing is known of the records of a batch that cannot be read."""
+    if not unread or rule.name not in _ABOUT_RECORDS:
+        return rule.unknown
+    why = f"{_count_of(unread, 'batch', 'batches')} cannot be read"
+    return f"{rule.unknown}; {why}" if rule.unknown else why
 
 
 def _count(rules: Iterable[Rule]) -> dict[str, int]:

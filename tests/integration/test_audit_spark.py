@@ -610,6 +610,9 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_checked(
     assert [x.message for x in violations["indexes"]] == ["the index cannot be read: no regular file"]
     assert name in {x.segment for x in violations["segment files"]}
     assert report.batches == whole.batches - lost + 1
+    unknown = {check.name: check.unknown for check in report.checks if check.status is Status.UNKNOWN}
+    for name in ("duplicates", "key order", "placement", "closed partitions"):
+        assert "1 batch cannot be read" in (unknown[name] or "")
 
 
 def test_an_empty_topic_has_nothing_wrong_and_nothing_unread(tmp_path: Path, audit: Audit) -> None:
