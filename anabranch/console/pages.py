@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -77,11 +77,14 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
     lost = {b: [d.path for d in found if d.error is not None] for b, found in dirs.value.items()}
     used = {b: sum(r.size_bytes for d in found for r in d.partitions.values()) for b, found in dirs.value.items()}
     live = {node.id: node for node in seen.value.nodes}
+    behind = await _furthest_behind(watch, topics.value)
+    rates = _rates_by_leader(watch, topics.value.values())
     brokers = [
         {
             "id": broker,
             "address": f"{live[broker].host}:{live[broker].port}" if broker in live else None,
             "bytes": used.get(broker),
+            "rate": rates.get(broker),
             **counts.get(broker, {"leads": 0, "hosts": 0}),
         }
         for broker in sorted({*live, *counts})
@@ -94,7 +97,8 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         "topics": len(topics.value),
         "partitions": sum(len(topic.partitions) for topic in topics.value.values()),
         "groups": len(groups.value),
-        "behind": await _furthest_behind(watch, topics.value),
+        "behind": behind,
+        "rate": sum(rates.values()) if rates else None,
         "draining": [t.name for t in topics.value.values() if t.partition_count < len(t.partitions)],
         "features": await _features(watch),
         "error": seen.error or topics.error,
@@ -109,6 +113,17 @@ async def _furthest_behind(watch: Watch, topics: Mapping[str, TopicDescription])
     lags = await watch.worst_lags([topic for topic in topics.values() if not topic.internal])
     found = [(group, lag, topic) for topic, (lag, group) in lags.items() if lag >= FAR_BEHIND]
     return sorted(found, key=lambda one: -one[1])[:MOST_BEHIND]
+
+
+def _rates_by_leader(watch: Watch, topics: Iterable[TopicDescription]) -> dict[int, float]:
+    """Records a second written to the partitions that each broker leads, as far as they were watched."""
+    rates: dict[int, float] = {}
+    for topic in topics:
+        for p in topic.partitions:
+            rate = watch.partition_rate(topic.name, p.partition)
+            if rate is not None and p.leader >= 0:
+                rates[p.leader] = rates.get(p.leader, 0.0) + rate
+    return rates
 
 
 async def _features(watch: Watch) -> dict[str, str]:

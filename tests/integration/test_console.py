@@ -236,6 +236,20 @@ def test_a_key_is_followed_across_a_split(cluster: Cluster, console: Served, top
     assert [row[2] for row in rows] == ["before"] + ["after"] * (len(rows) - 1)
 
 
+def test_the_cluster_page_shows_what_is_written(cluster: Cluster, console: Served, topic: str) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+
+        def is_shown() -> bool:
+            for n in range(100):
+                producer.send(topic, key=b"%d" % n, value=b"v")
+            producer.flush()
+            page = console.get("/")[1]
+            in_all = re.search(r"<dt>Written</dt><dd>[0-9,.]*[1-9][0-9,.]* records/s", page)
+            return in_all is not None and re.search(r"<dt>Controller</dt><dd>\d+</dd>", page) is not None
+
+        wait_for(is_shown, DEADLINE_S, "two looks tell a rate")
+
+
 def test_messages_are_shown_by_their_schemas(cluster: Cluster, console: Served, topic: str) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for value in (b"\0\0\0\0\x07\x08Anna", b"\0\0\0\0\x08\x08Anna", b"plain text"):
