@@ -45,7 +45,7 @@ class _Rows:
         return WriterCommitMessage()
 
     async def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        from anabranch.client.producer.producer import Producer  # a query that only reads does not load it
+        from anabranch.real.producer import Producer  # a query that only reads does not load it
 
         async with Producer(**self._options.client) as producer:
             for batch in batches:
