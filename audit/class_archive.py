@@ -62,17 +62,21 @@ NO_ARCHIVE = ClassArchive(None)
 def archive_of_user(*, may_write: bool = True) -> ClassArchive:
     """The archive of this user for the Java that PySpark starts.
 
-    It is in ``anabranch`` below ``XDG_CACHE_HOME`` or ``~/.cache``. There is none for a Spark of ``SPARK_HOME``.
+    It is in ``anabranch`` below ``XDG_CACHE_HOME`` or ``~/.cache``. There is none for a Spark of ``SPARK_HOME``, nor in
+    a directory of another user.
     """
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
-    directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "anabranch")
-    if os.name != "posix" or "SPARK_HOME" in os.environ or not java.is_file() or '"' in str(directory):
+    if os.name != "posix" or "SPARK_HOME" in os.environ or not java.is_file():
         return NO_ARCHIVE
     try:
+        directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "anabranch")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_own = directory.stat().st_uid == os.getuid()
         built = java.resolve().stat()
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home
+        return NO_ARCHIVE
+    if not is_own or '"' in str(directory):  # who may write there could have our JVM load any class
         return NO_ARCHIVE
     jars = str(Path(pyspark.__file__).parent)
     of = (str(java.resolve()), built.st_mtime_ns, built.st_size, jars, pyspark.__version__)

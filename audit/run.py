@@ -24,9 +24,9 @@ from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Most rows stay in Python, and a run lasts seconds: the JVM's optimising compiler and Spark's generated code cost more
 # than they save. They are left alone where there is more to do.
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SHORT_RUN_SETTINGS = {
     _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
