@@ -39,7 +39,8 @@ from anabranch.protocol.framing import (
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.primitives import DecodeError, Message
-from anabranch.zk_schemas.config_def import ConfigError, read_properties
+from anabranch.runtime.properties_file import read_properties
+from anabranch.zk_schemas.config_def import ConfigError
 
 TIMEOUT_S = 3.0
 _LOOPBACK = "127.0.0.1"

@@ -20,9 +20,10 @@ from anabranch.runtime import garbage_collection, log_setup
 from anabranch.runtime.descriptor_limit import raise_descriptor_limit
 from anabranch.runtime.env import ZkError
 from anabranch.runtime.log_output import STDERR, LogOutput
+from anabranch.runtime.properties_file import read_properties
 from anabranch.runtime.real_trio import real_env
 from anabranch.runtime.zk_kazoo import open_zk
-from anabranch.zk_schemas.config_def import ConfigError, read_properties
+from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.features import IncompatibleFeaturesError
 from anabranch.zk_schemas.static_keys import for_controller
 

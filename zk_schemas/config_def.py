@@ -11,7 +11,6 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 INT_MAX: Final = 2**31 - 1
@@ -271,17 +270,6 @@ class ConfigDef:
                 raise
             raise ConfigError(error.key, f"{error.detail} (in {where})") from None
         return parsed
-
-
-def read_properties(path: Path) -> str:
-    """The text of a properties file. Raises ``ConfigError`` that names the file."""
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError(str(path), f"line {line} is not UTF-8") from error
-    except OSError as error:
-        raise ConfigError(str(path), error.strerror or str(error)) from error
 
 
 def parse_properties(text: str, where: str = "") -> dict[str, str]:

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from anabranch.cli.options import Settings
 from anabranch.cli.signals import end_on_sigterm, wait_for_stop_signal
+from anabranch.runtime.properties_file import read_properties
 from anabranch.zk_schemas.config_def import (
     REQUIRED,
     Between,
@@ -17,7 +18,6 @@ from anabranch.zk_schemas.config_def import (
     ConfigType,
     NotEmpty,
     parse_properties,
-    read_properties,
 )
 
 Strict = Annotated[bool, Parameter(negative=())]
