@@ -147,7 +147,7 @@ class Looks:
             },
         )
 
-    async def check_starts(self, cluster: Cluster, start: Offsets) -> None:
+    async def check_starts(self, start: Offsets) -> None:
         """Offsets of ``startingOffsets`` behind the end of a partition are of a log that was cut, or a mistake."""
         given = {
             TopicPartition(name, p): position.offset

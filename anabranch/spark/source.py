@@ -95,7 +95,7 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc]
         looks = Looks(running.reader, self._options)
         cluster = await looks.cluster()
         start = await looks.resolve(cluster, self._options.begin)
-        await looks.check_starts(cluster, start)
+        await looks.check_starts(start)
         end = await looks.resolve(cluster, self._options.end)
         return ranges(start, end)
 

@@ -41,7 +41,7 @@ class Stream:
         """Where a query without a checkpoint begins."""
         cluster = await self._looks.cluster()
         begin = await self._looks.resolve(cluster, self._options.begin)
-        await self._looks.check_starts(cluster, begin)
+        await self._looks.check_starts(begin)
         return replace(begin, is_initial=True).encode()
 
     async def end_at_present(self) -> None:
