@@ -175,9 +175,3 @@ def test_a_reader_that_has_seen_enough_ends_it_in_silence(tmp_path: Path) -> Non
         assert process.stdout.readline().startswith("Dumping")
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (141, "")
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"^1$"):
-        main(["dump-log", str(tmp_path / "no.log")])
-    assert capsys.readouterr().err == f"anabranch: {tmp_path / 'no.log'}: No such file or directory\n"
