@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -35,7 +36,7 @@ _STATES = (
 
 
 def decode_text(key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-    """UTF-8, with U+FFFD for what is not."""
+    """UTF-8, with U+FFFD for what is not: as many as Java writes."""
     return _text(key), _text(value)
 
 
@@ -75,7 +76,22 @@ def decode_transactions(key: bytes | None, value: bytes | None) -> tuple[str | N
 
 
 def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "replace")
+    return None if data is None else data.decode("utf-8", _JAVA_REPLACE)
+
+
+def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
+    """Java replaces an encoded surrogate, whole or cut off, by one character. Python replaces each byte of it."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    rest = error.object[error.start : error.start + 3]
+    if rest[0] != 0xED or len(rest) < 2 or not 0xA0 <= rest[1] <= 0xBF:
+        return "\ufffd", error.end
+    whole = len(rest) == 3 and 0x80 <= rest[2] <= 0xBF
+    return "\ufffd", error.start + (3 if whole else 2)
+
+
+_JAVA_REPLACE = "anabranch.java-replace"
+codecs.register_error(_JAVA_REPLACE, _replace_as_java)
 
 
 def _offset(value: bytes) -> str:
