@@ -7,6 +7,7 @@ compaction leaves. A column is built only when it is asked for, for all rows of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -132,6 +133,15 @@ class Rows:
         keep[self.is_record] = inside
         return keep
 
+    def only(self, keep: Bools) -> Rows:
+        """Some of these rows. What was worked out of all records is shared."""
+        found = copy(self)
+        found.batch, found.is_record, found.record = self.batch[keep], self.is_record[keep], self.record[keep]
+        found._all_records = False
+        found.__dict__.pop("keys", None)
+        found.__dict__.pop("values", None)
+        return found
+
     def arrow(self, columns: Sequence[str], keep: Bools | None = None) -> pa.RecordBatch:
         """These columns of all rows, or of those to keep."""
         arrays = [self.column(name) for name in columns]
@@ -164,8 +174,11 @@ class Rows:
 
     def _bytes(self, at: Ints, lengths: Ints) -> Arrays:
         """The bytes at these positions of the body, one entry a record; null where the length is negative."""
-        found = gather(self.run.body, at, lengths)
-        return found if self._all_records else found.take(pa.array(self.record, mask=~self.is_record))
+        if self._all_records:
+            return gather(self.run.body, at, lengths)
+        chosen = self.record[self.is_record]
+        found = gather(self.run.body, at[chosen], lengths[chosen])
+        return found.take(pa.array(np.cumsum(self.is_record) - 1, mask=~self.is_record))
 
     # ------------------------------------------------------------ what is worked out
 
@@ -186,6 +199,12 @@ class Rows:
     def record_timestamps(self) -> Ints:
         appended = self.field(scan.ATTRIBUTES) & LOG_APPEND_TIME_BIT != 0
         return timestamps(self.run.columns, appended, self.field(scan.BASE_TIMESTAMP), self.field(scan.MAX_TIMESTAMP))
+
+    @cached_property
+    def last_sequences(self) -> Ints:
+        """The sequence of each batch's last record; -1 without sequences."""
+        base = self.field(scan.BASE_SEQUENCE)
+        return np.where(base == -1, -1, base + self.field(scan.LAST_OFFSET_DELTA) & MAX_SEQUENCE)
 
     @cached_property
     def layouts(self) -> tuple[list[list[Layout]], Ints]:
@@ -280,13 +299,9 @@ def _sequences(rows: Rows) -> Arrays:
     base = rows.field(scan.BASE_SEQUENCE)
     found = pa.array((base[columns.batch] + columns.offset_delta & MAX_SEQUENCE).astype(np.int32), pa.int32())
     known = (base >= 0)[rows.batch] & rows.is_record
-    return found.take(pa.array(np.where(known, rows.record, 0), mask=~known)) if not known.all() else found
-
-
-def _last_sequences(rows: Rows) -> Arrays:
-    base = rows.field(scan.BASE_SEQUENCE)
-    last = np.where(base == -1, -1, base + rows.field(scan.LAST_OFFSET_DELTA) & MAX_SEQUENCE)
-    return rows.of_batch(last, pa.int32())
+    if rows._all_records and known.all():
+        return found
+    return found.take(pa.array(np.where(known, rows.record, 0), mask=~known))
 
 
 def _codecs(rows: Rows) -> Arrays:
@@ -311,7 +326,7 @@ def _markers(rows: Rows) -> Arrays:
 
 def _known(rows: Rows, values: Ints, known: Bools, kind: pa.DataType) -> Arrays:
     """A value of each record that has one; null for all other rows."""
-    if rows.is_record.all():
+    if rows._all_records:
         return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=~known)
     if not len(values):
         return pa.nulls(len(rows), kind)
@@ -320,7 +335,7 @@ def _known(rows: Rows, values: Ints, known: Bools, kind: pa.DataType) -> Arrays:
 
 
 def _of_records(rows: Rows, values: Arrays) -> Arrays:
-    return values if rows.is_record.all() else values.take(pa.array(rows.record, mask=~rows.is_record))
+    return values if rows._all_records else values.take(pa.array(rows.record, mask=~rows.is_record))
 
 
 def _of_batches(rows: Rows, values: Sequence[Any], kind: pa.DataType) -> Arrays:
@@ -372,7 +387,7 @@ _COLUMNS: Mapping[str, Callable[[Rows], Arrays]] = {
     ),
     "record_count": _field(scan.COUNT, pa.int32()),
     "base_sequence": _field(scan.BASE_SEQUENCE, pa.int32()),
-    "last_sequence": _last_sequences,
+    "last_sequence": lambda rows: rows.of_batch(rows.last_sequences, pa.int32()),
     "marker": _markers,
     "expected_partition": lambda rows: _known(rows, *rows.placements, pa.int32()),
     "moved": lambda rows: _known(rows, rows.moved, (rows.moved >= 0) & rows.placements[1], pa.bool_()),

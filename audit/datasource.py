@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +46,7 @@ from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, names_of
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
 from anabranch.audit.growing import DataLossError, Offsets, Slice, beginning, followed, latest, read_slice, slices
 from anabranch.audit.order_field import OrderField
-from anabranch.audit.parts import SPLIT_BYTES, SegmentPart, read_part, segment_parts
+from anabranch.audit.parts import ALL, SPLIT_BYTES, SegmentPart, read_part, segment_parts
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.audit.summary import SUMMARY_SCHEMA, summaries
 
@@ -248,14 +248,20 @@ def segment_frame(
     *,
     wanted_columns: Sequence[str] = (),
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    selected: Wanted = ALL,
+    merged: Callable[[str, int], bool] = lambda topic, partition: False,
 ) -> DataFrame:
     """What ``format("anabranch-segments")`` gives for these topics, planned in this process.
 
-    ``wanted_columns`` of the view; all where there is none.
+    ``wanted_columns`` of the view; all where there is none. ``merged``: for which partitions the view ``summary`` has a
+    row for each stretch of batches, instead of for each batch.
 
     For the format Spark starts three Python programs one after the other, which takes seconds.
     """
-    parts = [pickle.dumps(part) for part in segment_parts(topics, split_bytes)]
+    parts = [
+        pickle.dumps((part, merged(part.source.manifest.topic, part.source.partition.partition)))
+        for part in segment_parts(topics, split_bytes, selected)
+    ]
     types = dict(column.split(" ", 1) for column in VIEWS[view].split(", "))
     columns = list(wanted_columns or types)
 
@@ -263,10 +269,10 @@ def segment_frame(
         order_field = OrderField(order_by) if order_by else None  # it holds a decoder, which does not travel
         for task in tasks:
             for number in task.column(0).to_pylist():
-                part: SegmentPart = pickle.loads(parts[number])
+                part, is_merged = pickle.loads(parts[number])
                 found = read_part(part, order_field, max_decompressed_bytes, report_unreadable=True)
                 if view == "summary":
-                    yield from summaries(found, part)
+                    yield from summaries(found, part, merged=is_merged)
                 else:
                     for rows in found:
                         yield from _pieces(rows.arrow(columns))

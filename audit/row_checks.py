@@ -177,6 +177,27 @@ def repeated_batches(batches: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+def overlapping_stretches(rows: DataFrame) -> DataFrame:
+    """Stretches of batches (``audit.summary``) that begin in, or before, one that is before them in their file.
+
+    And those with sequences that another stretch of the producer has. The rules over batches find the same offences in
+    stretches as in batches where there are none of these: along a partition, and along a producer's records in it,
+    stretches follow each other as their batches do; and the batches of one stretch break no rule among themselves.
+    """
+    in_file_order = Window.partitionBy(*_COPY).orderBy("segment", "position")
+    ended = F.max(F.greatest("base_offset", "last_offset")).over(
+        in_file_order.rowsBetween(Window.unboundedPreceding, -1)
+    )
+    there = rows.where("base_offset is not null")
+    back = there.withColumn("ended", ended).where("base_offset <= ended")
+    of_producer = Window.partitionBy("topic", "partition", "producer_id", "producer_epoch").orderBy("base_sequence")
+    taken = F.max(F.greatest("base_sequence", "last_sequence")).over(
+        of_producer.rowsBetween(Window.unboundedPreceding, -1)
+    )
+    again = _sequenced(there).withColumn("taken", taken).where("base_sequence <= taken")
+    return back.select("topic", "partition").unionByName(again.select("topic", "partition"))
+
+
 def repeated_records(records: DataFrame) -> DataFrame:
     """Records with the key and order value of an earlier one, anywhere in their topic.
 

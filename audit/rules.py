@@ -22,6 +22,7 @@ _OF_RECORDS = [
     "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
 ]  # fmt: skip
 """What the checks of the order of records need."""
+_OVERLAPS = "overlapping stretches"
 _OF_TRANSACTIONS = ["batch_start", "base_offset", "producer_id", "is_transactional", "is_control", "marker"]
 """What is needed besides to leave out aborted records."""
 _COLUMNS = ("topic", "partition", "offset", "segment", "position")
@@ -50,7 +51,8 @@ class Found:
 
     ``kept``: the rows of the view ``summary``. ``read`` gives columns of the view ``checks``. ``copies``: ``topics`` as
     the leaders have them, then the replicas. ``epochs`` and ``indexes`` are the rows of ``totals``. ``deliveries``: the
-    consumer log, if there is one.
+    consumer log, if there is one. ``batches_of`` reads partitions of topics with a row for each batch; it is None where
+    ``kept`` has these already.
     """
 
     spark: SparkSession
@@ -63,6 +65,8 @@ class Found:
     summaries: Summaries
     order_by: str | None
     deliveries: DataFrame | None
+    batches_of: Callable[[dict[str, list[int]]], DataFrame] | None = None
+    _again: DataFrame | None = None
 
     @cached_property
     def committed(self) -> DataFrame:
@@ -73,16 +77,42 @@ class Found:
         rows = checks.without_aborted(self.read([*_OF_RECORDS, "moved", *_OF_TRANSACTIONS]))
         return rows.where("offset is not null").select(*_OF_RECORDS, "moved").persist()
 
+    @property
+    def stretches(self) -> DataFrame:
+        """The batches and stretches of batches of the leaders."""
+        return self.kept.where(f"kind = 'row' and batch_start and replica = {OF_LEADERS}")
+
+    def read_batches(self) -> None:
+        """Have a row for each batch in ``kept`` of all partitions whose stretches overlap."""
+        assert self.batches_of is not None
+        partitions: dict[str, list[int]] = {}
+        for topic, partition in checks.overlapping_stretches(self.stretches).distinct().collect():
+            partitions.setdefault(topic, []).append(partition)
+        named = [(F.col("topic") == topic) & F.col("partition").isin(found) for topic, found in partitions.items()]
+        old = F.expr(f"kind = 'row' and replica = {OF_LEADERS}") & reduce(lambda one, other: one | other, named)
+        self._again = self.batches_of(partitions).where("kind = 'row'").persist()
+        self.kept, self.batches_of = self.kept.where(~old).unionByName(self._again), None
+
     def release(self) -> None:
         """Keep nothing any longer."""
+        if self._again is not None:
+            self._again.unpersist()
         if "committed" in vars(self):
             self.committed.unpersist()
 
 
 def apply_rules(found: Found, first: int) -> list[Check]:
     """All checks. Each keeps its ``first`` violations."""
-    rules = [*_file_rules(found), *_batch_rules(found), *_record_rules(found), *_consumer_rules(found)]
-    counts = _count(rules)
+    rules = _rules(found)
+    if found.batches_of is None:
+        counts = _count(rules)
+    else:
+        overlaps = Rule(_OVERLAPS, "", 0, [checks.overlapping_stretches(found.stretches)])
+        counts = _count([*rules, overlaps])
+        if counts.pop(_OVERLAPS, 0):
+            found.read_batches()
+            rules = _rules(found)
+            counts = _count(rules)
     named = _first([rule for rule in rules if rule.name in counts], first)
     unread = counts.get("readable batches", 0)
     return [
@@ -97,6 +127,10 @@ def apply_rules(found: Found, first: int) -> list[Check]:
         )
         for rule in rules
     ]
+
+
+def _rules(found: Found) -> list[Rule]:
+    return [*_file_rules(found), *_batch_rules(found), *_record_rules(found), *_consumer_rules(found)]
 
 
 def _unknown(rule: Rule, unread: int) -> str | None:
@@ -270,7 +304,8 @@ def _record_rules(found: Found) -> Iterator[Rule]:
     total = total_of(x for (_, _, replica), x in found.summaries.items() if replica == OF_LEADERS)
     rows = found.kept.where(f"kind = 'row' and replica = {OF_LEADERS}")
     records = rows.where("offset is not null")
-    repeated = [checks.repeated_batches(rows.where("batch_start"))]
+    # Stretches that do not overlap repeat no batch.
+    repeated = [checks.repeated_batches(rows.where("batch_start"))] if found.batches_of is None else []
     unplaced, unsealed = total.placeable - total.placed, total.by_clients - total.closed
     plain = f"{_count_of(total.unsequenced, 'record')} have neither a sequence nor an order value"
     why_plain = plain if total.unsequenced else None

@@ -10,10 +10,12 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anabranch
+from anabranch.audit.bounds import Wanted
 from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
 from anabranch.audit.order_field import OrderField
@@ -38,6 +40,8 @@ _SHORT_RUN_SETTINGS = {
 SHORT_RUN_BYTES = 4 * 1024**3
 
 FIRST_VIOLATIONS = 10
+BYTES_PER_TASK = 1024**3
+"""A task of a check takes the rows of so many bytes or more: a part of a segment has few rows."""
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -247,7 +251,16 @@ def audit_with(
             max_decompressed_bytes=max_decompressed_bytes,
         )
 
-    kept = segment_frame(spark, copies, "summary", order_by, max_decompressed_bytes=max_decompressed_bytes).persist()
+    summary = partial(
+        segment_frame, spark, view="summary", order_by=order_by, max_decompressed_bytes=max_decompressed_bytes
+    )
+    # The batches of replicas are compared with those of their leaders one by one.
+    compared = {(x.manifest.topic, p.partition) for x in copies if x.broker is not None for p in x.manifest.partitions}
+
+    def batches_of(partitions: dict[str, list[int]]) -> DataFrame:
+        return summary(topics=topics, selected=Wanted(partitions))
+
+    kept = summary(topics=copies, merged=lambda *partition: partition not in compared).persist()
     found = None
     log = None
     if consumer_log is not None:
@@ -259,10 +272,11 @@ def audit_with(
         )
         epochs, indexes = totals.totals(kept)
         summaries = totals.summaries_of(epochs)
-        found = Found(spark, kept, read, topics, copies, epochs, indexes, summaries, order_by, log)
+        rows = kept.coalesce(max(spark.sparkContext.defaultParallelism, _size(copies) // BYTES_PER_TASK))
+        found = Found(spark, rows, read, topics, copies, epochs, indexes, summaries, order_by, log, batches_of)
         said.begin("applying the checks")
         with ThreadPoolExecutor(1) as beside:  # Spark plans a query on one core
-            counting = beside.submit(totals.hot_keys, kept)
+            counting = beside.submit(totals.hot_keys, rows)
             checks = apply_rules(found, first)
             hot_keys = counting.result()
     finally:

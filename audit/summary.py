@@ -1,9 +1,12 @@
-"""What the audit keeps of a part of a segment: a row for each batch, for each offending record, and for each key.
+"""What the audit keeps of a part of a segment: rows for its batches, for each offending record, and for each key.
 
 Most rules need no other record: they are checked where the segment is read, and only offending records leave it. The
 order of a key's records spans files. A key's records of one part and one layout are summed up in one row: the first and
 the last order value, and whether the values ascend in between. Where a key's rows do not ascend either, the audit reads
 the records of the key themselves.
+
+Batches have a row each, or, ``merged``, a row for each stretch of batches that follow each other without a fault. Rules
+over batches find the same in stretches, as long as no two stretches overlap (``row_checks.overlapping_stretches``).
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSo
 from anabranch.audit.files import open_file, why
 from anabranch.audit.parts import SegmentPart
 from anabranch.audit.segment_scan import READ_BYTES
-from anabranch.protocol.batch_layout import LENGTH_PREFIX_BYTES
-from anabranch.protocol.record_arrays import Ints, gather
+from anabranch.protocol.batch_layout import CONTROL_BIT, LENGTH_PREFIX_BYTES, TRANSACTIONAL_BIT
+from anabranch.protocol.record_arrays import Bools, Ints, gather
 
 NOT_KEPT = ("value", "headers", "codec", "timestamp", "timestamp_type")
 _KEPT = [name for name in names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}") if name not in NOT_KEPT]
 _COUNTS = (
-    "records bigint, bytes bigint, base_timestamp bigint, max_timestamp bigint, placed bigint, placeable bigint, "
-    "closed bigint, by_clients bigint, ordered bigint, last_value bigint, ascends boolean, file_crc bigint"
+    "batches bigint, records bigint, bytes bigint, base_timestamp bigint, max_timestamp bigint, placed bigint, "
+    "placeable bigint, closed bigint, by_clients bigint, ordered bigint, last_value bigint, ascends boolean, "
+    "file_crc bigint"
 )
 HOT_KEYS = 20
 """So many of the most frequent keys are kept of each run of batches, and of the report."""
@@ -42,7 +46,8 @@ SUMMARY_SCHEMA = (
 )
 """``kind`` is "row" for a batch's first row and for an offending record, "key" for a key, "hot" for a frequent key,
 "entry" for an untrue index entry (``position`` is its first byte in the index file), "index" for an index file and
-"file" for a file of the manifest.
+"file" for a file of the manifest. Of a stretch of ``batches`` there is the first row of the first batch, with the
+``last_offset``, the ``last_sequence`` and the ``record_count`` of them all.
 
 A batch's first row counts the batch's bytes and records, and those whose partition, layout and order value can be
 checked: ``placed`` of ``placeable``, ``closed`` of ``by_clients``, ``ordered``. A key's row has the place and the order
@@ -55,14 +60,14 @@ _NAMES = names_of(SUMMARY_SCHEMA)
 _SCHEMA = arrow_schema(_NAMES, SUMMARY_SCHEMA)
 
 
-def summaries(part: Iterable[Rows], of: SegmentPart | None = None) -> Iterator[pa.RecordBatch]:
+def summaries(part: Iterable[Rows], of: SegmentPart | None = None, *, merged: bool = False) -> Iterator[pa.RecordBatch]:
     """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment; of its other files where ``of`` names it."""
     keys, runs = [], []
     hot: Counter[bytes] = Counter()
     source = None
     for rows in part:
         source = rows.source
-        yield _batches_and_offences(rows)
+        yield _batches_and_offences(rows, merged)
         runs.append(_headers(rows))
         hot.update(_hot_keys(rows))
         if rows.order[0].null_count < len(rows.order[0]):
@@ -161,37 +166,82 @@ def _hot_keys(rows: Rows) -> dict[bytes, int]:
     return dict(zip(counted.field("values").take(pa.array(most)).to_pylist(), counts[most].tolist(), strict=True))
 
 
-def _batches_and_offences(rows: Rows) -> pa.RecordBatch:
+def _batches_and_offences(rows: Rows, merged: bool) -> pa.RecordBatch:
     starts = np.asarray(rows.column("batch_start"))
     offends = np.zeros(len(rows), np.bool_)
     if rows.is_record.any():
         unreadable = np.asarray(pc.is_valid(rows.order[1]))
         of_record = rows.misplaced | rows.closed[0] | unreadable
         offends = of_record[rows.record] & rows.is_record
-    keep = starts | offends
-    kept = rows.arrow(_KEPT, keep)
-    batch = np.cumsum(starts)[keep] - 1
-    counts = {name: pa.array(known[batch], pa.int64(), mask=~starts[keep]) for name, known in _countable(rows).items()}
-    return _complete(BATCH, _columns_of(kept) | counts, len(kept))
+    first = np.flatnonzero(~_continues(rows, offends) if merged else np.ones(len(rows.run.positions), np.bool_))
+    begins = np.zeros(len(rows.run.positions), np.bool_)
+    begins[first] = True
+    keep = starts & begins[rows.batch] | offends
+    kept = rows.only(keep)
+    stretch = (np.cumsum(begins) - 1)[kept.batch]
+    columns = _columns_of(kept.arrow(_KEPT))
+    columns |= {
+        name: pa.array(found[stretch], _SCHEMA.field(name).type, mask=np.asarray(columns[name].is_null()))
+        for name, found in _last_of(rows, first).items()
+    }
+    counts = {
+        name: pa.array(found[stretch], pa.int64(), mask=~starts[keep])
+        for name, found in _countable(rows, first).items()
+    }
+    return _complete(BATCH, columns | counts, len(kept))
 
 
-def _countable(rows: Rows) -> dict[str, Ints]:
-    """For each batch its bytes and times, how many records there are, and how many of them can be checked for what."""
+def _continues(rows: Rows, offends: Bools) -> Bools:
+    """Which batches are in a stretch with the one before: neither has a fault, and no rule over batches parts them."""
+    run, base = rows.run, rows.field(scan.BASE_OFFSET)
+    last = base + rows.field(scan.LAST_OFFSET_DELTA)
+    sequence, last_sequence = rows.field(scan.BASE_SEQUENCE), rows.last_sequences
+    whole = run.has_header & run.crc_ok & np.array([error is None for error in run.errors], np.bool_)
+    whole &= (last >= base) & (rows.field(scan.COUNT) == last - base + 1) & (last_sequence >= sequence)
+    whole &= rows.field(scan.ATTRIBUTES) & (CONTROL_BIT | TRANSACTIONAL_BIT) == 0
+    whole[rows.batch[offends]] = False
+    same = whole[1:] & whole[:-1] & (base[1:] == last[:-1] + 1)
+    for name in (scan.LEADER_EPOCH, scan.PRODUCER_ID, scan.PRODUCER_EPOCH):
+        values = rows.field(name)
+        same &= values[1:] == values[:-1]
+    without = (sequence[1:] < 0) & (sequence[:-1] < 0)
+    same &= without | (sequence[:-1] >= 0) & (sequence[1:] == last_sequence[:-1] + 1)
+    return np.concatenate([np.zeros(1, np.bool_), same])
+
+
+def _last_of(rows: Rows, first: Ints) -> dict[str, Ints]:
+    """For each stretch, by the indexes of the first batches, where it ends and how many records its headers claim."""
+    last = np.append(first[1:], len(rows.run.positions)) - 1
+    return {
+        "last_offset": (rows.field(scan.BASE_OFFSET) + rows.field(scan.LAST_OFFSET_DELTA))[last],
+        "last_sequence": rows.last_sequences[last],
+        "record_count": np.add.reduceat(rows.field(scan.COUNT), first),
+    }
+
+
+def _countable(rows: Rows, first: Ints) -> dict[str, Ints]:
+    """For each stretch, by the indexes of the first batches: its batches, bytes, times and records.
+
+    And how many of the records can be checked for what.
+    """
     columns = rows.run.columns
 
     def per_batch(known: Any) -> Ints:
         return np.bincount(columns.batch[known], minlength=len(rows.run.positions))
 
-    return {
+    sums = {
+        "batches": np.ones(len(rows.run.positions), np.int64),
         "bytes": rows.field(scan.BATCH_LENGTH) + LENGTH_PREFIX_BYTES,
-        "base_timestamp": rows.field(scan.BASE_TIMESTAMP),
-        "max_timestamp": rows.field(scan.MAX_TIMESTAMP),
         "records": per_batch(np.ones(len(columns.batch), np.bool_)),
         "placed": per_batch(rows.placements[1]),
         "placeable": per_batch(rows.is_of_client & (columns.key_length >= 0)),
         "closed": per_batch(rows.closed[1]),
         "by_clients": per_batch(rows.is_of_client),
         "ordered": per_batch(np.asarray(pc.is_valid(rows.order[0]))),
+    }
+    return {name: np.add.reduceat(values, first) for name, values in sums.items()} | {
+        "base_timestamp": np.minimum.reduceat(rows.field(scan.BASE_TIMESTAMP), first),
+        "max_timestamp": np.maximum.reduceat(rows.field(scan.MAX_TIMESTAMP), first),
     }
 
 

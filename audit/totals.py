@@ -36,10 +36,10 @@ def totals(kept: DataFrame) -> tuple[list[Row], list[Row]]:
     sequenced = F.expr("producer_id >= 0 and base_sequence >= 0 and not is_control")
     plain = F.expr("not is_control and (producer_id < 0 or base_sequence < 0)")
     per_row = [
-        F.lit(1).alias("batches"),
-        F.expr("is_transactional and not is_control").cast("int").alias("transactional"),
-        F.col("is_control").cast("int").alias("control"),
-        sequenced.cast("int").alias("sequenced"),
+        F.coalesce("batches", F.lit(1)).alias("counted"),
+        F.expr("int(is_transactional and not is_control) * batches").alias("transactional"),
+        F.expr("int(is_control) * batches").alias("control"),
+        (sequenced.cast("int") * F.col("batches")).alias("sequenced"),
         F.when(plain, F.expr("by_clients - ordered")).otherwise(0).alias("unsequenced"),
     ]
     rows = kept.where("batch_start or kind = 'index'").select("*", *per_row)
@@ -49,7 +49,7 @@ def totals(kept: DataFrame) -> tuple[list[Row], list[Row]]:
         F.min("base_timestamp").alias("first_timestamp"),
         F.max("max_timestamp").alias("last_timestamp"),
         F.count("records").alias("present"),
-        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in SUMMED),
+        *(F.coalesce(F.sum("counted" if name == "batches" else name), F.lit(0)).alias(name) for name in SUMMED),
     )
     found = sorted(grouped.collect(), key=lambda x: (x["topic"], x["partition"], x["replica"], x["leader_epoch"] or 0))
     return [row for row in found if row["kind"] == "row"], [row for row in found if row["kind"] == "index"]

@@ -27,7 +27,7 @@ pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from anabranch.audit import checks, run
+from anabranch.audit import checks, datasource, run
 from anabranch.audit.datasource import segment_frame
 from anabranch.audit.discovery import discover
 from anabranch.audit.manifest import MANIFEST_NAME, Layout, ManifestError
@@ -533,6 +533,47 @@ def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(au
     )
     assert named(report) == seeds.expected
     assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == set()
+
+
+def test_stretches_of_batches_give_the_verdict_of_the_batches(
+    audit: Audit, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every count, violation and total is the same, while far fewer rows are read."""
+    rows: list[int] = []
+    is_merged = True
+
+    def frame(*args: Any, merged: Any = None, **options: Any) -> DataFrame:
+        if merged is None:
+            return segment_frame(*args, **options)
+        found = segment_frame(*args, **options, merged=merged if is_merged else lambda *_: False)
+        rows.append(found.where("batch_start").count())
+        return found
+
+    monkeypatch.setattr(datasource, "segment_frame", frame)
+    root = seeds.history.root
+    options = {"consumer_log": root.with_name("consumers.jsonl"), "max_decompressed_bytes": MAX_DECOMPRESSED_BYTES}
+    of_stretches = audit(root, first=50, **options)
+    is_merged = False
+    of_batches = audit(root, first=50, **options)
+    assert of_stretches.to_json() == of_batches.to_json()
+    assert 0 < rows[0] < rows[1]
+
+
+def test_a_batch_inside_a_stretch_is_compared_with_the_batches_of_the_stretch(tmp_path: Path, audit: Audit) -> None:
+    """The batch at offsets 15 to 24 lies behind offset 29, with the next sequence."""
+    (tmp_path / "t-0").mkdir()
+    log, places = tmp_path / "t-0" / "00000000000000000000.log", {}
+    for offset, sequence in ((0, 0), (10, 10), (20, 20), (15, 30)):
+        places[offset] = log.stat().st_size if log.exists() else 0
+        records = [(b"key", b"%d" % (sequence + n), (), T0) for n in range(10)]
+        batch = build_batch(
+            records, base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+        with log.open("ab") as file:
+            file.write(batch)
+    found = {check.name: {(x.offset, x.position) for x in check.violations} for check in audit(tmp_path).checks}
+    assert found["contiguous offsets"] == {(15, places[15])}
+    assert found["producer sequences"] == {(15, places[15]), (20, places[20])}
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -68,3 +69,98 @@ def test_summaries_show_which_keys_do_not_ascend_and_which_records_offend(parts,
     for name, counted in (("placed", "expected_partition"), ("closed", "while_closed"), ("ordered", "order_value")):
         assert sum(row[name] or 0 for row in seen) == sum(row[counted] is not None for row in truth)
     assert sum(row["records"] or 0 for row in seen) == len(truth)
+
+
+class Batch(NamedTuple):
+    """How a batch differs from the one before it."""
+
+    records: int
+    gap: int
+    epoch: int
+    producer: int
+    producer_epoch: int
+    skipped: int
+    is_transactional: bool
+    is_damaged: bool
+
+
+def mostly(usual: object, *others: object) -> st.SearchStrategy:
+    return st.sampled_from([usual] * 8 + list(others))
+
+
+after_another = st.builds(
+    Batch,
+    st.integers(1, 3),
+    mostly(0, 1, -1),
+    mostly(0, 1),
+    mostly(7, 8, -1),
+    mostly(0, 1),
+    mostly(0, 1, -1),
+    mostly(False, True),
+    mostly(False, True),
+)
+
+
+def segment_of(batches: list[Batch], first_sequence: int) -> bytes:
+    data, offset, sequence = b"", 10, first_sequence
+    for one in batches:
+        offset += one.gap
+        sequence = sequence + one.skipped & 0x7FFFFFFF
+        batch = bytearray(
+            build_batch(
+                [(b"k", b"%d" % (offset + at), (), 1_000 - at) for at in range(one.records)],
+                base_offset=offset,
+                leader_epoch=one.epoch,
+                producer_id=one.producer,
+                producer_epoch=one.producer_epoch if one.producer >= 0 else -1,
+                base_sequence=sequence if one.producer >= 0 else -1,
+                is_transactional=one.is_transactional and one.producer >= 0,
+            )
+        )
+        batch[-1] ^= one.is_damaged
+        data, offset, sequence = data + batch, offset + one.records, sequence + one.records & 0x7FFFFFFF
+    return data
+
+
+SUMMED = (
+    "batches", "record_count", "records", "bytes", "placed", "placeable", "closed", "by_clients", "ordered"
+)  # fmt: skip
+
+
+def follows(row: dict, other: dict) -> bool:
+    """Whether a batch's row says that it follows another batch in every respect that a rule over batches looks at."""
+    same = ("leader_epoch", "producer_id", "producer_epoch")
+    return (
+        all(x["batch_crc_ok"] and not x["error"] and not x["is_transactional"] for x in (row, other))
+        and row["base_offset"] == other["last_offset"] + 1
+        and all(row[name] == other[name] for name in same)
+        and (row["base_sequence"] == other["last_sequence"] + 1 or row["base_sequence"] == other["base_sequence"] == -1)
+        and all(x["base_sequence"] <= x["last_sequence"] for x in (row, other))
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches=st.lists(after_another, min_size=1, max_size=12), first_sequence=mostly(0, 0x7FFFFFFF - 6))
+def test_a_stretch_sums_up_batches_that_follow_each_other(batches: list[Batch], first_sequence: int) -> None:
+    data = segment_of(batches, first_sequence)
+    source = SegmentSource(Manifest("t", "delete", 1, 1, []), PartitionEntry(0, 0, -1, []), "t-0/0.log")
+
+    def rows(merged: bool) -> list[dict]:
+        part = [Rows(source, each, OrderField("tsv:0")) for each in segment_scan.scan(io.BytesIO(data), len(data))]
+        found = [row for batch in summaries(part, merged=merged) for row in batch.to_pylist()]
+        return [row for row in found if row["kind"] == "row"]
+
+    expected: list[dict] = []
+    before = None
+    for row in rows(merged=False):
+        if before is not None and follows(row, before):
+            stretch = expected[-1]
+            stretch |= {name: row[name] for name in ("last_offset", "last_sequence")}
+            for name in SUMMED:
+                stretch[name] += row[name]
+            stretch["base_timestamp"] = min(stretch["base_timestamp"], row["base_timestamp"])
+            stretch["max_timestamp"] = max(stretch["max_timestamp"], row["max_timestamp"])
+        else:
+            expected.append(dict(row))
+        before = row
+    assert rows(merged=True) == expected
