@@ -1,30 +1,34 @@
-"""Outbound requests over one connection: pipelined, each with its own deadline, under trio and asyncio alike.
+"""One connection to a broker or controller: requests, their answers, the versions both sides speak, and deadlines.
 
-Between brokers and controllers, and for tools. Requests leave in the order of the calls; answers find their caller by
-correlation id. A channel that failed stays failed: connect a new one.
+Clients, brokers and controllers use it, under trio and asyncio alike. There are two ways to send. ``post`` is a plain
+call, so the order of two requests is the order of two statements; what the socket takes leaves at once, and who wants
+the answer awaits the ``Pending`` it returns. ``request`` sends and waits, with a deadline for both, and lets other
+tasks run while it encodes a large request. Answers find their request by correlation id. A channel that failed stays
+failed: connect a new one.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import anyio
 import anyio.abc
 
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
-from anabranch.protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader
-from anabranch.protocol.generated.api_versions import ApiVersionsRequest
-from anabranch.runtime.env import Network, Stream
+from anabranch.protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader, encode_request
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.runtime.env import Network, Part, Stream
 from anabranch.runtime.pauses import read_response, write_request
+from anabranch.runtime.signal import Signal
 
 REQUEST_TIMEOUT_S = 30.0
 """Kafka's default of ``request.timeout.ms``."""
 MAX_IN_FLIGHT = 64
-_SOFTWARE_NAME = "anabranch"
-_SOFTWARE_VERSION = "0.1.0"
+SOFTWARE_NAME = "anabranch"
+SOFTWARE_VERSION = "0.1.0"
 _MAX_CORRELATION_ID = 2**31 - 1
 
 
@@ -36,31 +40,84 @@ class ChannelTimeoutError(ChannelClosedError, TimeoutError):
     """No answer in time. The channel is closed: the answer could still come and nobody would wait for it."""
 
 
+class Failures(NamedTuple):
+    """The exceptions that requests of a channel end with; both take the peer and what happened."""
+
+    closed: Callable[[str, str], Exception]
+    """The connection ended."""
+    late: Callable[[str, str], Exception]
+    """The answer did not come in time."""
+
+
+CHANNEL_FAILURES = Failures(
+    closed=lambda peer, why: ChannelClosedError(f"connection to {peer}: {why}"),
+    late=lambda peer, why: ChannelTimeoutError(f"connection to {peer}: {why}"),
+)
+
+
 class RequestBody(Protocol):
     """A generated request class."""
 
     API_KEY: ClassVar[int]
 
 
-class _Pending:
-    """A request that was sent and not answered."""
+class Pending:
+    """A request that was posted. ``response`` or ``error`` is set exactly once."""
 
-    __slots__ = ("answered", "api_key", "error", "response", "version")
+    __slots__ = ("_channel", "_event", "api_key", "error", "on_settled", "response", "version")
 
-    def __init__(self, api_key: int, version: int) -> None:
+    def __init__(self, channel: Channel, api_key: int, version: int) -> None:
+        self._channel = channel
+        self._event: anyio.Event | None = None
         self.api_key = api_key
         self.version = version
-        self.answered = anyio.Event()
         self.response: Any = None
-        self.error: ChannelClosedError | None = None
+        self.error: Exception | None = None
+        self.on_settled: Callable[[], None] | None = None
+        """For who waits for other things too, instead of ``wait``."""
+
+    @property
+    def settled(self) -> bool:
+        return self.response is not None or self.error is not None
+
+    def settle(self, response: Any = None, error: Exception | None = None) -> None:
+        """Set the outcome; the first stands."""
+        if self.settled:
+            return
+        self.response, self.error = response, error
+        if self._event is not None:
+            self._event.set()
+        if self.on_settled is not None:
+            self.on_settled()
+
+    async def wait(self, timeout_s: float) -> Any:
+        """The response. After ``timeout_s`` the channel is closed, and the error is ``Failures.late``."""
+        with anyio.move_on_after(timeout_s):
+            await self.until_settled()
+        return self.result(timeout_s)
+
+    async def until_settled(self) -> None:
+        """Wait without a deadline."""
+        if not self.settled:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+
+    def result(self, waited_s: float) -> Any:
+        """As ``wait``, by one who has waited already."""
+        if not self.settled:
+            self.error = self._channel.close_late(self.api_key, waited_s)
+        if self.error is not None:
+            raise self.error
+        return self.response
 
 
 class Channel:
     """One connection for requests. Its ``run`` must run in a task; ``open`` and ``start`` see to that.
 
-    At most ``max_in_flight`` requests wait for answers; one more waits its turn. Errors of ``request``:
-    ``ChannelClosedError``, ``ChannelTimeoutError`` (both ``OSError``), and ``KafkaError`` UNSUPPORTED_VERSION when the
-    sides share no version of an API.
+    At most ``max_in_flight`` calls of ``request`` wait for answers; one more waits its turn. Requests end with the
+    errors of ``failures``, both ``OSError`` unless others are given, and with ``KafkaError`` UNSUPPORTED_VERSION when
+    the sides share no version of an API. ``on_answer`` is called for each answer.
     """
 
     def __init__(
@@ -70,14 +127,22 @@ class Channel:
         *,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_in_flight: int = MAX_IN_FLIGHT,
+        failures: Failures = CHANNEL_FAILURES,
+        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
         self._client_id = client_id
+        self._failures = failures
+        self._on_answer = on_answer
         self._frames = ClientConnection(max_frame_bytes)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._slots = anyio.Semaphore(max_in_flight)
         self._max_pending = 2 * max_in_flight
-        self._sending = anyio.Lock()
+        self._encoding = anyio.Lock()
+        self._outgoing: list[Part] = []
+        """What did not leave at once, for the task that writes."""
+        self._writing = False
+        self._wake = Signal()
         self._correlation_id = 0
         self._versions: Mapping[int, tuple[int, int]] | None = None
         self._closed_because: str | None = None
@@ -91,7 +156,7 @@ class Channel:
         client_id: str | None,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
-        **limits: int,
+        **options: Any,
     ) -> Channel:
         """Connect; ``start`` it then. Raises ``OSError``, ``ChannelTimeoutError`` after ``timeout_s``."""
         stream: Stream | None = None
@@ -99,7 +164,7 @@ class Channel:
             stream = await network.connect(host, port)
         if stream is None:
             raise ChannelTimeoutError(f"{host}:{port} did not accept a connection within {timeout_s:g} s")
-        return cls(stream, client_id, **limits)
+        return cls(stream, client_id, **options)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -112,10 +177,10 @@ class Channel:
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
         negotiate: bool = False,
-        **limits: int,
+        **options: Any,
     ) -> AsyncIterator[Channel]:
         """A channel for the length of a block; an error in the block comes out as it is, not in a group."""
-        channel = await cls.connect(network, host, port, client_id, timeout_s=timeout_s, **limits)
+        channel = await cls.connect(network, host, port, client_id, timeout_s=timeout_s, **options)
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -133,7 +198,7 @@ class Channel:
             raise failure
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Read answers in a task of ``tasks`` until the channel is closed. A trio nursery calls ``start_soon(run)``."""
+        """Run in a task of ``tasks`` until the channel is closed. A trio nursery calls ``start_soon(run)``."""
         tasks.start_soon(self.run)
 
     @property
@@ -144,22 +209,46 @@ class Channel:
     def closed(self) -> bool:
         return self._closed_because is not None
 
+    @property
+    def closed_because(self) -> str | None:
+        """Why it was closed; None while it is not."""
+        return self._closed_because
+
+    @property
+    def in_flight(self) -> int:
+        """Requests posted and not answered."""
+        return len(self._pending)
+
     def close(self, because: str = "closed by this side") -> None:
         """Close at once; every request that waits fails with ``because``."""
         if self._closed_because is not None:
             return
         self._closed_because = because
         self._stream.close()
-        for pending in self._pending.values():
-            pending.error = self._closed_error()
-            pending.answered.set()
-        self._pending.clear()
+        self._wake.set()
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            request.settle(error=self._failures.closed(self.peer, because))
 
-    def _closed_error(self) -> ChannelClosedError:
-        return ChannelClosedError(f"connection to {self.peer}: {self._closed_because}")
+    def close_late(self, api_key: int, waited_s: float) -> Exception:
+        """Close because a request was not answered in time, and return the error for that request."""
+        because = f"{ApiKey(api_key).name} was not answered within {waited_s:g} s"
+        self.close(because)
+        return self._failures.late(self.peer, because)
+
+    # ------------------------------------------------------------ bytes
 
     async def run(self) -> None:
-        """Read until the connection ends; returns then. Cancelling it closes the channel."""
+        """Read and write until the connection ends; returns then. Cancelling it closes the channel."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write)
+                await self._read()
+                tasks.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    async def _read(self) -> None:
         frames = self._frames
         try:
             while not self.closed:
@@ -171,21 +260,51 @@ class Channel:
                 frames.received(received)
                 while (frame := frames.next_frame()) is not None:
                     await self._answer(frame)
-        except OSError as error:
+        except (OSError, anyio.ClosedResourceError) as error:
             self.close(f"receiving failed: {error}")
         except ValueError as error:  # FrameError, DecodeError: nothing after it on the stream can be trusted
             self.close(f"an answer could not be read: {error}")
-        finally:
-            self.close()
 
     async def _answer(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big")
         pending = self._pending.get(correlation_id)
         if pending is None:
             raise ValueError(f"correlation id {correlation_id} belongs to no request")
-        pending.response = await read_response(pending.api_key, pending.version, frame)
+        response = await read_response(pending.api_key, pending.version, frame)
         self._pending.pop(correlation_id, None)
-        pending.answered.set()
+        self._on_answer()
+        pending.settle(response=response)
+
+    async def _write(self) -> None:
+        try:
+            while not self.closed:
+                await self._wake.wait()
+                while self._outgoing and not self.closed:
+                    parts, self._outgoing = self._outgoing, []
+                    self._writing = True
+                    await self._stream.send(parts)
+                    self._writing = False
+        except OSError as error:
+            self.close(f"sending failed: {error}")
+
+    # ------------------------------------------------------------ requests
+
+    def post(
+        self,
+        body: Any,
+        *,
+        version: int | None = None,
+        max_version: int | None = None,
+        answered: bool = True,
+    ) -> Pending:
+        """Send a request, behind those that wait. ``answered=False``: it has no response (Produce with acks=0)."""
+        pending = self._pending_for(body, version, max_version)
+        if self._closed_because is None:
+            header = self._next_header(pending)
+            self._send(encode_request(header, body), header, pending, answered=answered)
+        else:
+            pending.settle(error=self._failures.closed(self.peer, self._closed_because))
+        return pending
 
     async def request(
         self,
@@ -201,37 +320,42 @@ class Channel:
         covers waiting for a slot, sending and the answer. Cancelled before it was sent, a request leaves no trace;
         cancelled later, its answer is dropped.
         """
-        api_key = body.API_KEY
-        if version is None:
-            version = self.version_of(api_key, max_version)
+        pending = self._pending_for(body, version, max_version)
         with anyio.move_on_after(timeout_s):
             async with self._slots:
-                return await self._exchange(body, _Pending(api_key, version))
-        reason = f"{ApiKey(api_key).name} was not answered within {timeout_s:g} s"
-        self.close(reason)
-        raise ChannelTimeoutError(f"connection to {self.peer}: {reason}")
+                await self._send_in_turn(body, pending)
+                await pending.until_settled()
+                return pending.result(timeout_s)
+        raise self.close_late(pending.api_key, timeout_s)
 
-    async def _exchange(self, body: Any, pending: _Pending) -> Any:
-        async with self._sending:
+    async def _send_in_turn(self, body: Any, pending: Pending) -> None:
+        async with self._encoding:
+            header = self._next_header(pending)
+            parts = await write_request(header, body)
             if len(self._pending) >= self._max_pending:  # cancelled requests whose answers never came
                 self.close(f"{len(self._pending)} requests are unanswered")
-            self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
-            header = RequestHeader(pending.api_key, pending.version, self._correlation_id, self._client_id)
-            parts = await write_request(header, body)
-            if self.closed:
-                raise self._closed_error()
-            self._pending[self._correlation_id] = pending
-            try:
-                await self._stream.send(parts)
-            except OSError as error:
-                self.close(f"sending failed: {error}")
-            except BaseException:
-                self.close("a request was cancelled while it was being sent")
-                raise
-        await pending.answered.wait()
-        if pending.error is not None:
-            raise pending.error
-        return pending.response
+            if self._closed_because is None:
+                self._send(parts, header, pending, answered=True)
+            else:
+                pending.settle(error=self._failures.closed(self.peer, self._closed_because))
+
+    def _pending_for(self, body: Any, version: int | None, max_version: int | None) -> Pending:
+        api_key: int = body.API_KEY
+        return Pending(self, api_key, self.version_of(api_key, max_version) if version is None else version)
+
+    def _next_header(self, pending: Pending) -> RequestHeader:
+        self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
+        return RequestHeader(pending.api_key, pending.version, self._correlation_id, self._client_id)
+
+    def _send(self, parts: list[Part], header: RequestHeader, pending: Pending, *, answered: bool) -> None:
+        if answered:
+            self._pending[header.correlation_id] = pending
+        rest = parts if self._writing or self._outgoing else self._stream.send_now(parts)
+        if rest:
+            self._outgoing += rest
+            self._wake.set()
+
+    # ------------------------------------------------------------ versions
 
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
         """The highest version to use. Raises ``KafkaError`` UNSUPPORTED_VERSION when the sides share none."""
@@ -249,11 +373,14 @@ class Channel:
         return highest
 
     async def negotiate(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Ask which versions the other side speaks. Raises ``KafkaError`` when it refuses."""
-        request = ApiVersionsRequest(client_software_name=_SOFTWARE_NAME, client_software_version=_SOFTWARE_VERSION)
-        response = await self.request(request, timeout_s=timeout_s)
+        """Ask which versions the other side speaks; an old broker is asked again with version 0 (KIP-511).
+
+        Raises ``KafkaError`` when it refuses.
+        """
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        response: ApiVersionsResponse = await self.post(request).wait(timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            response = await self.request(request, version=0, timeout_s=timeout_s)
+            response = await self.post(request, version=0).wait(timeout_s)
         if response.error_code:
             raise error_for(response.error_code)
         self._versions = {spoken.api_key: (spoken.min_version, spoken.max_version) for spoken in response.api_keys}

@@ -34,7 +34,6 @@ from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, er
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.cluster import Cluster, Node
-from anabranch.client.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
@@ -56,6 +55,7 @@ from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.primitives import Message
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import SOFTWARE_NAME, SOFTWARE_VERSION
 from anabranch.runtime.env import Env
 
 T = TypeVar("T")

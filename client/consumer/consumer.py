@@ -22,7 +22,6 @@ from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMe
 from anabranch.client.group.listener import PartitionKeyListener, RebalanceListener
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.offsets import OffsetAndTimestamp, OffsetQueries
-from anabranch.client.net.signal import Signal
 from anabranch.client.options import ConsumerOptions, Key, Value
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.ordered_delivery.explain import BlockedPartition
@@ -36,6 +35,7 @@ from anabranch.client.subscription.subscription import (
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 from anabranch.zk_schemas.config_def import ConfigError
 
 Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]

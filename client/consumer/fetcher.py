@@ -25,10 +25,8 @@ from anabranch.client.errors import (
     OffsetOutOfRangeError,
     error_for,
 )
-from anabranch.client.net.connection import Connection, Pending
 from anabranch.client.net.connections import FETCH, Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.net.signal import Signal
 from anabranch.client.subscription.fetched import FetchedBatch, names_moved
 from anabranch.client.subscription.subscription import (
     EARLIEST_TIMESTAMP,
@@ -49,7 +47,9 @@ from anabranch.protocol.generated.fetch import (
 )
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import Buffer, TopicPartition
+from anabranch.runtime.channel import Channel, Pending
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 
 RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
@@ -267,7 +267,7 @@ class Fetcher:
             state.read_replica = -1
         return self._metadata.cluster.leader(state.tp)
 
-    def _post(self, connection: Connection, broker: _Broker, session: FetchSession, plan: _Plan) -> _Asked:
+    def _post(self, connection: Channel, broker: _Broker, session: FetchSession, plan: _Plan) -> _Asked:
         """Send one request."""
         tps = plan.positions
         part = session.next_request(tps)
@@ -427,7 +427,7 @@ class Fetcher:
         self._metadata.hurry_update()
 
 
-def _tells_divergence(connection: Connection) -> bool:
+def _tells_divergence(connection: Channel) -> bool:
     return connection.version_of(ApiKey.FETCH) >= _FIRST_DIVERGENCE_VERSION
 
 

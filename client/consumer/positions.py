@@ -16,10 +16,10 @@ from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
-from anabranch.client.net.signal import Signal
 from anabranch.client.subscription.subscription import FetchState, PartitionState, Subscription
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from anabranch.client.group.group_member import Reaction, react
 from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import GROUP, Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.net.signal import Signal
 from anabranch.protocol.errors import ClientAction
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.generated.offset_commit import (
@@ -25,6 +24,7 @@ from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, Offset
 from anabranch.protocol.primitives import Message
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 
 _GROUP_KEY_TYPE = 0
 _FIND_COORDINATOR_VERSION = 3

@@ -16,9 +16,9 @@ from anyio.abc import TaskGroup
 
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from anabranch.client.net.cluster import Node
-from anabranch.client.net.connection import Connection
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.primitives import Message
+from anabranch.runtime.channel import Channel, Failures
 from anabranch.runtime.env import Env
 
 _log = logging.getLogger(__name__)
@@ -29,6 +29,11 @@ POSITIONS = "positions"
 
 IDLE = "idle for connections_max_idle_ms"
 _JITTER = 0.2
+_FAILURES = Failures(
+    closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),
+    late=lambda peer, why: KafkaTimeoutError(f"{peer}: {why}"),
+)
+"""What users of a client meet instead of OSError."""
 
 
 def backoff_ms(attempt: int, first_ms: float, max_ms: float, random: float) -> float:
@@ -42,7 +47,7 @@ class _Slot:
     """The place of one connection: the connection, or when the next try is due."""
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
-    connection: Connection | None = None
+    connection: Channel | None = None
     failures: int = 0
     next_try: float = 0.0
     last_used: float = 0.0
@@ -74,7 +79,7 @@ class Connections:
         self.on_lost: Callable[[int], None] = lambda node_id: None
         """Called with the broker id when a connection ends or cannot be made."""
 
-    def existing(self, node: Node, purpose: str = GENERAL) -> Connection | None:
+    def existing(self, node: Node, purpose: str = GENERAL) -> Channel | None:
         """The connection to ``node`` if there is one that lives."""
         slot = self._slots.get((node.id, purpose))
         if slot is None or slot.connection is None or slot.connection.closed:
@@ -82,7 +87,7 @@ class Connections:
         slot.last_used = self._env.clock.monotonic()
         return slot.connection
 
-    async def get(self, node: Node, purpose: str = GENERAL) -> Connection:
+    async def get(self, node: Node, purpose: str = GENERAL) -> Channel:
         """The connection to ``node``, made when there is none. NETWORK_EXCEPTION when it cannot be made.
 
         Waits out the reconnect backoff first; tasks that want the same connection wait for one try together.
@@ -119,18 +124,24 @@ class Connections:
         )
         slot.next_try = self._env.clock.monotonic() + pause / 1000
 
-    async def _open(self, node: Node) -> Connection:
+    async def _open(self, node: Node) -> Channel:
         timeout_s = self._settings.socket_connection_setup_timeout_ms / 1000
         try:
-            with anyio.fail_after(timeout_s):
-                stream = await self._env.network.connect(node.host, node.port)
+            connection = await Channel.connect(
+                self._env.network,
+                node.host,
+                node.port,
+                self._settings.client_id,
+                timeout_s=timeout_s,
+                failures=_FAILURES,
+                on_answer=self._on_answer,
+            )
         except TimeoutError:
             self.on_lost(node.id)
             raise KafkaTimeoutError(f"no connection to {node} within {timeout_s:.1f} s") from None
         except OSError as error:
             self.on_lost(node.id)
             raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {error}") from error
-        connection = Connection(stream, self._settings.client_id, on_answer=self._on_answer)
         self._tasks.start_soon(self._run, node.id, connection)
         try:
             await connection.negotiate(self._settings.request_timeout_ms / 1000)
@@ -139,7 +150,7 @@ class Connections:
             raise
         return connection
 
-    async def _run(self, node_id: int, connection: Connection) -> None:
+    async def _run(self, node_id: int, connection: Channel) -> None:
         await connection.run()
         if not self._closed:
             if connection.closed_because != IDLE:

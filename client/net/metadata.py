@@ -17,11 +17,11 @@ from anabranch.client.errors import (
 )
 from anabranch.client.net.cluster import Cluster, Node, TopicInfo
 from anabranch.client.net.connections import Connections, backoff_ms
-from anabranch.client.net.signal import Signal
 from anabranch.client.net.troubles import Troubles
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 _NO_BROKER = "no broker answers"

@@ -20,7 +20,6 @@ from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.connections import Connections
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.net.signal import Signal
 from anabranch.client.ordered_delivery.explain import BlockedPartition
 from anabranch.client.ordered_delivery.gates import Questions, TopicGates
 from anabranch.client.ordered_delivery.group_view import GroupView
@@ -39,6 +38,7 @@ from anabranch.client.subscription.subscription import PartitionState, Subscript
 from anabranch.ordered_resize.gate import GateState
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 
 _PASSED = 2**63 - 1
 """A position past every threshold."""

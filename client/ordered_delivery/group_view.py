@@ -13,9 +13,9 @@ import anyio
 from anabranch.client.errors import ClientClosedError, KafkaError
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.group_protocol import decode_assignment
-from anabranch.client.net.signal import Signal
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.signal import Signal
 
 
 class GroupView:

@@ -16,7 +16,6 @@ from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.net.connections import GROUP, POSITIONS
-from anabranch.client.net.signal import Signal
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
@@ -24,6 +23,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.signal import Signal
 
 
 class Membership(Protocol):

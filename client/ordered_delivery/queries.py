@@ -15,7 +15,6 @@ from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import one_epoch_each
-from anabranch.client.net.signal import Signal
 from anabranch.client.ordered_delivery.gates import Questions, TopicGates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -26,6 +25,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 

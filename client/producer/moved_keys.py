@@ -25,7 +25,6 @@ from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.lineages import LINEAGE_VERSION, lineages_request
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
-from anabranch.client.net.signal import Signal
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partitioner import cached_place
 from anabranch.client.producer.producer_batch import RecordHandle
@@ -43,6 +42,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 from anabranch.zk_schemas.partition_state import Layout
 
 _log = logging.getLogger(__name__)

@@ -12,10 +12,8 @@ from anabranch.client.client_metrics import PRODUCER_TRAFFIC, Metrics, ProducerT
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from anabranch.client.net.cluster import Node
-from anabranch.client.net.connection import Connection, Pending
 from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.net.signal import Signal
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.outcome import Outcome, decide, may_have_written
 from anabranch.client.producer.partition_queue import PartitionQueue
@@ -32,7 +30,9 @@ from anabranch.protocol.generated.produce import (
     TopicProduceData,
 )
 from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from anabranch.runtime.channel import Channel, Pending
 from anabranch.runtime.env import Env
+from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class Sender:
             more = more or bool(queue.waiting)
         return batches, more
 
-    def _post(self, node_id: int, connection: Connection, batches: list[ProducerBatch]) -> None:
+    def _post(self, node_id: int, connection: Channel, batches: list[ProducerBatch]) -> None:
         by_topic: dict[str, TopicProduceData] = {}
         for batch in batches:
             topic, partition = batch.tp
@@ -281,7 +281,7 @@ class Sender:
             self._finish(batches, {batch.tp: (error.code, BatchResult(), error.message) for batch in batches})
             return
         if config.acks == 0:
-            if pending.error is not None:
+            if isinstance(pending.error, KafkaError):
                 self._fail_request(batches, pending.error)
             else:
                 for batch in batches:

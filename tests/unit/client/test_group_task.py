@@ -18,7 +18,6 @@ from anabranch.client.group.group_member import MemberState
 from anabranch.client.group.group_protocol import decode_assignment, encode_assignment, read_layouts
 from anabranch.client.group.listener import RebalanceListener
 from anabranch.client.net.cluster import Cluster, PartitionInfo, TopicInfo
-from anabranch.client.net.signal import Signal
 from anabranch.client.subscription.subscription import Subscription
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
@@ -29,6 +28,7 @@ from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupR
 from anabranch.protocol.primitives import encode_versioned
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
+from anabranch.runtime.signal import Signal
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 

@@ -12,13 +12,13 @@ import pytest
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ErrorCode, KafkaError, error_for
 from anabranch.client.net.connections import GROUP, POSITIONS
-from anabranch.client.net.signal import Signal
 from anabranch.client.ordered_delivery.positions_task import Position, PositionAnswer, PositionExchange
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
+from anabranch.runtime.signal import Signal
 from tests.layouts import tp
 from tests.unit.client.conftest import Run
 
