@@ -17,7 +17,7 @@ from anabranch.client.consumer.fetcher import Fetcher
 from anabranch.client.consumer.positions import PositionResolver
 from anabranch.client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutError
 from anabranch.client.group.assignors import resolve_assignors
-from anabranch.client.group.coordinator import GroupCoordinator
+from anabranch.client.group.membership import GroupMembership
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.group.listener import PartitionKeyListener, RebalanceListener
 from anabranch.client.lifecycle import Client
@@ -30,7 +30,7 @@ from anabranch.client.subscription.subscription import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchState,
-    PartitionState,
+    AssignedPartition,
     Subscription,
 )
 from anabranch.protocol.types import TopicPartition
@@ -63,13 +63,13 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._deserializers = Deserializers(self._config.key_deserializer, self._config.value_deserializer)
         self._subscription = Subscription(has_group=self._config.group_id is not None)
         self._changed = Signal()
-        self._coordinator: GroupCoordinator | None = None
+        self._coordinator: GroupMembership | None = None
         self._link: CoordinatorLink | None = None
         self._fetcher: Fetcher
         self._queries: OffsetQueries
         self._positions: PositionResolver
         self._ordered: OrderedDelivery
-        self._current: PartitionState | None = None
+        self._current: AssignedPartition | None = None
         self._since_poll = 0
         self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
@@ -85,7 +85,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         )
         if config.group_id is not None:
             self._link = self._make_link(config.group_id)
-            self._coordinator = GroupCoordinator(
+            self._coordinator = GroupMembership(
                 self._env,
                 config,
                 self._link,

@@ -32,7 +32,7 @@ from anabranch.client.subscription.subscription import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchState,
-    PartitionState,
+    AssignedPartition,
     Subscription,
 )
 from anabranch.protocol.api_keys import ApiKey
@@ -120,7 +120,7 @@ class Fetcher:
         self._tasks = tasks
         self._on_data = on_data
         self._brokers: dict[int, _Broker] = {}
-        self.on_held_back: Callable[[PartitionState], None] = lambda _: None
+        self.on_held_back: Callable[[AssignedPartition], None] = lambda _: None
         """Called with a partition of which a batch was fetched that has to wait."""
         metadata.on_update(self._on_metadata)
 
@@ -259,7 +259,7 @@ class Fetcher:
             )
         return _Plan(plan, full, held_back, retry_at)
 
-    def _source(self, state: PartitionState, now: float) -> int:
+    def _source(self, state: AssignedPartition, now: float) -> int:
         """The broker to fetch a partition from: the leader, or the replica it pointed this client's rack to."""
         if state.read_replica >= 0:
             if now < state.read_replica_until and self._metadata.node(state.read_replica) is not None:
@@ -331,7 +331,7 @@ class Fetcher:
 
     # ------------------------------------------------------------ taking answers
 
-    def _take(self, node_id: int, state: PartitionState, asked: FetchPosition, data: PartitionData) -> bool:
+    def _take(self, node_id: int, state: AssignedPartition, asked: FetchPosition, data: PartitionData) -> bool:
         """Take one partition's answer; True when the user has something to come back for."""
         error = ErrorCode.of(data.error_code)
         if error is not ErrorCode.NONE:
@@ -365,7 +365,7 @@ class Fetcher:
             state.error = error_for(damaged.code, f"{state.tp} from offset {state.fetch_offset}: {damaged.message}")
             return True
 
-    def _buffer(self, state: PartitionState, data: PartitionData, records: Buffer) -> bool:
+    def _buffer(self, state: AssignedPartition, data: PartitionData, records: Buffer) -> bool:
         config = self._config
         aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
         batches = iter_batches(records, allow_partial_tail=True)
@@ -386,7 +386,7 @@ class Fetcher:
             self.on_held_back(state)
         return added
 
-    def _take_error(self, node_id: int, state: PartitionState, asked: FetchPosition, error: ErrorCode) -> bool:
+    def _take_error(self, node_id: int, state: AssignedPartition, asked: FetchPosition, error: ErrorCode) -> bool:
         config = self._config
         if state.read_replica == node_id:
             state.read_replica = -1  # a follower that cannot serve: the leader knows best
@@ -412,7 +412,7 @@ class Fetcher:
         state.error = error_for(error, f"{state.tp}: {error.message}")
         return True
 
-    def _take_refusal(self, state: PartitionState) -> None:
+    def _take_refusal(self, state: AssignedPartition) -> None:
         """The broker knows a newer leader epoch than we do: ask about it, slower each time (hole 28).
 
         As soon as the metadata is other than what was refused the partition is fetched again.
@@ -431,7 +431,7 @@ def _tells_divergence(connection: Channel) -> bool:
     return connection.version_of(ApiKey.FETCH) >= _FIRST_DIVERGENCE_VERSION
 
 
-def truncate(state: PartitionState, end_offset: int, epoch: int, auto_offset_reset: str) -> None:
+def truncate(state: AssignedPartition, end_offset: int, epoch: int, auto_offset_reset: str) -> None:
     """The log no longer holds what was read from ``end_offset`` on: go back there, or with no reset policy say so."""
     if auto_offset_reset == "none":
         state.error = LogTruncationError({state.tp: end_offset})

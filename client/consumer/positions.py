@@ -16,7 +16,7 @@ from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
-from anabranch.client.subscription.subscription import FetchState, PartitionState, Subscription
+from anabranch.client.subscription.subscription import AssignedPartition, FetchState, Subscription
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -151,7 +151,7 @@ class PositionResolver:
         await self._again.wait(pause_ms / 1000)
         self._left = {}
 
-    async def _from_committed(self, states: list[PartitionState]) -> None:
+    async def _from_committed(self, states: list[AssignedPartition]) -> None:
         if not states:
             return
         versions = {state.tp: state.version for state in states}
@@ -219,7 +219,7 @@ class PositionResolver:
             return True
         return tp.partition >= first.initial_partition_count and tp.topic in groups_topics
 
-    async def _from_reset(self, states: list[PartitionState]) -> None:
+    async def _from_reset(self, states: list[AssignedPartition]) -> None:
         if not states:
             return
         versions = {state.tp: state.version for state in states}
@@ -237,7 +237,7 @@ class PositionResolver:
                 state.seek(answer.offset)
                 state.uncommitted_start = answer.offset if is_start else None
 
-    async def _validate(self, states: list[PartitionState]) -> None:
+    async def _validate(self, states: list[AssignedPartition]) -> None:
         """Has the new leader what was read? Its log may end earlier in that epoch (KIP-320)."""
         if not states:
             return

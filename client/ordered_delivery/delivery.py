@@ -14,9 +14,9 @@ from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, KafkaError, UnassignedParentError
-from anabranch.client.group.coordinator import GroupCoordinator
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.listener import PartitionKeyListener
+from anabranch.client.group.membership import GroupMembership
 from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.connections import Connections
 from anabranch.client.net.metadata import Metadata
@@ -34,7 +34,7 @@ from anabranch.client.ordered_delivery.positions_task import (
 from anabranch.client.ordered_delivery.queries import GateQueries
 from anabranch.client.ordered_delivery.reports import Progress, Reports
 from anabranch.client.subscription.fetched import Records
-from anabranch.client.subscription.subscription import PartitionState, Subscription
+from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.ordered_resize.gate import GateState
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
@@ -54,7 +54,7 @@ class OrderedDelivery:
         subscription: Subscription,
         metadata: Metadata,
         connections: Connections,
-        coordinator: GroupCoordinator | None,
+        coordinator: GroupMembership | None,
         on_change: Callable[[], None],
     ) -> None:
         self._clock = env.clock
@@ -78,7 +78,7 @@ class OrderedDelivery:
             )
             coordinator.on_taken = self._bring_up_to_date
             coordinator.polls_positions = self._exchange.is_understood
-        self._partitions: Mapping[TopicPartition, PartitionState] = {}
+        self._partitions: Mapping[TopicPartition, AssignedPartition] = {}
         self._version = -1
         """What of the gates has been carried over to the partitions."""
         self._held_back: dict[TopicPartition, int] = {}
@@ -104,7 +104,7 @@ class OrderedDelivery:
 
     # ------------------------------------------------------------ what happens elsewhere
 
-    def on_held_back(self, state: PartitionState) -> None:
+    def on_held_back(self, state: AssignedPartition) -> None:
         """A batch above the limit of its partition was fetched."""
         if state.tp not in self._held_back:
             self._held_back[state.tp] = state.version
@@ -149,7 +149,7 @@ class OrderedDelivery:
 
     # ------------------------------------------------------------ the user's task
 
-    def needs_poll(self, state: PartitionState) -> bool:
+    def needs_poll(self, state: AssignedPartition) -> bool:
         """Whether ``poll`` has more to do before another record of this partition is delivered."""
         return self._gates.version != self._version or (
             state.tp in self._reports.asked and self._is_due(state.tp, state)
@@ -308,10 +308,10 @@ class OrderedDelivery:
             if (state := self._partitions.get(tp)) is not None and self._is_due(tp, state)
         }
 
-    def _is_due(self, tp: TopicPartition, state: PartitionState) -> bool:
+    def _is_due(self, tp: TopicPartition, state: AssignedPartition) -> bool:
         return state.has_position and self._reports.is_due(tp, self._progress(tp, state))
 
-    def _progress(self, tp: TopicPartition, state: PartitionState) -> Progress:
+    def _progress(self, tp: TopicPartition, state: AssignedPartition) -> Progress:
         topic = self._topics.get(tp.topic)
         info = topic.partitions.get(tp.partition) if topic is not None else None
         read_committed = self._config.isolation_level == "read_committed"

@@ -29,7 +29,7 @@ class FetchState(enum.Enum):
     FETCHING = "fetching"
 
 
-class PartitionState:
+class AssignedPartition:
     """One assigned partition. The user gets ``position`` next, the broker is asked for ``fetch_offset`` next."""
 
     __slots__ = (
@@ -208,7 +208,7 @@ class Subscription:
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
-        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.partitions: dict[TopicPartition, AssignedPartition] = {}
         self._turn = 0
 
     # ------------------------------------------------------------ what to read
@@ -267,7 +267,7 @@ class Subscription:
 
     def set_assignment(self, partitions: Iterable[TopicPartition]) -> None:
         """Hold exactly ``partitions``; those held before keep their state."""
-        self.partitions = {tp: self.partitions.get(tp) or PartitionState(tp) for tp in partitions}
+        self.partitions = {tp: self.partitions.get(tp) or AssignedPartition(tp) for tp in partitions}
 
     def follow(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
         """Without a group: hold every partition of the topics there are now. True when that changed something.
@@ -285,7 +285,7 @@ class Subscription:
         self.set_assignment(sorted(found))
         return True
 
-    def state(self, tp: TopicPartition) -> PartitionState:
+    def state(self, tp: TopicPartition) -> AssignedPartition:
         """The state of an assigned partition; IllegalStateError for another."""
         state = self.partitions.get(tp)
         if state is None:
@@ -296,7 +296,7 @@ class Subscription:
         """(offset, leader epoch) of each partition that has a position: what a commit without arguments commits."""
         return {tp: (s.position, s.position_epoch) for tp, s in self.partitions.items() if s.has_position}
 
-    def in_state(self, state: FetchState) -> list[PartitionState]:
+    def in_state(self, state: FetchState) -> list[AssignedPartition]:
         return [s for s in self.partitions.values() if s.state is state and s.error is None]
 
     def on_metadata(self, cluster: Cluster) -> None:
@@ -337,7 +337,7 @@ class Subscription:
                     break
         return found
 
-    def _in_turn(self, only: frozenset[TopicPartition]) -> Iterator[PartitionState]:
+    def _in_turn(self, only: frozenset[TopicPartition]) -> Iterator[AssignedPartition]:
         """Partitions that may deliver, beginning with another one each time."""
         states = list(self.partitions.values())
         if not states:

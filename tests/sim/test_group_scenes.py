@@ -17,9 +17,9 @@ from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loaded import LoadedPartition
 from anabranch.broker.coordinator.positions import answer_if_news
 from anabranch.client.errors import KafkaError
-from anabranch.client.group.coordinator import GroupCoordinator
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.listener import PartitionKeyListener
+from anabranch.client.group.membership import GroupMembership
 from anabranch.client.ordered_delivery.reports import Reports
 from anabranch.ordered_resize.facts import Facts
 from anabranch.protocol.errors import ErrorCode
@@ -72,7 +72,7 @@ def positions_are_taken_of_whoever_is_thrown_out(patch: Patch) -> None:
 
 
 def what_was_fetched_counts_as_committed(patch: Patch) -> None:
-    fetch, commit_news = CoordinatorLink.fetch_offsets, GroupCoordinator.commit_news
+    fetch, commit_news = CoordinatorLink.fetch_offsets, GroupMembership.commit_news
     fetched: dict[tuple[int, Any], int] = {}
 
     async def fetch_offsets(self: Any, partitions: Any, *rest: Any, **options: Any) -> Any:
@@ -86,7 +86,7 @@ def what_was_fetched_counts_as_committed(patch: Patch) -> None:
         return await commit_news(self, news) if news else set()
 
     patch.setattr(CoordinatorLink, "fetch_offsets", fetch_offsets)
-    patch.setattr(GroupCoordinator, "commit_news", commit)
+    patch.setattr(GroupMembership, "commit_news", commit)
 
 
 def rewinds_are_not_counted(patch: Patch) -> None:
@@ -94,7 +94,7 @@ def rewinds_are_not_counted(patch: Patch) -> None:
 
 
 def a_refused_commit_counts(patch: Patch) -> None:
-    commit_news = GroupCoordinator.commit_news
+    commit_news = GroupMembership.commit_news
 
     async def commit(self: Any, partitions: Any) -> Any:
         self._note_error = lambda *_: None
@@ -105,7 +105,7 @@ def a_refused_commit_counts(patch: Patch) -> None:
         finally:
             del self._note_error
 
-    patch.setattr(GroupCoordinator, "commit_news", commit)
+    patch.setattr(GroupMembership, "commit_news", commit)
 
 
 def nothing_is_said_again(patch: Patch) -> None:

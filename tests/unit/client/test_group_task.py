@@ -12,11 +12,11 @@ import pytest
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.group.assignors import resolve_assignors
-from anabranch.client.group.coordinator import GroupCoordinator
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.group.group_member import MemberState
 from anabranch.client.group.group_protocol import decode_assignment, encode_assignment, read_layouts
 from anabranch.client.group.listener import RebalanceListener
+from anabranch.client.group.membership import GroupMembership
 from anabranch.client.net.cluster import Cluster, PartitionInfo, TopicInfo
 from anabranch.client.subscription.subscription import Subscription
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -130,7 +130,7 @@ class Fixture:
         metadata: Any = self.metadata
         assignors = resolve_assignors(config.partition_assignment_strategy)
         any_link: Any = link
-        self.coordinator = GroupCoordinator(
+        self.coordinator = GroupMembership(
             client_env(), config, any_link, assignors, self.subscription, metadata, tasks, self.changed.set
         )
 

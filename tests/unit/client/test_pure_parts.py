@@ -15,7 +15,7 @@ from anabranch.client.net.cluster import Cluster
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.subscription.fetched import Deserializers, FetchedBatch, Records
-from anabranch.client.subscription.subscription import FetchState, PartitionState, Subscription
+from anabranch.client.subscription.subscription import AssignedPartition, FetchState, Subscription
 from anabranch.ordered_resize.lineage import NO_EPOCH
 from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
@@ -172,7 +172,7 @@ def test_records_is_a_sequence() -> None:
 
 
 def test_a_position_passes_over_batches_without_records() -> None:
-    state = PartitionState(T0)
+    state = AssignedPartition(T0)
     state.seek(0)
     state.add(FetchedBatch(batch(0, 2), 0))
     state.add(
@@ -186,7 +186,7 @@ def test_a_position_passes_over_batches_without_records() -> None:
 
 def test_a_batch_without_records_is_passed_though_those_of_its_epoch_must_wait() -> None:
     """Amendment 2: nobody waits for the position to come over what no user is given."""
-    state = PartitionState(T0)
+    state = AssignedPartition(T0)
     state.seek(0)
     state.max_leader_epoch = NO_EPOCH
     state.add(
@@ -198,7 +198,7 @@ def test_a_batch_without_records_is_passed_though_those_of_its_epoch_must_wait()
 
 
 def test_the_position_goes_to_the_start_of_the_log_unless_something_is_at_hand() -> None:
-    state = PartitionState(T0)
+    state = AssignedPartition(T0)
     state.pass_start(10)
     assert state.position == -1, "it is not known yet"
     state.seek(3, 2)

@@ -57,7 +57,7 @@ class _Joined:
     generation_id: int
 
 
-class GroupCoordinator:
+class GroupMembership:
     """One member. ``poll`` is called by the user's task, ``run_heartbeats`` runs on its own."""
 
     def __init__(
