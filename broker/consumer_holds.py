@@ -39,6 +39,7 @@ from anabranch.protocol.generated.topic_readers import (
     TopicReadersResponse,
     TopicReadersResponseGroup,
 )
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
@@ -52,8 +53,6 @@ ROUNDS_PER_LEASE = 4
 """At least: answers are renewed before they expire, and an open partition stays open."""
 STARTS_PAUSE_S = 5.0
 """Between two questions for log starts, which retention changes slowly."""
-_CONSUMER = -1
-_EARLIEST = -2
 
 
 class BrokerLinks:
@@ -313,10 +312,10 @@ def _ends_request(topic: str, ends: Mapping[int, tuple[int, set[int]]]) -> Offse
         for epoch in sorted(epochs)
     ]
     return OffsetForLeaderEpochRequest(
-        replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=topic, partitions=asked)]
+        replica_id=CONSUMER_REPLICA_ID, topics=[OffsetForLeaderTopic(topic=topic, partitions=asked)]
     )
 
 
 def _starts_request(topic: str, partitions: Sequence[int]) -> ListOffsetsRequest:
-    asked = [ListOffsetsPartition(partition_index=q, timestamp=_EARLIEST) for q in partitions]
-    return ListOffsetsRequest(replica_id=_CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
+    asked = [ListOffsetsPartition(partition_index=q, timestamp=EARLIEST_TIMESTAMP) for q in partitions]
+    return ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=[ListOffsetsTopic(name=topic, partitions=asked)])

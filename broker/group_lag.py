@@ -19,13 +19,12 @@ from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 logger = structlog.get_logger(__name__)
 
-_LATEST = -1
-_CONSUMER = -1
 _MOST_POINTS = 128
 _ASKED_AT_ONCE = 1000
 
@@ -165,5 +164,5 @@ def _ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
     topics: dict[str, ListOffsetsTopic] = {}
     for tp in partitions:
         topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))
-        topic.partitions.append(ListOffsetsPartition(partition_index=tp.partition, timestamp=_LATEST))
-    return ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))
+        topic.partitions.append(ListOffsetsPartition(partition_index=tp.partition, timestamp=LATEST_TIMESTAMP))
+    return ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))

@@ -14,11 +14,10 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.zk_schemas.broker_registration import Endpoint
 
-LEADER_DURING_DELETE = -2
-"""A partition state with this leader removes the partition from the cache."""
 PARTITIONS_AT_ONCE = 256
 """Partitions that are taken over or shown in one step."""
 

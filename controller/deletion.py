@@ -13,12 +13,12 @@ import structlog
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
 from anabranch.controller.image import TopicImage
-from anabranch.controller.request_batch import EPOCH_DURING_DELETE
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.controller.stop_replica import deletions
 from anabranch.controller.store import MAX_OPERATIONS, chunks, read_each
 from anabranch.controller.topics import on_topics_changed
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.sentinels import EPOCH_DURING_DELETE
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp, ZkOp
 from anabranch.zk_schemas import paths

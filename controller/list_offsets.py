@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID
 
-EARLIEST, LATEST = -2, -1
-"""Timestamps with a meaning of their own."""
-CONSUMER = -1
-"""As ``replica_id``: the high watermark is the end. A replica is shown the end of the log."""
 ANY_LEADER_EPOCH = -1
 
 
 def request(
-    partitions: Mapping[str, Iterable[tuple[int, int]]], timestamp: int, replica_id: int = CONSUMER
+    partitions: Mapping[str, Iterable[tuple[int, int]]], timestamp: int, replica_id: int = CONSUMER_REPLICA_ID
 ) -> ListOffsetsRequest:
     """``partitions``: of each topic, (partition, leader epoch); a leader of another epoch than that refuses."""
     topics = [

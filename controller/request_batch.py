@@ -33,14 +33,13 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, EPOCH_DURING_DELETE, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, Endpoint
 from anabranch.zk_schemas.partition_state import DURING_DELETE, NO_LEADER, PartitionState
 
 BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ListOffsetsRequest
 
-EPOCH_DURING_DELETE = -2
-"""The leader epoch in a StopReplica that deletes a topic: overrides every epoch (KIP-570)."""
 _INCREMENTAL, _FULL = 1, 2
 _SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -314,8 +313,8 @@ class RequestBatch:
             name: [(index, partition.state.leader_epoch) for index, _, partition in partitions if partition.state]
             for name, partitions in self._known(tps).items()
         }
-        timestamp = list_offsets.EARLIEST if question is OffsetQuestion.START else list_offsets.LATEST
-        replica_id = self._image.controller_id if question is OffsetQuestion.END else list_offsets.CONSUMER
+        timestamp = EARLIEST_TIMESTAMP if question is OffsetQuestion.START else LATEST_TIMESTAMP
+        replica_id = self._image.controller_id if question is OffsetQuestion.END else CONSUMER_REPLICA_ID
         return list_offsets.request(asked, timestamp, replica_id)
 
     def _metadata_broker(self, broker: LiveBroker) -> UpdateMetadataBroker:

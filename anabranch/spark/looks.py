@@ -16,9 +16,10 @@ import anyio
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.client.net.cluster import Cluster, TopicInfo
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.offsets import CheckpointError, Offsets, Position, TopicPositions
-from anabranch.spark.options import EARLIEST, LATEST, Begin, OptionError, ReadOptions
+from anabranch.spark.options import Begin, OptionError, ReadOptions
 from anabranch.spark.plan import Latest, View, questions
 
 _log = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class Looks:
         answers = await self._reader.list_offsets(wanted)
         found.update((tp, answer.offset) for tp, answer in answers.items())
         if none_so_young := wanted.keys() - answers.keys():
-            ends = await self._reader.list_offsets(dict.fromkeys(none_so_young, LATEST))
+            ends = await self._reader.list_offsets(dict.fromkeys(none_so_young, LATEST_TIMESTAMP))
             found.update((tp, answer.offset) for tp, answer in ends.items())
         return Offsets(
             cluster.cluster_id or "",
@@ -153,9 +154,9 @@ class Looks:
             TopicPartition(name, p): position.offset
             for name, topic in start.topics.items()
             for p, position in topic.partitions.items()
-            if self._options.begin.offsets.get(name, {}).get(p, LATEST) >= 0
+            if self._options.begin.offsets.get(name, {}).get(p, LATEST_TIMESTAMP) >= 0
         }
-        ends = await self._reader.list_offsets(dict.fromkeys(given, LATEST))
+        ends = await self._reader.list_offsets(dict.fromkeys(given, LATEST_TIMESTAMP))
         for tp, offset in sorted(given.items()):
             if offset > ends[tp].offset:
                 self._lost(f"{tp} ends at offset {ends[tp].offset}, before offset {offset} of startingOffsets")
@@ -208,7 +209,9 @@ class Looks:
         return known
 
     async def _latest(self, topics: Mapping[str, TopicInfo]) -> dict[TopicPartition, Latest]:
-        asked = {TopicPartition(name, p): LATEST for name, topic in topics.items() for p in self.partitions(topic)}
+        asked = {
+            TopicPartition(name, p): LATEST_TIMESTAMP for name, topic in topics.items() for p in self.partitions(topic)
+        }
         answers = await self._reader.list_offsets(asked, timeout_ms=_LATEST_TIMEOUT_MS, partial=True)
         return {tp: Latest(answer.offset, answer.leader_epoch) for tp, answer in answers.items()}
 
@@ -260,7 +263,7 @@ class Looks:
         if unknown and topic.layout_version >= 0:
             await self._ask_lineages(topic, unknown)
         if unknown:
-            asked = {TopicPartition(name, p): EARLIEST for p in unknown}
+            asked = {TopicPartition(name, p): EARLIEST_TIMESTAMP for p in unknown}
             starts = await self._reader.list_offsets(asked, timeout_ms=_LATEST_TIMEOUT_MS, partial=True)
             for (_, p), answer in starts.items():
                 state.begun[p, topic.partitions[p].incarnation] = answer.offset

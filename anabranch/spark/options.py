@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from anabranch.client.config import ConsumerConfig, ProducerConfig
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.zk_schemas.config_def import ConfigError
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
 _READ: Final = (
@@ -89,7 +88,7 @@ class Subscription:
 class Begin:
     """Where reading begins: at offsets (``EARLIEST`` and ``LATEST`` included), or at a time."""
 
-    default: int = EARLIEST
+    default: int = EARLIEST_TIMESTAMP
     offsets: TopicOffsets = field(default_factory=dict)
     timestamp_ms: int | None = None
     option: str = "startingOffsets"
@@ -134,15 +133,17 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
     group_id = client.pop("group_id", None)
     ConsumerConfig.parse(client)
     parsed_ignores = client.get("ordered_delivery_unassigned_parent") == "ignore"
-    begin = Begin(EARLIEST if use is Use.BATCH else LATEST)
+    begin = Begin(EARLIEST_TIMESTAMP if use is Use.BATCH else LATEST_TIMESTAMP)
     if "startingTimestamp" in found:
         begin = Begin(timestamp_ms=_whole("startingTimestamp", found["startingTimestamp"], 0))
     elif "startingOffsets" in found:
         begin = _offsets("startingOffsets", found["startingOffsets"])
-        if use is Use.BATCH and (begin.default == LATEST or LATEST in _values(begin.offsets)):
+        if use is Use.BATCH and (begin.default == LATEST_TIMESTAMP or LATEST_TIMESTAMP in _values(begin.offsets)):
             raise OptionError("startingOffsets", "latest would read nothing in a batch query")
-    end = _offsets("endingOffsets", found["endingOffsets"]) if "endingOffsets" in found else Begin(LATEST)
-    if "endingOffsets" in found and (found["endingOffsets"] == "earliest" or EARLIEST in _values(end.offsets)):
+    end = _offsets("endingOffsets", found["endingOffsets"]) if "endingOffsets" in found else Begin(LATEST_TIMESTAMP)
+    if "endingOffsets" in found and (
+        found["endingOffsets"] == "earliest" or EARLIEST_TIMESTAMP in _values(end.offsets)
+    ):
         raise OptionError("endingOffsets", "earliest would read nothing")
     return ReadOptions(
         client=client,
@@ -233,18 +234,23 @@ def _subscription(found: Mapping[str, str]) -> Subscription:
 
 def _offsets(option: str, text: str) -> Begin:
     if text.lower() in ("earliest", "latest"):
-        return Begin(EARLIEST if text.lower() == "earliest" else LATEST, option=option)
+        return Begin(EARLIEST_TIMESTAMP if text.lower() == "earliest" else LATEST_TIMESTAMP, option=option)
     found: dict[str, dict[int, int]] = {}
     for topic, partitions in _json(option, text).items():
         if not isinstance(partitions, dict):
             raise OptionError(option, f'{topic}: {partitions!r} is not like {{"0": 23}}')
         for p, offset in partitions.items():
-            if not (p.isdigit() and isinstance(offset, int) and not isinstance(offset, bool) and offset >= EARLIEST):
+            if not (
+                p.isdigit()
+                and isinstance(offset, int)
+                and not isinstance(offset, bool)
+                and offset >= EARLIEST_TIMESTAMP
+            ):
                 raise OptionError(
                     option, f"{topic}: {p!r}: {offset!r} is no partition and offset (-2 earliest, -1 latest)"
                 )
             found.setdefault(topic, {})[int(p)] = offset
-    return Begin(EARLIEST if option == "startingOffsets" else LATEST, found, option=option)
+    return Begin(EARLIEST_TIMESTAMP if option == "startingOffsets" else LATEST_TIMESTAMP, found, option=option)
 
 
 def _values(offsets: TopicOffsets) -> set[int]:

@@ -13,13 +13,13 @@ from anyio.from_thread import BlockingPortal
 from anabranch.client.consumer.log_reader import Fetched, LogReader
 from anabranch.client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
 from anabranch.spark.looks import DataLossError
 from anabranch.spark.offsets import Range
 
 T = TypeVar("T")
-_EARLIEST = -2
 _kept: dict[str, RunningReader] = {}
 """By settings, in a worker process: Spark uses a process for many tasks."""
 
@@ -79,7 +79,7 @@ class RunningReader:
         return self._portal.start_task_soon(self.reader.fetch, tp, offset, wanted.leader_epoch)
 
     def _first_kept(self, tp: TopicPartition, offset: int, wanted: Range, fail_on_data_loss: bool) -> int:
-        found = self.call(self.reader.list_offsets, {tp: _EARLIEST})
+        found = self.call(self.reader.list_offsets, {tp: EARLIEST_TIMESTAMP})
         first = found[tp].offset
         if fail_on_data_loss:
             what = f"{tp} was to be read from offset {offset} to {wanted.end}, and its log begins at offset {first}"

@@ -19,10 +19,8 @@ from anabranch.protocol.generated.fetch import (
     FetchResponse,
     PartitionData,
 )
+from anabranch.protocol.sentinels import DEBUGGING_CONSUMER_REPLICA_ID
 from anabranch.protocol.types import TopicPartition
-
-_CONSUMER = -1
-_DEBUGGING_CONSUMER = -2
 
 
 class ReadLimits(NamedTuple):
@@ -146,7 +144,7 @@ class FetchRead:
             is_throttled = not in_sync and self._throttle.is_throttled(partition.key)
             if is_throttled:
                 max_bytes, at_least_one = 0, False
-        elif limits.replica_id == _DEBUGGING_CONSUMER:
+        elif limits.replica_id == DEBUGGING_CONSUMER_REPLICA_ID:
             upper_bound = log.log_end_offset
         else:
             offset = partition.readable_offset(offset)

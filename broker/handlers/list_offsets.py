@@ -23,12 +23,9 @@ from anabranch.protocol.generated.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-_CONSUMER = -1
 _READ_COMMITTED = 1
 _FIRST_MAX_TIMESTAMP_VERSION = 7
 _FIRST_LEADER_EPOCH_VERSION = 4
@@ -92,7 +89,7 @@ def _begin_search(
 ) -> None:
     """Search for a time as far as that is quickly done; what leads nowhere is answered by ``_find``."""
     key = TopicPartition(topic, asked.partition_index), asked.timestamp
-    if asked.timestamp in (LATEST, EARLIEST) or key in searches:
+    if asked.timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) or key in searches:
         return
     try:
         log = ctx.node.replicas.leader(key[0], asked.current_leader_epoch).log
@@ -117,8 +114,12 @@ def _find(
         if asked.timestamp == MAX_TIMESTAMP and ctx.api_version < _FIRST_MAX_TIMESTAMP_VERSION:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the largest timestamp needs ListOffsets version 7")
         timestamp, offset, epoch = _lookup(partition, request, asked.timestamp, searches)
-        is_consumer = request.replica_id == _CONSUMER
-        if is_consumer and asked.timestamp != EARLIEST and _end_is_unknown(partition, asked.timestamp, offset):
+        is_consumer = request.replica_id == CONSUMER_REPLICA_ID
+        if (
+            is_consumer
+            and asked.timestamp != EARLIEST_TIMESTAMP
+            and _end_is_unknown(partition, asked.timestamp, offset)
+        ):
             newer = ctx.api_version >= _FIRST_OFFSET_NOT_AVAILABLE_VERSION
             code = ErrorCode.OFFSET_NOT_AVAILABLE if newer else ErrorCode.LEADER_NOT_AVAILABLE
             raise KafkaError(code, f"{partition.key}: what its end is depends on replicas that are still to follow")
@@ -132,9 +133,9 @@ def _find(
 def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
     """Whether consumers were perhaps told of more by an earlier leader than this one may tell them yet."""
     may_lag = partition.log.high_watermark < partition.epoch_start_offset
-    if timestamp == LATEST and partition.layout.closes(partition.key.partition):
+    if timestamp == LATEST_TIMESTAMP and partition.layout.closes(partition.key.partition):
         return may_lag or not partition.is_followed_to_its_end
-    return may_lag and (timestamp == LATEST or offset < 0)
+    return may_lag and (timestamp == LATEST_TIMESTAMP or offset < 0)
 
 
 def _lookup(
@@ -143,13 +144,13 @@ def _lookup(
     """(timestamp, offset, leader epoch), each -1 where there is none."""
     log = partition.log
     end = log.high_watermark
-    if request.replica_id != _CONSUMER:
+    if request.replica_id != CONSUMER_REPLICA_ID:
         end = log.log_end_offset
     elif request.isolation_level == _READ_COMMITTED:
         end = log.last_stable_offset
-    if timestamp == LATEST:
+    if timestamp == LATEST_TIMESTAMP:
         return -1, end, partition.leader_epoch
-    if timestamp == EARLIEST:
+    if timestamp == EARLIEST_TIMESTAMP:
         return -1, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
     search = searches.get((partition.key, timestamp))
     if not isinstance(search, TimeSearch):

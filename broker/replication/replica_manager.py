@@ -21,6 +21,7 @@ from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from anabranch.protocol.generated.stop_replica import StopReplicaPartitionState
+from anabranch.protocol.sentinels import EPOCH_DURING_DELETE
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.runtime.background import Background
 
@@ -28,8 +29,6 @@ REVIEWED_AT_ONCE = 256
 """Partitions whose ISR is looked at before others are served."""
 logger = structlog.get_logger(__name__)
 
-EPOCH_DURING_DELETE = -2
-"""Leader epoch of a StopReplica that deletes a topic: it overrides every other (KIP-570)."""
 _AFTER_ALL_EPOCHS = 2**31
 _MAX_ENDED_KNOWN = 100_000
 

@@ -17,9 +17,9 @@ from anabranch.client.consumer.fetcher import Fetcher
 from anabranch.client.consumer.positions import PositionResolver
 from anabranch.client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutError
 from anabranch.client.group.assignors import resolve_assignors
-from anabranch.client.group.membership import GroupMembership
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.group.listener import PartitionKeyListener, RebalanceListener
+from anabranch.client.group.membership import GroupMembership
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.offsets import OffsetAndTimestamp, OffsetQueries
 from anabranch.client.options import ConsumerOptions, Key, Value
@@ -27,12 +27,11 @@ from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.ordered_delivery.explain import BlockedPartition
 from anabranch.client.subscription.fetched import ConsumerRecord, Deserializers, Records
 from anabranch.client.subscription.subscription import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    FetchState,
     AssignedPartition,
+    FetchState,
     Subscription,
 )
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal

@@ -29,10 +29,8 @@ from anabranch.client.net.connections import FETCH, Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.subscription.fetched import FetchedBatch, names_moved
 from anabranch.client.subscription.subscription import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    FetchState,
     AssignedPartition,
+    FetchState,
     Subscription,
 )
 from anabranch.protocol.api_keys import ApiKey
@@ -46,6 +44,7 @@ from anabranch.protocol.generated.fetch import (
     PartitionData,
 )
 from anabranch.protocol.records import iter_batches
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import Buffer, TopicPartition
 from anabranch.runtime.channel import Channel, Pending
 from anabranch.runtime.env import Env

@@ -23,13 +23,13 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 
-_EARLIEST = -2
 _TELLS_AFTER_ATTEMPTS = 5
 """Rounds without an answer before the log says so: a resize and elections take fewer."""
 
@@ -210,7 +210,7 @@ class GateQueries:
                 ListOffsetsPartition(
                     partition_index=tp.partition,
                     current_leader_epoch=cluster.leader_epoch(tp),
-                    timestamp=_EARLIEST,
+                    timestamp=EARLIEST_TIMESTAMP,
                 )
             )
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=list(topics.values()))

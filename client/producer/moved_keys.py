@@ -40,6 +40,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
     PartitionLeaderEpochsForPartitionsResponse,
 )
 from anabranch.protocol.key_placement import MOVED_HEADER
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -48,7 +49,6 @@ from anabranch.zk_schemas.partition_state import Layout
 _log = logging.getLogger(__name__)
 
 _TOPIC_RESOURCE = 2
-_EARLIEST = -2
 _REMEMBERED_KEYS = 65_536
 
 
@@ -252,7 +252,7 @@ class MovedKeys:
         ancestor = TopicPartition(name, origin)
         timeout_ms = self._config.request_timeout_ms
         ends = await self._queries.epoch_ends({ancestor: epoch}, timeout_ms)
-        starts = await self._queries.list_offsets({ancestor: _EARLIEST}, timeout_ms)
+        starts = await self._queries.list_offsets({ancestor: EARLIEST_TIMESTAMP}, timeout_ms)
         end = ends[ancestor].end_offset
         start = starts[ancestor].offset if ancestor in starts else 0
         born.needed = end < 0 or start < end

@@ -11,10 +11,8 @@ from anabranch.client.errors import IllegalStateError, KafkaError
 from anabranch.client.net.cluster import Cluster
 from anabranch.client.subscription.fetched import Deserializers, FetchedBatch, Records
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.sentinels import LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
-
-EARLIEST_TIMESTAMP = -2
-LATEST_TIMESTAMP = -1
 
 
 class FetchState(enum.Enum):

@@ -25,6 +25,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.znode import MAX_EPOCH
 
@@ -184,7 +185,7 @@ async def _ask(
     if broker is None:
         return {}
     asked = {topic: [(index, list_offsets.ANY_LEADER_EPOCH) for index in epochs]}
-    times = (list_offsets.EARLIEST, rules.kept_after_ms, list_offsets.LATEST)
+    times = (EARLIEST_TIMESTAMP, rules.kept_after_ms, LATEST_TIMESTAMP)
     requests = [(list_offsets.request(asked, when), None) for when in times]
     past = {index: epoch for index, epoch in epochs.items() if epoch != _ALL}
     *answers, ended = await link.ask(broker, *requests, (_epoch_ends_request(topic, past), None))
@@ -209,7 +210,7 @@ def _epoch_ends_request(topic: str, epochs: Mapping[int, int]) -> OffsetForLeade
     """Asks where leader epochs ended, as a consumer: a leader answers a consumer only ends that stay."""
     asked = [OffsetForLeaderPartition(partition=index, leader_epoch=epoch) for index, epoch in epochs.items()]
     topics = [OffsetForLeaderTopic(topic=topic, partitions=asked)] if asked else []
-    return OffsetForLeaderEpochRequest(replica_id=list_offsets.CONSUMER, topics=topics)
+    return OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
 
 
 def _epoch_ends(answer: object) -> dict[int, int]:

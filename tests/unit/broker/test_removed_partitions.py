@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-from anabranch.broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
+from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE
 from anabranch.protocol.types import TopicPartition
 
 T0 = TopicPartition("t", 0)

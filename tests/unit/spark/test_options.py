@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.spark.options import EARLIEST, LATEST, OptionError, Use, read_options, wants_headers, write_options
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from anabranch.spark.options import OptionError, Use, read_options, wants_headers, write_options
 from anabranch.zk_schemas.config_def import ConfigError
 
 SERVERS = {"kafka.bootstrap.servers": "a:1,b:2"}
@@ -26,7 +27,10 @@ def test_options_in_any_case_and_their_values() -> None:
         Use.STREAM,
     )
     assert found.subscription.named == ("a", "b")
-    assert found.begin.offsets == {"a": {0: 23, 1: LATEST, 2: EARLIEST}} and found.begin.default == EARLIEST
+    assert (
+        found.begin.offsets == {"a": {0: 23, 1: LATEST_TIMESTAMP, 2: EARLIEST_TIMESTAMP}}
+        and found.begin.default == EARLIEST_TIMESTAMP
+    )
     assert (found.max_offsets_per_trigger, found.min_partitions) == (5, 7)
     assert (found.fail_on_data_loss, found.include_headers, found.group_id) == (False, True, "g")
     assert found.client == {"bootstrap_servers": "a:1,b:2", "max_partition_fetch_bytes": "1000"}
@@ -34,7 +38,11 @@ def test_options_in_any_case_and_their_values() -> None:
 
 def test_defaults_are_those_of_sparks_kafka_source() -> None:
     stream, batch = (read_options({**SERVERS, "subscribe": "t"}, use) for use in (Use.STREAM, Use.BATCH))
-    assert (stream.begin.default, batch.begin.default, batch.end.default) == (LATEST, EARLIEST, LATEST)
+    assert (stream.begin.default, batch.begin.default, batch.end.default) == (
+        LATEST_TIMESTAMP,
+        EARLIEST_TIMESTAMP,
+        LATEST_TIMESTAMP,
+    )
     assert stream.fail_on_data_loss and not stream.include_headers
 
 
