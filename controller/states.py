@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import enum
 
-
-class IllegalTransitionError(RuntimeError):
-    """A move that the table does not have: a bug, never input."""
+from anabranch.runtime.transitions import enter
 
 
 class PartitionStatus(enum.Enum):
@@ -23,9 +21,7 @@ class PartitionStatus(enum.Enum):
 
     def enter(self, target: PartitionStatus) -> PartitionStatus:
         """``target``. Raises ``IllegalTransitionError``."""
-        if self not in VALID_PREVIOUS_PARTITION_STATUSES[target]:
-            raise IllegalTransitionError(f"a partition cannot go from {self.value} to {target.value}")
-        return target
+        return enter("a partition", self, target, VALID_PREVIOUS_PARTITION_STATUSES)
 
 
 VALID_PREVIOUS_PARTITION_STATUSES = {
@@ -51,9 +47,7 @@ class ReplicaStatus(enum.Enum):
 
     def enter(self, target: ReplicaStatus) -> ReplicaStatus:
         """``target``. Raises ``IllegalTransitionError``."""
-        if self not in VALID_PREVIOUS_REPLICA_STATUSES[target]:
-            raise IllegalTransitionError(f"a replica cannot go from {self.value} to {target.value}")
-        return target
+        return enter("a replica", self, target, VALID_PREVIOUS_REPLICA_STATUSES)
 
 
 VALID_PREVIOUS_REPLICA_STATUSES = {

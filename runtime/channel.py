@@ -22,13 +22,12 @@ from anabranch.protocol.framing import MAX_FRAME_BYTES, ClientConnection, Reques
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from anabranch.runtime.env import Network, Part, Stream
 from anabranch.runtime.pauses import read_response, write_request
+from anabranch.runtime.release import SOFTWARE_NAME, software_version
 from anabranch.runtime.signal import Signal
 
 REQUEST_TIMEOUT_S = 30.0
 """Kafka's default of ``request.timeout.ms``."""
 MAX_IN_FLIGHT = 64
-SOFTWARE_NAME = "anabranch"
-SOFTWARE_VERSION = "0.1.0"
 _MAX_CORRELATION_ID = 2**31 - 1
 
 
@@ -377,7 +376,7 @@ class Channel:
 
         Raises ``KafkaError`` when it refuses.
         """
-        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version())
         response: ApiVersionsResponse = await self.post(request).wait(timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = await self.post(request, version=0).wait(timeout_s)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import trio
 
 from anabranch.runtime import garbage_collection
@@ -15,6 +13,7 @@ from anabranch.runtime.http_listener import LIVE, METRICS, READY, HttpListener, 
 from anabranch.runtime.loop_lag import LoopLag
 from anabranch.runtime.metrics import Gauge, Histogram, Metrics
 from anabranch.runtime.process_metrics import ProcessMetrics
+from anabranch.runtime.release import software_version
 from anabranch.runtime.zk_metrics import ZkMetrics
 
 
@@ -42,7 +41,7 @@ class Observed:
         metrics.histograms += [self._lag.rounds, garbage_collection.OF_THIS_PROCESS.pauses]
         if zk_latency is not None:
             metrics.histograms.append(zk_latency)
-        metrics.sources += [ProcessMetrics(kind, node_id, _release()), self._zk]
+        metrics.sources += [ProcessMetrics(kind, node_id, software_version()), self._zk]
         self._listener: HttpListener | None = None
 
     def add_loop_gauges(self) -> None:
@@ -72,10 +71,3 @@ class Observed:
                 nursery.start_soon(self._lag.run)
         finally:
             self._zk.close()
-
-
-def _release() -> str:
-    try:
-        return version("anabranch")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"

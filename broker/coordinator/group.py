@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from anabranch.broker.coordinator.durable import NO_TIMESTAMP, OffsetAndMetadata, StableGeneration
-from anabranch.broker.coordinator.group_state import GroupState, check_transition
+from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
 from anabranch.broker.coordinator.outcome import Token
 from anabranch.broker.coordinator.positions import GroupPositions
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.transitions import enter
 
 Protocols: TypeAlias = list[tuple[str, bytes]]
 """Assignment protocols a member supports with its metadata for each, most preferred first."""
@@ -121,8 +122,7 @@ class Group:
 
     def transition_to(self, target: GroupState, wall_ms: int) -> None:
         """Move along the table of ``group_state``."""
-        check_transition(self.group_id, self.state, target)
-        self.state = target
+        self.state = enter(f"group {self.group_id!r}", self.state, target, VALID_PREVIOUS_STATES)
         self.state_timestamp_ms = wall_ms
 
     # ------------------------------------------------------------ deadlines

@@ -27,13 +27,3 @@ VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
     GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
     GroupState.DEAD: frozenset(GroupState),
 }
-
-
-class IllegalTransitionError(RuntimeError):
-    """A move that the table does not have: a defect of the coordinator, never of a client."""
-
-
-def check_transition(group_id: str, current: GroupState, target: GroupState) -> None:
-    """Raise ``IllegalTransitionError`` unless ``current`` may lead to ``target``."""
-    if current not in VALID_PREVIOUS_STATES[target]:
-        raise IllegalTransitionError(f"group {group_id!r} cannot move from {current.value} to {target.value}")

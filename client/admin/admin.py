@@ -55,8 +55,8 @@ from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.primitives import Message
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.channel import SOFTWARE_NAME, SOFTWARE_VERSION
 from anabranch.runtime.env import Env
+from anabranch.runtime.release import SOFTWARE_NAME, software_version
 
 T = TypeVar("T")
 
@@ -277,7 +277,7 @@ class Admin(Client[AdminConfig]):
         """What a broker supports, and what is finalized in the cluster (KIP-584)."""
 
         async def once() -> FeatureMetadata:
-            body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+            body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version())
             response = await self._connections.request(self._metadata.any_node(), body)
             error = codec.code_error(response.error_code, "ApiVersions")
             if error is not None:

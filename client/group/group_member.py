@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 
 from anabranch.client.errors import ErrorCode
+from anabranch.runtime.transitions import enter
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
@@ -22,7 +23,7 @@ class MemberState(enum.Enum):
     STABLE = "stable"
 
 
-_FROM: dict[MemberState, frozenset[MemberState]] = {
+VALID_PREVIOUS_STATES: dict[MemberState, frozenset[MemberState]] = {
     MemberState.UNJOINED: frozenset(MemberState),
     MemberState.JOINING: frozenset(
         {MemberState.UNJOINED, MemberState.STABLE, MemberState.SYNCING, MemberState.JOINING}
@@ -72,10 +73,8 @@ class GroupMember:
         self.rejoin_needed = True
 
     def become(self, state: MemberState) -> None:
-        """Change state; ValueError for a change the table does not have."""
-        if self.state not in _FROM[state]:
-            raise ValueError(f"a member cannot become {state.value} when it is {self.state.value}")
-        self.state = state
+        """Change state. Raises ``IllegalTransitionError``."""
+        self.state = enter("a member", self.state, state, VALID_PREVIOUS_STATES)
 
     def joined(self, generation_id: int, member_id: str, protocol_name: str | None, leader: bool) -> None:
         """JoinGroup was answered."""

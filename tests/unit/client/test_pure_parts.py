@@ -28,6 +28,7 @@ from anabranch.protocol.generated.metadata import (
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.transitions import IllegalTransitionError
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -258,7 +259,7 @@ def test_a_leader_change_has_positions_validated() -> None:
 
 def test_member_states_are_a_table() -> None:
     member = GroupMember()
-    with pytest.raises(ValueError, match="cannot become"):
+    with pytest.raises(IllegalTransitionError, match="a member cannot move from unjoined to"):
         member.become(MemberState.STABLE)
     member.become(MemberState.JOINING)
     member.joined(3, "m", "range", leader=False)

@@ -19,7 +19,6 @@ from anabranch.controller.events import (
 from anabranch.controller.states import (
     VALID_PREVIOUS_PARTITION_STATUSES,
     VALID_PREVIOUS_REPLICA_STATUSES,
-    IllegalTransitionError,
     PartitionStatus,
     ReplicaStatus,
 )
@@ -27,6 +26,7 @@ from anabranch.controller.store import CONCURRENT_READS, MAX_BYTES, MAX_OPERATIO
 from anabranch.controller.topic_id import new_topic_id
 from anabranch.controller.topic_names import colliding, name_problem
 from anabranch.runtime.env import DeleteOp, SetOp
+from anabranch.runtime.transitions import IllegalTransitionError
 from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.znode import format_id
 

@@ -10,16 +10,13 @@ import pytest
 from anabranch.broker import coordinator
 from anabranch.broker.coordinator import admin
 from anabranch.broker.coordinator.config import GroupConfig
-from anabranch.broker.coordinator.group_state import (
-    VALID_PREVIOUS_STATES,
-    GroupState,
-    IllegalTransitionError,
-    check_transition,
-)
+from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
 from anabranch.broker.coordinator.membership import release_groups
 from anabranch.broker.coordinator.placement import java_string_hash, kafka_abs, partition_for
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.subscriptions import subscribed_topics
+from anabranch.runtime.transitions import IllegalTransitionError
 from tests.unit.coordinator.driver import GROUP, Driver, subscription
 
 SHELL = {"sweeps.py", "service.py", "leadership.py", "loader.py", "loaded.py", "timer.py"}
@@ -60,8 +57,10 @@ def test_the_state_table() -> None:
 
 
 def test_a_move_outside_the_table_raises() -> None:
-    with pytest.raises(IllegalTransitionError, match="from Empty to Stable"):
-        check_transition("g", GroupState.EMPTY, GroupState.STABLE)
+    group = Group("g")
+    with pytest.raises(IllegalTransitionError, match="group 'g' cannot move from Empty to Stable"):
+        group.transition_to(GroupState.STABLE, 0)
+    assert group.state is GroupState.EMPTY
 
 
 def test_configuration_is_read_by_kafkas_names() -> None:

@@ -1,0 +1,20 @@
+"""State machines as tables: each state, and the states it may be entered from."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+State = TypeVar("State", bound=enum.Enum)
+
+
+class IllegalTransitionError(RuntimeError):
+    """A move that a table does not have: a defect of this program, never of a peer or of input."""
+
+
+def enter(what: str, current: State, target: State, valid_previous: Mapping[State, Collection[State]]) -> State:
+    """``target``. Raises ``IllegalTransitionError``, which names ``what``, unless ``current`` may lead to it."""
+    if current not in valid_previous[target]:
+        raise IllegalTransitionError(f"{what} cannot move from {current.value} to {target.value}")
+    return target
