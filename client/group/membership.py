@@ -11,8 +11,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
@@ -36,6 +38,7 @@ from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatRe
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from anabranch.protocol.primitives import Message
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -326,7 +329,7 @@ class GroupMembership:
             protocols=self._protocols(topics),
         )
         timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_MARGIN_MS)
-        joined: JoinGroupResponse = await self.link.request(request, timeout_ms=timeout_ms)
+        joined: JoinGroupResponse = await self._ask(request, timeout_ms)
         if joined.error_code:
             if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 member.member_id = joined.member_id
@@ -345,7 +348,7 @@ class GroupMembership:
             protocol_name=member.protocol_name,
             assignments=assignments,
         )
-        synced: SyncGroupResponse = await self.link.request(sync, timeout_ms=timeout_ms)
+        synced: SyncGroupResponse = await self._ask(sync, timeout_ms)
         if synced.error_code:
             raise error_for(synced.error_code)
         rejoin = member.rejoin_needed
@@ -353,6 +356,11 @@ class GroupMembership:
         member.synced()
         member.rejoin_needed = rejoin or self._subscription.topics != topics
         return decode_assignment(synced.assignment)
+
+    async def _ask(self, request: Message, timeout_ms: float) -> Any:
+        response = await self.link.request(request, timeout_ms=timeout_ms)
+        await anyio.lowlevel.checkpoint_if_cancelled()  # the member may have left since the answer came
+        return response
 
     def _protocols(self, topics: Iterable[str]) -> list[JoinGroupRequestProtocol]:
         owned = self._subscription.partitions if self._cooperative else ()
@@ -630,7 +638,8 @@ class GroupMembership:
             reaction = react(error.code)
             if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
                 raise
-            if managed and member.generation_id == generation_id:
+            # While it joins, the answer to JoinGroup says whether it is a member still.
+            if managed and member.state is MemberState.STABLE and member.generation_id == generation_id:
                 self._note_error(error)
             raise CommitFailedError(
                 error.code,

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from anabranch.client.config import ConsumerConfig
+from anabranch.client.errors import CommitFailedError
 from anabranch.client.group.assignors import resolve_assignors
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.group.group_member import MemberState
@@ -19,7 +20,7 @@ from anabranch.client.group.listener import RebalanceListener
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.net.cluster import Cluster, PartitionInfo, TopicInfo
 from anabranch.client.subscription.subscription import Subscription
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
@@ -49,6 +50,7 @@ class ScriptedLink:
         self.hold_joins: anyio.Event | None = None
         self.join_is_held = anyio.Event()
         self.hold_commits: anyio.Event | None = None
+        self.refuse_commits: ErrorCode | None = None
         self.committed: list[dict[TopicPartition, int]] = []
 
     async def request(self, body: Any, **_: Any) -> Any:
@@ -78,6 +80,8 @@ class ScriptedLink:
     async def commit_offsets(self, offsets: Any, timeout_ms: float, **_: Any) -> set[TopicPartition]:
         if self.hold_commits is not None:
             await self.hold_commits.wait()
+        if self.refuse_commits is not None:
+            raise error_for(self.refuse_commits)
         self.committed.append({tp: offset.offset for tp, offset in offsets.items()})
         return set()
 
@@ -206,6 +210,55 @@ def test_leaving_ends_a_join_under_way(run: Run) -> None:
             assert not any(isinstance(body, SyncGroupRequest) for body in link.seen)
             await member.poll_until(lambda: member.held == {T0})  # a later subscription joins anew, without an error
             assert member.coordinator.member.member_id != link.seen[1].member_id
+
+    run(check)
+
+
+def test_leaving_ends_a_join_whose_answer_has_come(run: Run) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        link.hold_joins = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.coordinator.poll()
+            await link.join_is_held.wait()
+            link.hold_joins.set()  # the task that joins goes on with the answer when this one next waits
+            await member.coordinator.leave()
+            await anyio.wait_all_tasks_blocked()
+            assert member.coordinator.member.state is MemberState.UNJOINED
+            assert not any(isinstance(body, SyncGroupRequest) for body in link.seen)
+            await member.poll_until(lambda: member.held == {T0})
+
+    run(check)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_a_commit_that_is_refused_while_the_member_joins_does_not_end_the_join(run: Run, code: ErrorCode) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0], [T0])
+        async with reading(link) as (member, tasks):
+            member_id = member.coordinator.member.member_id
+            link.hold_commits, link.hold_joins, link.join_is_held = anyio.Event(), anyio.Event(), anyio.Event()
+            link.refuse_commits = code
+            refused: list[KafkaError] = []
+
+            async def commit() -> None:
+                try:
+                    await member.coordinator.commit({T0: OffsetAndMetadata(7)})
+                except CommitFailedError as error:
+                    refused.append(error)
+
+            tasks.start_soon(commit)
+            await anyio.wait_all_tasks_blocked()
+            member.coordinator.request_rejoin()
+            await member.poll_until(link.join_is_held.is_set)
+            link.hold_commits.set()
+            await anyio.wait_all_tasks_blocked()
+            assert [error.code for error in refused] == [code]
+            link.hold_joins.set()
+            await member.poll_until(lambda: member.coordinator.member.generation_id == 2)
+            assert member.held == {T0}
+            assert member.coordinator.member.member_id == member_id
 
     run(check)
 
