@@ -18,7 +18,7 @@ up: $(VENV)/.user ## a local cluster in the foreground
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
-	$(BIN)/python -m pytest -n 3 --dist loadfile tests/property/protocol tests/history tests/contract tests/model tests/sim tests/integration tests/interop $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile tests/property/protocol tests/history tests/contract tests/model tests/component tests/sim tests/integration tests/interop $(ARGS)
 	$(BIN)/python -m pytest tests/soak $(ARGS)
 	$(MAKE) compose-test
 

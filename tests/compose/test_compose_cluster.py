@@ -12,10 +12,10 @@ import pytest
 
 from anabranch.testing.processes import wait_for
 from tests.compose.deployment import BROKERS, CONTROLLERS, DEADLINE_S, ROOT, SERVICES, Deployment, docker
-from tests.failures import numbered, read, write
-from tests.load import Load, in_sync
-from tests.prometheus_tools import scraping
-from tests.topics import create_topic
+from tests.support.broker.failures import numbered, read, write
+from tests.support.broker.load import Load, in_sync
+from tests.support.controller.topics import create_topic
+from tests.support.seen.prometheus_tools import scraping
 
 PARTITIONS = 6
 REPLICAS = 3

@@ -11,10 +11,10 @@ import pytest
 
 from anabranch.testing.processes import wait_for
 from tests.compose.deployment import BROKERS, DEADLINE_S, ROOT, Deployment
-from tests.keyed_load import KeyedLoad
-from tests.load import in_sync
-from tests.releases import HIGHEST, LEVELS_BEFORE
-from tests.topics import create_topic
+from tests.support.broker.load import in_sync
+from tests.support.broker.releases import HIGHEST, LEVELS_BEFORE
+from tests.support.controller.topics import create_topic
+from tests.support.resize.keyed_load import KeyedLoad
 
 pytestmark = [pytest.mark.integration]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.fixtures import zookeeper_root, zookeeper_server
+from tests.contract.zookeepers import zookeeper_root, zookeeper_server
 
 __all__ = ["zookeeper_root", "zookeeper_server"]

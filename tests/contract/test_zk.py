@@ -31,7 +31,7 @@ from anabranch.runtime.env import (
 from anabranch.runtime.sim_zk import FakeZk
 from anabranch.runtime.zk_kazoo import KazooZk, open_zk
 from anabranch.runtime.zk_requests import request_bytes
-from tests.fixtures import SESSION_TIMEOUT_MS, TICK_TIME_MS
+from tests.contract.zookeepers import SESSION_TIMEOUT_MS, TICK_TIME_MS
 
 DEADLINE_S = 10.0
 RESTART_DEADLINE_S = 25.0

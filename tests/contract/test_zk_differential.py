@@ -10,7 +10,7 @@ import pytest
 from anabranch.runtime.env import CheckOp, CreateOp, DeleteOp, SetOp, ZkError, ZkOp, ZkStore
 from anabranch.runtime.sim_zk import FakeZk
 from anabranch.runtime.zk_kazoo import open_zk
-from tests.fixtures import SESSION_TIMEOUT_MS
+from tests.contract.zookeepers import SESSION_TIMEOUT_MS
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep", "/c/d/e"]
 CALLS_PER_SEED = 150

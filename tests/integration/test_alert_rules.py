@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.prometheus_tools import CONFIG, RULES, expressions, promtool, rules
+from tests.support.seen.prometheus_tools import CONFIG, RULES, expressions, promtool, rules
 
 pytestmark = pytest.mark.integration
 

@@ -27,8 +27,8 @@ from anabranch.runtime.env import CreateOp
 from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
 from anabranch.testing.processes import ProcessCluster, wait_for
 from anabranch.zk_schemas import paths
-from tests.failures import stopped
-from tests.prometheus_tools import DEADLINE_S, Prometheus, needed, rules, scraping
+from tests.support.broker.failures import stopped
+from tests.support.seen.prometheus_tools import DEADLINE_S, Prometheus, needed, rules, scraping
 
 pytestmark = pytest.mark.integration
 

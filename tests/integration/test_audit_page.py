@@ -14,8 +14,8 @@ from selenium.webdriver import ActionChains, Keys
 
 from anabranch.audit.page import render_page
 from anabranch.audit.report import Check, HotKey
-from tests.audit_histories import report, topic, violation
-from tests.chromium import LOW_CONTRAST, OVERFLOWING, SIZES, Browser, chromium
+from tests.support.audit.histories import report, topic, violation
+from tests.support.seen.chromium import LOW_CONTRAST, OVERFLOWING, SIZES, Browser, chromium
 
 pytestmark = pytest.mark.integration
 

@@ -18,9 +18,9 @@ from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch, iter_batches
-from tests.audit_history import History
-from tests.audit_samples import T0, TopicWriter, write_sample
-from tests.audit_seeds import MAX_DECOMPRESSED_BYTES, Seeds
+from tests.support.audit.history import History
+from tests.support.audit.samples import T0, TopicWriter, write_sample
+from tests.support.audit.seeds import MAX_DECOMPRESSED_BYTES, Seeds
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
@@ -35,7 +35,7 @@ from anabranch.audit.order_field import OrderFieldError
 from anabranch.audit.parts import segment_parts
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.run import audit_with, run_audit, spark_session
-from tests.audit_mutations import RULES_OFF, Audited, RuleOff
+from tests.support.audit.mutations import RULES_OFF, Audited, RuleOff
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from anabranch import NewTopic, TopicPartition
 from anabranch.cli.main import main
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
-from tests.terminal import run_on_terminal
+from tests.support.seen.terminal import run_on_terminal
 
 pytestmark = pytest.mark.integration
 

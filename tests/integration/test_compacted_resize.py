@@ -13,7 +13,7 @@ from confluent_kafka import Producer as RdKafkaProducer
 from anabranch import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.processes import ProcessCluster
-from tests.resizes import create_resizable
+from tests.support.resize.resizes import create_resizable
 
 pytestmark = pytest.mark.integration
 

@@ -30,8 +30,8 @@ from anabranch.console.serve import REQUEST_S
 from anabranch.sync import Admin, Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.chromium import LOW_CONTRAST, OVERFLOWING, Browser, chromium
-from tests.keyed_load import KeyedLoad
+from tests.support.resize.keyed_load import KeyedLoad
+from tests.support.seen.chromium import LOW_CONTRAST, OVERFLOWING, Browser, chromium
 
 pytestmark = pytest.mark.integration
 

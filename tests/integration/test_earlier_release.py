@@ -26,8 +26,8 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.earlier_release import recorded
-from tests.failures import controller_log, zookeeper
-from tests.releases import HIGHEST
+from tests.support.broker.failures import controller_log, zookeeper
+from tests.support.broker.releases import HIGHEST
 
 DEADLINE_S = 60.0
 RESIZED_ON = ("draining", "grown", "grown-again", "at-grow-losers-first", "at-shrink-sealed-first")

@@ -87,8 +87,8 @@ from anabranch.protocol.primitives import Message
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.testing.processes import ProcessCluster
-from tests.batches import batch_of
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
+from tests.support.log.batches import batch_of
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from anabranch import Admin, NewTopic, Producer
 from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.manifest import MANIFEST_NAME, PARTIAL_NAME, Manifest
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.terminal import run_on_terminal
+from tests.support.seen.terminal import run_on_terminal
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,17 @@ from anabranch import NewTopic
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.failures import DEADLINE_S, controller_log, leaders, numbered, read, wait_until_led, write, zookeeper
-from tests.topics import create_topic
+from tests.support.broker.failures import (
+    DEADLINE_S,
+    controller_log,
+    leaders,
+    numbered,
+    read,
+    wait_until_led,
+    write,
+    zookeeper,
+)
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.integration
 

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.failures import DEADLINE_S, numbered, wait_until_led, write
-from tests.topics import create_topic
+from tests.support.broker.failures import DEADLINE_S, numbered, wait_until_led, write
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from anabranch.client.errors import KafkaError as OurError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.failures import DEADLINE_S, numbered, read, wait_until_led, write
-from tests.topics import create_topic
+from tests.support.broker.failures import DEADLINE_S, numbered, read, wait_until_led, write
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from anabranch.broker.coordinator.placement import partition_for
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 PARTITIONS = 6
 MEMBERS = 3

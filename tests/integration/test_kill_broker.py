@@ -10,8 +10,8 @@ import pytest
 
 from anabranch.protocol.records import iter_batches
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.load import DEADLINE_S, Load, in_sync
-from tests.topics import create_topic
+from tests.support.broker.load import DEADLINE_S, Load, in_sync
+from tests.support.controller.topics import create_topic
 
 PARTITIONS = 6
 

@@ -11,7 +11,7 @@ import pytest
 from anabranch import Admin, NewTopic, TopicPartition
 from anabranch.runtime.metrics import OTHERS
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.metrics_page import families
+from tests.support.seen.metrics_page import families
 
 pytestmark = pytest.mark.integration
 

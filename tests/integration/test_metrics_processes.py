@@ -19,7 +19,7 @@ from anabranch.client.client_metrics import CONSUMER_GROUP, PRODUCER_GROUP
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.metrics_page import PAGE, families, of_processes, page_rows
+from tests.support.seen.metrics_page import PAGE, families, of_processes, page_rows
 
 pytestmark = pytest.mark.integration
 

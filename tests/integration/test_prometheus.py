@@ -10,9 +10,9 @@ import pytest
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.failures import stopped
-from tests.prometheus_tools import DEADLINE_S, Prometheus, expressions, needed, promtool, scraping
-from tests.public_dashboards import DASHBOARDS, Dashboard
+from tests.support.broker.failures import stopped
+from tests.support.seen.prometheus_tools import DEADLINE_S, Prometheus, expressions, needed, promtool, scraping
+from tests.support.seen.public_dashboards import DASHBOARDS, Dashboard
 
 pytestmark = pytest.mark.integration
 

@@ -22,10 +22,10 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.testing.processes import ProcessCluster, wait_for
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Layout, PartitionState
-from tests.failures import controller_log, zookeeper
-from tests.load import Load
-from tests.resizes import create_resizable, is_settled, resize, with_admin
-from tests.topics import create_topic
+from tests.support.broker.failures import controller_log, zookeeper
+from tests.support.broker.load import Load
+from tests.support.controller.topics import create_topic
+from tests.support.resize.resizes import create_resizable, is_settled, resize, with_admin
 
 pytestmark = pytest.mark.integration
 

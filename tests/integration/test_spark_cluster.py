@@ -17,10 +17,10 @@ pytest.importorskip("pyspark", reason="needs the extra [spark]")
 
 from anabranch.sync import Producer
 from anabranch.testing.cluster import Cluster
-from tests.audit_samples import write_sample
-from tests.spark_cluster import SPARK_HOME, standalone_cluster
-from tests.terminal import run_on_terminal
-from tests.topics import create_topic
+from tests.support.audit.samples import write_sample
+from tests.support.audit.spark_cluster import SPARK_HOME, standalone_cluster
+from tests.support.controller.topics import create_topic
+from tests.support.seen.terminal import run_on_terminal
 
 pytestmark = pytest.mark.integration
 
@@ -97,7 +97,10 @@ def test_a_program_given_to_spark_submit_reads_segments_and_the_live_log(
     create_topic(cluster.bootstrap_servers, topic, 2)
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         sent = [producer.send(topic, key=b"%d" % n, value=b"%d" % n).result() for n in range(120)]
-    program, arguments = ROOT / "tests" / "spark_program.py", [str(export), cluster.bootstrap_servers, topic]
+    program, arguments = (
+        ROOT / "tests" / "support" / "audit" / "spark_program.py",
+        [str(export), cluster.bootstrap_servers, topic],
+    )
     checkpoint = str(tmp_path / "checkpoint")
     said = submit(master, program, *arguments, checkpoint, settings=SETTINGS, PYSPARK_PYTHON=sys.executable)
     assert said.startswith("exit status 0"), said

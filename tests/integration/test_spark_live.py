@@ -34,8 +34,8 @@ from anabranch.spark import register
 from anabranch.sync import Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
-from tests.resizes import create_resizable, is_settled, resize, with_admin
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
+from tests.support.resize.resizes import create_resizable, is_settled, resize, with_admin
 
 pytestmark = pytest.mark.integration
 

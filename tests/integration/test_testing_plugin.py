@@ -13,8 +13,8 @@ import pytest
 import anabranch.testing
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
-from tests.failures import numbered, read, write
-from tests.topics import create_topic
+from tests.support.broker.failures import numbered, read, write
+from tests.support.controller.topics import create_topic
 
 README = Path(anabranch.testing.__file__).with_name("README.md")
 RECORDS = 500

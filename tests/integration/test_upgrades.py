@@ -13,8 +13,8 @@ from anabranch.client.admin.types import NewTopic
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
 from anabranch.zk_schemas.features import GROUP_COORDINATOR, ORDERED_RESIZE
-from tests.keyed_load import KeyedLoad
-from tests.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as, set_release
+from tests.support.broker.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as, set_release
+from tests.support.resize.keyed_load import KeyedLoad
 
 DEADLINE_S = 60.0
 TOPIC, GROUP = "events", "readers"

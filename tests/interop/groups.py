@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from anabranch.testing.processes import wait_for
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 PARTITIONS = 6
 DEADLINE_S = 60.0

@@ -28,7 +28,7 @@ from anabranch.protocol.key_placement import positive_hash
 from anabranch.sync import Producer
 from tests.interop.clients import Item
 from tests.interop.stock_clients import PRODUCERS
-from tests.resizes import create_resizable, is_settled, resize
+from tests.support.resize.resizes import create_resizable, is_settled, resize
 
 INITIAL = 4
 COUNTS = (8, 16, 8)

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from anabranch.audit.discovery import discover
 from anabranch.protocol.compression import CompressionType
 from bench.kafka_peer import KafkaCluster, PeerUnavailable, kafka_jars, run_tool
-from tests.audit_samples import write_sample
 from tests.interop.dumps import assert_both_print_the_same
+from tests.support.audit.samples import write_sample
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from anabranch.testing.cluster import Cluster
 from tests.interop.rich_clients import RICH_LIBRARIES, Rich
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.interop
 

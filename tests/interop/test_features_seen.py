@@ -16,8 +16,8 @@ from anabranch.zk_schemas.features import ORDERED_RESIZE
 from tests.interop.clients import LIBRARIES, ClientLibrary, Item, unavailable
 from tests.interop.java_programs import java_command
 from tests.interop.test_other_clients import DEADLINE_S, PARTITIONS, PROGRAMS, Program
-from tests.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as
-from tests.topics import create_topic
+from tests.support.broker.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.interop
 

@@ -13,7 +13,7 @@ from anabranch.testing.cluster import Cluster
 from tests.interop.clients import unavailable
 from tests.interop.group_member import MEMBERS
 from tests.interop.groups import PARTITIONS, KcatMember, Member, check_join_leave_and_crash, wait_until_shared
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.interop
 

@@ -14,7 +14,7 @@ from anabranch.testing.processes import ProcessCluster, wait_for
 from bench.kafka_peer import PeerUnavailable, kafka_jars, run_tool
 from tests.interop.clients import LIBRARIES, Item
 from tests.interop.dumps import assert_both_print_the_same
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.interop
 

@@ -14,7 +14,7 @@ from anabranch.protocol.key_placement import positive_hash
 from anabranch.testing.cluster import Cluster
 from tests.interop.clients import CODECS, LIBRARIES, Item
 from tests.interop.groups import Member, check_join_leave_and_crash
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.interop
 

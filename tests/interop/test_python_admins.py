@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.testing.cluster import Cluster
 from tests.interop.clients import LIBRARIES, Item
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 pytestmark = pytest.mark.interop
 

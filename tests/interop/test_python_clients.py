@@ -9,7 +9,7 @@ import pytest
 from anabranch.protocol.key_placement import positive_hash
 from anabranch.testing.cluster import Cluster
 from tests.interop.clients import CODECS, LIBRARIES, Item, unavailable
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
 
 PARTITIONS = 3
 RECORDS_PER_CODEC = 60

@@ -19,8 +19,8 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
 from tests.interop.clients import LIBRARIES, Item
 from tests.interop.stock_clients import PRODUCERS, STRANDED, GroupReader, KeyedLoad, all_stock_clients
-from tests.resizes import create_resizable, is_settled, resize
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
+from tests.support.resize.resizes import create_resizable, is_settled, resize
 
 pytestmark = pytest.mark.interop
 

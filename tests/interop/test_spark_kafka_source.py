@@ -18,8 +18,8 @@ from anabranch.sync import Producer
 from anabranch.testing.cluster import Cluster
 from bench.kafka_peer import PeerUnavailable
 from bench.spark_peer import spark_kafka_jars
-from tests.resizes import resize
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
+from tests.support.resize.resizes import resize
 
 pytestmark = pytest.mark.interop
 

@@ -25,8 +25,8 @@ from anabranch.testing.processes import wait_for
 from tests.interop.flood import KEYS
 from tests.interop.java_programs import java_command
 from tests.interop.test_other_clients import go_program
-from tests.resizes import resize
-from tests.topics import create_topic
+from tests.support.controller.topics import create_topic
+from tests.support.resize.resizes import resize
 
 pytestmark = pytest.mark.interop
 

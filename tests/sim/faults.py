@@ -24,7 +24,7 @@ from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import Fault
 from tests.sim.recording import Recorder, now_ms
-from tests.sim_cluster import SESSION_TIMEOUT_MS, SimCluster
+from tests.sim.sim_cluster import SESSION_TIMEOUT_MS, SimCluster
 
 BROKERS = (1, 2, 3)
 CONTROLLERS = (1000, 1001)

@@ -33,7 +33,7 @@ from tests.sim.keeping_range import KeepingRange
 from tests.sim.members import GROUP, generation_of
 from tests.sim.recording import now_ms
 from tests.sim.scenes import TOPIC, Scene
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
 
 PARENT, CHILD = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LITTLE_S = 4.0

@@ -14,7 +14,7 @@ from anabranch.protocol.types import TopicPartition
 from tests.history.events import Assigned, Fault, KeysFlushed, KeysLoaded, OrderedGroup, Polled, Revoked
 from tests.history.key_states import KeyStates
 from tests.sim.recording import Recorder, now_ms
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
 
 GROUP = "readers"
 HEARTBEAT_S = 2.0

@@ -26,9 +26,9 @@ from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim.faults import BROKERS, CONTROLLERS, Faults, partition_states, wait_until_whole
 from tests.sim.recording import Recorder, log_end, replica_events, stored_values
+from tests.sim.sim_cluster import BROKER_PORT, SimCluster
 from tests.sim.topic_watch import TopicWatch
 from tests.sim.workload import Load, Workload, insist
-from tests.sim_cluster import BROKER_PORT, SimCluster
 
 TOPIC = "t"
 RECREATED = "churn"

@@ -21,7 +21,6 @@ from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_storage import SimDisk, SimStorage
-from tests.commits import record_commits
 from tests.history.events import (
     UNKNOWN,
     Event,
@@ -33,7 +32,8 @@ from tests.history.events import (
     StoredBatch,
     encode_event,
 )
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
+from tests.support.client.commits import record_commits
 
 LOG_DIR = "/logs"
 

@@ -33,8 +33,8 @@ from anabranch.protocol.key_placement import parent
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp
 from anabranch.zk_schemas.topic import TopicZnode
-from tests import lineage_mutations as rules
 from tests.sim.mutations import Mutation
+from tests.support.resize import lineage_mutations as rules
 
 Patch = pytest.MonkeyPatch
 ORDER = ("promise",)

@@ -20,8 +20,8 @@ from anabranch.runtime.channel import Channel
 from anabranch.zk_schemas.partition_state import Layout
 from tests.history.events import Acked, Fault, LayoutAsked, NotWritten, Sent
 from tests.sim.recording import Recorder, now_ms
+from tests.sim.sim_cluster import BROKER_PORT, SimCluster
 from tests.sim.topic_watch import TopicWatch
-from tests.sim_cluster import BROKER_PORT, SimCluster
 
 MOST = 8
 _PRODUCE_VERSION = 9

@@ -29,8 +29,8 @@ from tests.history.events import Acked, Drained, LayoutAsked, NotWritten, Sent
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
 from tests.sim.members import GROUP, Group, GroupLoad
 from tests.sim.recording import Recorder, log_end, now_ms, replica_events, stored_values
+from tests.sim.sim_cluster import BROKER_PORT, SimCluster
 from tests.sim.topic_watch import TopicWatch
-from tests.sim_cluster import BROKER_PORT, SimCluster
 
 TOPIC = "t"
 LIMIT_S = 60.0

@@ -26,7 +26,7 @@ from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, Offset
 from anabranch.protocol.records import iter_batches
 from anabranch.runtime.channel import Channel
 from tests.sim.scenes import TOPIC, Scene
-from tests.sim_cluster import BROKER_PORT
+from tests.sim.sim_cluster import BROKER_PORT
 
 EARLIEST, LATEST = -2, -1
 _ASKS_AGAIN_S = 0.05

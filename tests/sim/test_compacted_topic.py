@@ -24,11 +24,11 @@ from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.history import promise_checks, resize_checks
 from tests.history.events import Acked, Sent
 from tests.history.index import History
-from tests.lineage_mutations import no_lineage
 from tests.sim.faults import BROKERS
 from tests.sim.recording import log_end, now_ms, replica_events, stored_batches, stored_values
 from tests.sim.scenes import TOPIC, Scene
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
+from tests.support.resize.lineage_mutations import no_lineage
 
 KEYS = [f"key-{number}" for number in range(24)]
 COUNTS = (4, 8, 3, 6)

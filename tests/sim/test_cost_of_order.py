@@ -21,7 +21,7 @@ import anabranch
 from anabranch.client import Admin, NewTopic, Producer
 from anabranch.client.producer.partitioner import cached_hash, cached_place
 from anabranch.runtime.sim_scheduler import run_deterministic
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
 
 SOFTWARE = Path(anabranch.__file__).parent
 OF_A_RECORD = tuple(str(SOFTWARE / package) for package in ("client", "broker", "protocol"))

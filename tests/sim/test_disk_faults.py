@@ -14,7 +14,7 @@ from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic
 from anabranch.zk_schemas.partition_state import PartitionState
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
 
 TOPIC, PARTITIONS, GROUP = "t", 3, "g"
 LIMIT_S = 120.0

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from anabranch.runtime.sim_storage import FailingCalls
-from tests.log_faults import KINDS, SCENARIOS, Machine, Scenario, after_the_fault
+from tests.support.log.log_faults import KINDS, SCENARIOS, Machine, Scenario, after_the_fault
 
 RESTARTS = ("kill", "stop", "power cut")
 

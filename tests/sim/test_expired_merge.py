@@ -10,8 +10,8 @@ import trio
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim.resize_mutations import what_is_empty_is_removed_unflushed
+from tests.sim.sim_cluster import SimCluster
 from tests.sim.test_unseen_merge import LITTLE_S, LONG_S, MARKED, SURVIVOR, UnseenMerge
-from tests.sim_cluster import SimCluster
 
 
 async def merge_what_expired(scene: UnseenMerge) -> None:

@@ -24,11 +24,11 @@ from anabranch.client.ordered_delivery.reports import Reports
 from anabranch.ordered_resize.facts import Facts
 from anabranch.protocol.errors import ErrorCode
 from anabranch.runtime.sim_scheduler import run_deterministic
-from tests import lineage_mutations as rules
 from tests.history.checks import check_history
 from tests.sim import group_scenarios as scenarios
 from tests.sim.group_scenarios import GroupScene
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
+from tests.support.resize import lineage_mutations as rules
 
 Patch = pytest.MonkeyPatch
 Scenario = Callable[[GroupScene], Awaitable[None]]

@@ -24,8 +24,8 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, GroupScene
 from tests.sim.scenes import TOPIC
+from tests.sim.sim_cluster import SimCluster
 from tests.sim.stock_groups import LATEST, StockGroup
-from tests.sim_cluster import SimCluster
 
 Scenario = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
 Patch = pytest.MonkeyPatch

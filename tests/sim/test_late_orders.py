@@ -18,12 +18,12 @@ from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
 from anabranch.controller.resize import steps
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout
-from tests.lineage_mutations import (
+from tests.sim.faults import BROKERS
+from tests.sim.scenes import TOPIC, Scene, stage
+from tests.support.resize.lineage_mutations import (
     a_partition_that_comes_again_begins_at_epoch_0,
     batches_newer_than_what_was_read_are_delivered,
 )
-from tests.sim.faults import BROKERS
-from tests.sim.scenes import TOPIC, Scene, stage
 
 Patch = pytest.MonkeyPatch
 SwitchOff = Callable[[Patch], None]

@@ -11,7 +11,7 @@ from anabranch.client import Consumer
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, PARENT, GroupScene
 from tests.sim.scenes import TOPIC
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
 
 NEWCOMERS = "newcomers"
 Written = tuple[list[str], list[str], list[str]]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import lineage_mutations as rules
 from tests.sim import resize_mutations as off
 from tests.sim import resize_scenarios as scenarios
 from tests.sim.scenes import Scenario, stage
+from tests.support.resize import lineage_mutations as rules
 
 Patch = pytest.MonkeyPatch
 SwitchOff = Callable[[Patch], None]

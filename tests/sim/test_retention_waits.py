@@ -22,7 +22,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
 from tests.sim.scenes import LIMIT_S, TOPIC, Scene
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
 
 Patch = pytest.MonkeyPatch
 LOSER = TopicPartition(TOPIC, 0)

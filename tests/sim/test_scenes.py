@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from anabranch.zk_schemas.partition_state import Layout
-from tests.lineage_mutations import no_recursion
 from tests.sim.resize_mutations import (
     gainers_wait_for_nobody,
     layout_before_duplicates,
@@ -18,6 +17,7 @@ from tests.sim.resize_mutations import (
     nothing_is_waited_for,
 )
 from tests.sim.scenes import Scene, stage
+from tests.support.resize.lineage_mutations import no_recursion
 
 Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0

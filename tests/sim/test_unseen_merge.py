@@ -27,7 +27,6 @@ from anabranch.ordered_resize.lineage import Loaded
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic
 from anabranch.zk_schemas.partition_state import PartitionState
-from tests import lineage_mutations as rules
 from tests.history.checks import check_history
 from tests.history.events import (
     Assigned,
@@ -44,7 +43,8 @@ from tests.sim.keeping_range import KeepingRange
 from tests.sim.members import GROUP, generation_of
 from tests.sim.recording import now_ms
 from tests.sim.scenes import TOPIC, Scene
-from tests.sim_cluster import SimCluster
+from tests.sim.sim_cluster import SimCluster
+from tests.support.resize import lineage_mutations as rules
 
 Patch = pytest.MonkeyPatch
 SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

@@ -19,8 +19,8 @@ from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Removed, Replica, StoredBatch
 from tests.sim.faults import BROKERS
 from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches, stored_event
-from tests.sim_cluster import SimCluster
-from tests.topic_lives import TopicLives
+from tests.sim.sim_cluster import SimCluster
+from tests.support.controller.topic_lives import TopicLives
 
 _Life = tuple[TopicPartition, int]
 

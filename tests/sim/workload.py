@@ -20,7 +20,7 @@ from anabranch.zk_schemas import paths
 from tests.history.events import Acked, NotWritten, Sent, WatermarkSeen
 from tests.sim.members import GroupLoad
 from tests.sim.recording import Recorder, now_ms
-from tests.sim_cluster import BROKER_PORT, SimCluster
+from tests.sim.sim_cluster import BROKER_PORT, SimCluster
 
 _LIST_OFFSETS_VERSION = 6
 _LATEST = -1

@@ -17,9 +17,9 @@ from tests.sim.faults import BROKERS, CONTROLLERS, Faults, missing_replicas, wai
 from tests.sim.members import GROUP, Group, GroupLoad
 from tests.sim.recording import Recorder, log_end, now_ms, replica_events, stored_values
 from tests.sim.resizing import Resizer, StaleProducer
+from tests.sim.sim_cluster import SimCluster
 from tests.sim.topic_watch import TopicWatch
 from tests.sim.workload import Load, Workload
-from tests.sim_cluster import SimCluster
 
 RESIZE_FAULTS: tuple[tuple[str, ...], ...] = (
     (),

@@ -30,7 +30,7 @@ from tests.soak.cluster import LOG_DIR_NAMES
 from tests.soak.network import HOST
 from tests.soak.recorder import Recorder
 from tests.soak.workload import Progress
-from tests.topic_lives import Life, TopicLives
+from tests.support.controller.topic_lives import Life, TopicLives
 
 EVERY_S = (2.0, 6.0)
 STOCK_REFRESH_S = 6.0

@@ -26,8 +26,6 @@ from anabranch.runtime.env import DeleteOp, SetOp
 from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.batches import batch_of
-from tests.commits import record_commits
 from tests.history.events import Committed, Drained, Event, Replica, Revoked, StoredBatch, read_history
 from tests.soak import disks
 from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, mixed_schedule
@@ -35,6 +33,8 @@ from tests.soak.network import HOST, FaultyNetwork, sender_of
 from tests.soak.recorder import Recorder
 from tests.soak.resizing import Resizer
 from tests.soak.workload import Pace, Progress, StockMember, Stop, value_id
+from tests.support.client.commits import record_commits
+from tests.support.log.batches import batch_of
 
 TP = TopicPartition("t", 0)
 

@@ -18,7 +18,6 @@ from confluent_kafka import TopicPartition as StockPartition
 from anabranch import Consumer, Producer
 from anabranch.client.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
-from tests.commits import record_commits
 from tests.history.events import (
     UNKNOWN,
     Acked,
@@ -32,6 +31,7 @@ from tests.history.events import (
     Sent,
 )
 from tests.soak.recorder import Recorder
+from tests.support.client.commits import record_commits
 
 KEYS = 20
 PADDING = b"." * 180

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from tests.metrics_page import PAGE, page_rows
-from tests.prometheus_tools import DASHBOARD, expressions, metric_names, rules
-from tests.public_dashboards import DASHBOARDS, Dashboard
+from tests.support.seen.metrics_page import PAGE, page_rows
+from tests.support.seen.prometheus_tools import DASHBOARD, expressions, metric_names, rules
+from tests.support.seen.public_dashboards import DASHBOARDS, Dashboard
 
 TOLD = set(page_rows(PAGE.read_text())) | {"up"}
 

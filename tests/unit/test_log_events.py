@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.log_events import NAME, PAGE, uses, with_table
+from tests.support.seen.log_events import NAME, PAGE, uses, with_table
 
 
 def test_an_event_has_a_dotted_name_and_no_sentence() -> None:
@@ -12,4 +12,4 @@ def test_an_event_has_a_dotted_name_and_no_sentence() -> None:
 
 
 def test_the_page_lists_every_event_with_its_fields() -> None:
-    assert PAGE.read_text() == with_table(PAGE.read_text()), "run `python -m tests.log_events`"
+    assert PAGE.read_text() == with_table(PAGE.read_text()), "run `python -m tests.support.seen.log_events`"

@@ -23,7 +23,7 @@ from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import CheckOp, CreateOp, SetOp, ZkOp
 from anabranch.zk_schemas import paths
-from tests.controller_world import FakeBroker, Log, World
+from tests.support.controller.controller_world import FakeBroker, Log, World
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 SETTLED_S = 2.0

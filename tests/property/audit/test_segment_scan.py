@@ -18,7 +18,7 @@ from anabranch.protocol.batch_layout import CONTROL_ABORT, CRC_AT, CRC_START, MA
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch
-from tests.audit_naive import naive_rows, read_segment
+from tests.support.audit.naive import naive_rows, read_segment
 
 COLUMNS = names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}")
 T0 = 1_700_000_000_000

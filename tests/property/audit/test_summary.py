@@ -17,7 +17,7 @@ from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.summary import summaries
 from anabranch.protocol.batch_builder import build_batch
-from tests.audit_naive import naive_rows, read_segment
+from tests.support.audit.naive import naive_rows, read_segment
 
 records = st.tuples(st.sampled_from([b"a", b"b", None]), st.integers(0, 30) | st.none())
 batches = st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.integers(0, 2)), min_size=1, max_size=6)

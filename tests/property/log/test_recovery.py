@@ -16,7 +16,7 @@ from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.records import RecordBatch
-from tests.log_world import START_MS, LogWorld, batch, read_all, values
+from tests.support.log.log_world import START_MS, LogWorld, batch, read_all, values
 
 SEGMENT_BYTES = 700
 

@@ -15,8 +15,8 @@ import pytest
 from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.gate import IllegalMoveError
 from anabranch.ordered_resize.judgement import Outcome
-from tests import lineage_mutations
-from tests.lineage_world import BrokenError, World
+from tests.support.resize import lineage_mutations
+from tests.support.resize.lineage_world import BrokenError, World
 
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 

@@ -14,8 +14,8 @@ import pytest
 from anabranch.ordered_resize import tombstones
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry
-from tests.compacted_world import CompactedWorld
-from tests.lineage_world import BrokenError
+from tests.support.log.compacted_world import CompactedWorld
+from tests.support.resize.lineage_world import BrokenError
 
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 Entries: TypeAlias = Iterable[LineageEntry]

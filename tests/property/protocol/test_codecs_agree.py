@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from anabranch.broker.log.slices import at_once
 from anabranch.protocol.reference import struct_for
 from anabranch.protocol.types import Part
-from tests.protocol_tables import Case, cases, full_sample, minimal_sample, plain, to_mapping, to_object, values
+from tests.support.protocol.protocol_tables import (
+    Case,
+    cases,
+    full_sample,
+    minimal_sample,
+    plain,
+    to_mapping,
+    to_object,
+    values,
+)
 
 ALL = pytest.mark.parametrize("case", cases(), ids=str)
 

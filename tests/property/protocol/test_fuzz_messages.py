@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.reference import struct_for
-from tests.protocol_tables import Case, cases, full_sample, plain, to_mapping, to_object
+from tests.support.protocol.protocol_tables import Case, cases, full_sample, plain, to_mapping, to_object
 
 ALL = pytest.mark.parametrize("case", cases(), ids=str)
 REFUSED = object()

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.protocol.schema import Field, plain_fields, tagged_fields
-from tests.protocol_tables import Case, cases, full_sample, minimal_sample, to_object
-from tests.protocol_tables import values as values_for
+from tests.support.protocol.protocol_tables import Case, cases, full_sample, minimal_sample, to_object
+from tests.support.protocol.protocol_tables import values as values_for
 
 Key = tuple[int, int, str]
 

@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.protocol.schema import Field
-from tests.protocol_tables import Case, cases, full_sample, minimal_sample, present, to_object
-from tests.protocol_tables import values as values_for
+from tests.support.protocol.protocol_tables import Case, cases, full_sample, minimal_sample, present, to_object
+from tests.support.protocol.protocol_tables import values as values_for
 
 AUTHORIZED_OPERATIONS = {"authorized_operations", "topic_authorized_operations", "cluster_authorized_operations"}
 RENAMED = {("OffsetCommitRequest", "generation_id"): "generation_id_or_member_epoch"}

@@ -19,7 +19,7 @@ from anabranch.broker.replication.delayed_produce import AwaitedAppend
 from anabranch.broker.replication.isr import PendingIsr
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse
-from tests.replica_world import LAG_S, ReplicaWorld
+from tests.support.broker.replica_world import LAG_S, ReplicaWorld
 
 REPLICAS = (1, 2, 3)
 

@@ -24,7 +24,7 @@ from anabranch.audit.growing import (
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest, ManifestError, OffsetRange
 from anabranch.protocol.batch_builder import retain_records
 from anabranch.protocol.records import RecordBatch, iter_batches
-from tests.audit_samples import TopicWriter
+from tests.support.audit.samples import TopicWriter
 
 
 def fail(what: str) -> None:

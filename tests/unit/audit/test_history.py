@@ -10,7 +10,7 @@ from anabranch.audit.history import Change, Move, PageLimits, topic_history
 from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
 from anabranch.audit.report import Check, HotKey
 from anabranch.protocol.key_placement import place, positive_hash
-from tests.audit_histories import RECORDS, T0, epochs_of, report, topic, violation
+from tests.support.audit.histories import RECORDS, T0, epochs_of, report, topic, violation
 
 
 def pairs(change: Change) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ from anabranch.audit.manifest import (
     layouts_until,
     merge_layouts,
 )
-from tests.audit_samples import write_sample
+from tests.support.audit.samples import write_sample
 
 HISTORY = [Layout(0, 4, 4, 0), Layout(3, 4, 6, 1), Layout(7, 4, 4, 2)]
 

@@ -10,7 +10,7 @@ import pytest
 from anabranch.audit.history import PageLimits, topic_history
 from anabranch.audit.page import compact, lines, render_page, shown, size_text, time_text, verdict
 from anabranch.audit.report import Check, HotKey
-from tests.audit_histories import report, topic, violation
+from tests.support.audit.histories import report, topic, violation
 
 HOSTILE = """"'><script>alert(1)</script><img src=http://example.com/x onerror=alert(2)>{{ 7 * 7 }}<!--"""
 VOID = {"meta", "link", "br", "wbr", "img", "path"}

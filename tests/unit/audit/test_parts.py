@@ -17,7 +17,7 @@ from anabranch.audit.bounds import Bounds, Wanted, wanted
 from anabranch.audit.discovery import discover
 from anabranch.audit.parts import MissingSegmentError, read_part, segment_parts
 from anabranch.protocol.batch_builder import build_batch
-from tests.audit_samples import T0, TopicWriter
+from tests.support.audit.samples import T0, TopicWriter
 
 BATCHES, RECORDS = 40, 5
 ENTRY = struct.Struct(">ii")

@@ -17,7 +17,7 @@ from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER, place, positive_hash
 from anabranch.protocol.records import RecordBatch
-from tests.audit_naive import read_segment
+from tests.support.audit.naive import read_segment
 
 T0 = 1_700_000_000_000
 RECORDS = [(b"key-%d" % n, b"%d\tvalue" % n, (), T0 + n) for n in range(10)]

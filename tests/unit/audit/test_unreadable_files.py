@@ -19,7 +19,7 @@ from anabranch.audit.parts import read_part, segment_parts
 from anabranch.audit.summary import summaries
 from anabranch.cli.audit import audit
 from anabranch.command_error import UsageError
-from tests.audit_samples import write_sample
+from tests.support.audit.samples import write_sample
 
 NOBODY = 65534
 CHECKPOINTS = ["log-start-offset-checkpoint", "cleaner-offset-checkpoint", "events-1/partition-count-checkpoint"]

@@ -12,8 +12,8 @@ from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from anabranch.protocol.types import TopicPartition
-from tests.log_world import ManualClock
-from tests.replica_world import ReplicaWorld
+from tests.support.broker.replica_world import ReplicaWorld
+from tests.support.log.log_world import ManualClock
 
 
 class NoReplicas:

@@ -13,7 +13,7 @@ from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tests.replica_world import KEY, ReplicaWorld
+from tests.support.broker.replica_world import KEY, ReplicaWorld
 
 HOLD = DeliveryRules(legacy_consumers=LegacyConsumers.HOLD)
 RESIZED = Layout(2, 1, 1)

@@ -23,7 +23,7 @@ from anabranch.protocol.generated.offset_delete import (
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.reference import table_named
 from anabranch.protocol.schema import Field
-from tests.loop_probe import LoopProbe
+from tests.support.broker.loop_probe import LoopProbe
 
 
 class Context:

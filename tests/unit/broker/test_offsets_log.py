@@ -14,8 +14,8 @@ from anabranch.broker.offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from tests.log_world import START_MS
-from tests.replica_world import ReplicaWorld
+from tests.support.broker.replica_world import ReplicaWorld
+from tests.support.log.log_world import START_MS
 
 pytestmark = pytest.mark.trio
 

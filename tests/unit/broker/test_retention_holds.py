@@ -19,8 +19,8 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataTopicState,
 )
-from tests.log_world import LogWorld, batch
-from tests.replica_world import Services
+from tests.support.broker.replica_world import Services
+from tests.support.log.log_world import LogWorld, batch
 
 LEASE_S, BOUND_MS, RETENTION_MS = 180.0, 500, 1000
 EVERYTHING = 0

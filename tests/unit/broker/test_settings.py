@@ -19,7 +19,7 @@ from anabranch.runtime.sim_clock import SimClock
 from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
-from tests.loop_probe import LoopProbe
+from tests.support.broker.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
 

@@ -14,7 +14,7 @@ from anabranch.cli.main import main
 from anabranch.protocol.batch_builder import build_batch, build_control_batch
 from anabranch.protocol.generated.consumer_offsets import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from anabranch.protocol.primitives import encode_versioned
-from tests.batches import batch_of
+from tests.support.log.batches import batch_of
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

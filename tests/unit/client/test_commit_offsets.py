@@ -17,7 +17,7 @@ from anabranch.protocol.generated.offset_commit import (
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
-from tests.layouts import tp
+from tests.support.resize.layouts import tp
 from tests.unit.client.conftest import Run
 from tests.unit.client.test_stale_metadata import BORN, described
 

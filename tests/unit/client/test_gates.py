@@ -13,8 +13,8 @@ from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import GateState
 from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
-from tests import lineage_mutations
-from tests.layouts import topic, tp
+from tests.support.resize import lineage_mutations
+from tests.support.resize.layouts import topic, tp
 
 GROWN = topic(1, 2, [1, 0], version=1)
 """1 -> 2: partition 1 was split off 0 after its epoch 0."""

@@ -12,7 +12,7 @@ import trio.testing
 
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.generated.metadata import MetadataResponse
-from tests.client_metadata import metadata_over
+from tests.support.client.client_metadata import metadata_over
 from tests.unit.client.test_stale_metadata import described
 
 pytestmark = pytest.mark.trio

@@ -15,7 +15,7 @@ import trio.testing
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, Producer, TopicPartition
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
-from tests.client_metadata import metadata_over
+from tests.support.client.client_metadata import metadata_over
 from tests.unit.client.fake_broker import FakeBroker, Fault
 
 pytestmark = pytest.mark.trio

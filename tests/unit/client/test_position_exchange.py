@@ -19,7 +19,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponseTopic,
 )
 from anabranch.runtime.signal import Signal
-from tests.layouts import tp
+from tests.support.resize.layouts import tp
 from tests.unit.client.conftest import Run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.client.ordered_delivery.reports import Progress, Reports
-from tests.layouts import tp
+from tests.support.resize.layouts import tp
 
 T1 = tp(1)
 START = Progress(101, 50, 0, at_end=False, is_marked=False, current_leader_epoch=1)

@@ -29,8 +29,8 @@ from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoin
 from anabranch.zk_schemas.features import ORDERED_RESIZE, SUPPORTED
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.resized_topic import Topic
-from tests.topic_images import asked, image_of, resized
+from tests.support.controller.topic_images import asked, image_of, resized
+from tests.support.resize.resized_topic import Topic
 
 pytestmark = pytest.mark.trio
 

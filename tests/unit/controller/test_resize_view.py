@@ -11,8 +11,8 @@ from anabranch.controller.resize import view
 from anabranch.ordered_resize import resize
 from anabranch.protocol.key_placement import is_doubled, place
 from anabranch.zk_schemas.partition_state import Layout
-from tests.resized_topic import Topic
-from tests.topic_images import asked, image_of, resized
+from tests.support.controller.topic_images import asked, image_of, resized
+from tests.support.resize.resized_topic import Topic
 
 
 def first_bump(topic: Topic) -> Topic:

@@ -9,8 +9,8 @@ from anabranch.controller.resize import draining
 from anabranch.controller.resize.waits import Wait, changed
 from anabranch.ordered_resize import resize
 from anabranch.protocol.types import TopicPartition
-from tests.resized_topic import Topic
-from tests.topic_images import image_of
+from tests.support.controller.topic_images import image_of
+from tests.support.resize.resized_topic import Topic
 
 T4, T5, U1 = TopicPartition("t", 4), TopicPartition("t", 5), TopicPartition("u", 1)
 COMMIT = Wait("its commits", "g", 3, 40)

@@ -14,7 +14,7 @@ from anabranch.broker.coordinator.records import encode
 from anabranch.broker.coordinator.shard import Turn
 from anabranch.broker.log.slices import MAX_STEPS
 from anabranch.protocol.types import TopicPartition
-from tests.loop_probe import LoopProbe
+from tests.support.broker.loop_probe import LoopProbe
 from tests.unit.coordinator.calls import others_have_run
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.fakes import WALL_START_MS, pass_time

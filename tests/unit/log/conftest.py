@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log_world import LogWorld
+from tests.support.log.log_world import LogWorld
 
 
 @pytest.fixture

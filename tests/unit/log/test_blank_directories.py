@@ -14,7 +14,7 @@ from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManager
 from anabranch.broker.log.paths import PARTITION_METADATA
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
-from tests.log_world import TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio
 

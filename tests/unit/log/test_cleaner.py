@@ -20,7 +20,7 @@ from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from tests.log_world import START_MS, TOPIC_ID, Crash, LogWorld, batch, idempotent, read_all, values
+from tests.support.log.log_world import START_MS, TOPIC_ID, Crash, LogWorld, batch, idempotent, read_all, values
 
 pytestmark = pytest.mark.trio
 

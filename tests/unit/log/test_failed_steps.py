@@ -7,7 +7,7 @@ import pytest
 from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from tests.log_world import LogWorld, batch, idempotent, values
+from tests.support.log.log_world import LogWorld, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 

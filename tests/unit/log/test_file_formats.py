@@ -23,7 +23,7 @@ from anabranch.broker.log.paths import delete_directory_name, directory_name, is
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
 from anabranch.broker.log.txn_index import AbortedTxn, TxnIndex
 from anabranch.protocol.types import TopicPartition
-from tests.log_world import START_MS, LogWorld, batch
+from tests.support.log.log_world import START_MS, LogWorld, batch
 
 
 def crc32c(data: bytes) -> int:

@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.runtime.sim_storage import SimDisk
-from tests.log_world import TOPIC_ID, LogWorld, ManualClock, batch, values
+from tests.support.log.log_world import TOPIC_ID, LogWorld, ManualClock, batch, values
 
 pytestmark = pytest.mark.trio
 A = TopicPartition("a", 0)

@@ -16,8 +16,8 @@ from anabranch.broker.log.producer_rebuild import catch_up
 from anabranch.broker.replication.follower import Outcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import set_base_offset
-from tests.log_world import LogWorld, batch, idempotent, values
-from tests.replica_world import ReplicaWorld
+from tests.support.broker.replica_world import ReplicaWorld
+from tests.support.log.log_world import LogWorld, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from anabranch.broker.log.layout_history import LayoutEntry, LayoutHistory
-from tests.log_world import Crash, LogWorld
+from tests.support.log.log_world import Crash, LogWorld
 
 FIRST, GROWN, SHRUNK = LayoutEntry(0, 4, 4, 0), LayoutEntry(2, 4, 6, 1), LayoutEntry(5, 4, 4, 2)
 

@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.broker.log.checkpoint_files import MalformedFileError
 from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
-from tests.log_world import LogWorld
+from tests.support.log.log_world import LogWorld
 
 
 @pytest.fixture

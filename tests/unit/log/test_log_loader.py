@@ -9,7 +9,7 @@ from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
 from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.types import ZERO_UUID
-from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, find_time, idempotent, values
+from tests.support.log.log_world import START_MS, TOPIC_ID, LogWorld, batch, find_time, idempotent, values
 
 pytestmark = pytest.mark.trio
 

@@ -29,7 +29,7 @@ from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealClock as LoopClock
 from anabranch.runtime.sim_network import SimFabric
 from anabranch.runtime.sim_storage import SimDisk
-from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_world import START_MS, TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio
 

@@ -19,7 +19,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import PARTITION_METADATA, parse_future_directory_name
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
-from tests.log_world import TOPIC_ID, LogWorld, batch, idempotent, values
+from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 

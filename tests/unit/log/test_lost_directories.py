@@ -12,7 +12,7 @@ import pytest
 from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
-from tests.log_world import TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)

@@ -12,7 +12,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.time_search import TimeSearch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import FileRange
-from tests.log_world import TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio
 

@@ -13,7 +13,7 @@ from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from tests.log_world import START_MS, LogWorld, batch, find_time, idempotent, read_all, values
+from tests.support.log.log_world import START_MS, LogWorld, batch, find_time, idempotent, read_all, values
 
 TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))
 

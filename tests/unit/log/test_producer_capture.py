@@ -11,7 +11,7 @@ from anabranch.broker.log import producer_capture, snapshot_files
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_snapshot import decode_snapshot
 from anabranch.broker.log.slices import TimeSlice
-from tests.log_world import LogWorld, idempotent
+from tests.support.log.log_world import LogWorld, idempotent
 
 pytestmark = pytest.mark.trio
 FEW = 10

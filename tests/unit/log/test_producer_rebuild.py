@@ -19,7 +19,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from tests.log_world import PARTITION, TOPIC_ID, LogWorld, idempotent
+from tests.support.log.log_world import PARTITION, TOPIC_ID, LogWorld, idempotent
 
 pytestmark = pytest.mark.trio
 

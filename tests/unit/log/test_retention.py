@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.retention import NOTHING_HELD, HeldBack, SegmentFacts, count_deletable, held_back
-from tests.log_world import LogWorld, batch
+from tests.support.log.log_world import LogWorld, batch
 
 RETENTION_MS, BOUND_MS, NOW_MS = 100, 50, 1_000
 TIMED = LogConfig(retention_ms=RETENTION_MS, ordered_delivery_retention_waits_max_ms=BOUND_MS)

@@ -9,7 +9,7 @@ import trio
 
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.time_search import TimeSearch
-from tests.log_world import START_MS, LogWorld, batch
+from tests.support.log.log_world import START_MS, LogWorld, batch
 
 pytestmark = pytest.mark.trio
 

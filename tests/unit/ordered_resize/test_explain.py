@@ -6,7 +6,7 @@ import dataclasses
 
 from anabranch.ordered_resize.explain import resize_waits
 from anabranch.ordered_resize.resize import STEPS, Phase
-from tests.resized_topic import Topic
+from tests.support.resize.resized_topic import Topic
 
 
 def test_a_topic_that_waits_for_nothing() -> None:

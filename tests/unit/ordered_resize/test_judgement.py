@@ -26,7 +26,7 @@ from anabranch.ordered_resize.resize import STEPS, Phase
 from anabranch.protocol.errors import ErrorCode
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
-from tests.resized_topic import Topic
+from tests.support.resize.resized_topic import Topic
 
 ACCEPT, REFUSE, FREEZE = Outcome.ACCEPT, Outcome.REFUSE, Outcome.FREEZE
 SETTING = Setting(lambda new: {p: [1, 2] for p in new})

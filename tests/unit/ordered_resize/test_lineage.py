@@ -8,7 +8,7 @@ from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.ordered_resize.lineage import Loaded
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
-from tests.resized_topic import Topic
+from tests.support.resize.resized_topic import Topic
 
 
 def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[int, int]], floor: int = -1) -> None:

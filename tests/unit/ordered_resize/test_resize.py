@@ -10,7 +10,7 @@ from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.resize import MAX_TOGETHER, STEPS, Phase
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.zk_schemas.partition_state import DURING_DELETE, NO_LEADER, Before, Layout, LineageEntry, PartitionState
-from tests.resized_topic import NEXT_ID, Topic
+from tests.support.resize.resized_topic import NEXT_ID, Topic
 
 
 def entry(epoch: int, losers: dict[int, int]) -> LineageEntry:

@@ -12,7 +12,7 @@ from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.primitives import DecodeError, read_tags, read_uvarint, write_uvarint
-from tests.protocol_tables import Case, cases, full_sample, to_object
+from tests.support.protocol.protocol_tables import Case, cases, full_sample, to_object
 
 ALL = cases()
 

@@ -26,8 +26,8 @@ from anabranch.protocol.generated.list_offsets import (
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
-from tests.log_world import batch, read_all
-from tests.replica_world import KEY, ReplicaWorld
+from tests.support.broker.replica_world import KEY, ReplicaWorld
+from tests.support.log.log_world import batch, read_all
 
 CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.broker.replication.follower import Outcome
 from anabranch.protocol.errors import ErrorCode
-from tests.replica_world import ReplicaWorld
+from tests.support.broker.replica_world import ReplicaWorld
 
 
 def test_a_follower_copies_its_leader() -> None:

@@ -15,7 +15,7 @@ from anabranch.protocol.generated.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
-from tests.replica_world import KEY, LAG_S, ReplicaWorld
+from tests.support.broker.replica_world import KEY, LAG_S, ReplicaWorld
 
 pytestmark = pytest.mark.trio
 

@@ -15,8 +15,8 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from tests.batches import batch_of
-from tests.replica_world import LAG_S, ReplicaWorld
+from tests.support.broker.replica_world import LAG_S, ReplicaWorld
+from tests.support.log.batches import batch_of
 
 
 def test_the_watermark_waits_for_every_member_of_the_isr() -> None:

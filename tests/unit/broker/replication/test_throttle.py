@@ -8,8 +8,8 @@ from anabranch.broker.replication.fetcher import ReplicaFetcher
 from anabranch.broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, ReplicationQuota
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
-from tests.log_world import ManualClock
-from tests.replica_world import KEY, ReplicaWorld
+from tests.support.broker.replica_world import KEY, ReplicaWorld
+from tests.support.log.log_world import ManualClock
 from tests.unit.broker.replication.test_fetcher import CONFIG
 
 LISTED, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

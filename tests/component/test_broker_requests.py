@@ -1,0 +1,495 @@
+"""What a broker answers, over a real socket; the test plays the controller."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.protocol.acl_operations import NOT_ASKED
+from anabranch.protocol.batch_builder import BatchBuilder, build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import iter_batches
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.controller import ControllerZnode
+from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
+
+pytestmark = pytest.mark.trio
+
+
+def batch(*values: bytes, timestamp: int = 1_000, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+    builder = BatchBuilder(CompressionType.NONE, 1 << 20)
+    for value in values or (b"value",):
+        builder.append(b"key", value, (), timestamp)
+    producer_id, epoch, sequence = producer
+    return bytes(builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+
+
+async def produce(broker: OneBroker, records: bytes, partition: int = 0) -> Any:
+    data = PartitionProduceData(index=partition, records=records)
+    request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+    return (await broker.request(request)).responses[0].partition_responses[0]
+
+
+def fetch(offset: int = 0, partition: int = 0, *, epoch: int = -1, **fields: Any) -> FetchRequest:
+    asked = FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=epoch
+    )
+    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
+    return FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])], **limits)
+
+
+async def end_offset(broker: OneBroker, timestamp: int = -1) -> int:
+    asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
+    response = await broker.request(ListOffsetsRequest(replica_id=-1, topics=[asked]))
+    offset: int = response.topics[0].partitions[0].offset
+    return offset
+
+
+async def test_what_is_produced_is_fetched(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        assert (await produce(broker, batch(b"a", b"b"))).base_offset == 0
+        assert (await produce(broker, batch(b"c"))).base_offset == 2
+        found = (await broker.request(fetch())).responses[0].partitions[0]
+        values = [record.value for part in iter_batches(found.records) for record in part]
+    assert values == [b"a", b"b", b"c"]
+    assert found.high_watermark == 3
+
+
+async def test_a_fetch_waits_for_records(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        answers: list[Any] = []
+
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for_records() -> None:
+                answers.append(await broker.request(fetch(max_wait_ms=20_000)))
+
+            nursery.start_soon(wait_for_records)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert not answers
+            started = trio.current_time()
+            async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
+                data = PartitionProduceData(index=0, records=batch())
+                body = ProduceRequest(
+                    acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+                )
+                await other.request(body)
+    assert answers[0].responses[0].partitions[0].high_watermark == 1
+    assert trio.current_time() - started < 10
+
+
+async def test_a_fetch_comes_back_empty_at_its_deadline(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        found = (await broker.request(fetch(max_wait_ms=50))).responses[0].partitions[0]
+    assert found.error_code == 0
+    assert len(found.records) == 0
+
+
+async def test_an_incremental_fetch_answers_only_what_has_news(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", 3)
+        full = fetch(session_epoch=0)
+        full.topics[0].partitions += [
+            FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in (1, 2)
+        ]
+        first = await broker.request(full)
+        assert first.session_id != 0
+        assert [found.partition_index for found in first.responses[0].partitions] == [0, 1, 2]
+        quiet = FetchRequest(max_wait_ms=0, min_bytes=1, session_id=first.session_id, session_epoch=1)
+        assert (await broker.request(quiet)).responses == []
+        await produce(broker, batch(), 1)
+        quiet.session_epoch = 2
+        news = await broker.request(quiet)
+        assert [found.partition_index for found in news.responses[0].partitions] == [1]
+        assert (await broker.request(quiet)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        quiet.session_id += 1
+        assert (await broker.request(quiet)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_held_fetch_is_answered_when_its_session_asks_for_more(tmp_path: Path, begins: bool) -> None:
+    """On the same connection, whose answers have an order: else what was added waits for the first one's deadline.
+
+    Also when the second request is answered at once, and when it gives the session up for another one.
+    """
+    async with one_broker(tmp_path) as broker, trio.open_nursery() as nursery:
+        await broker.create_topic("t", 2)
+        await produce(broker, batch(), 1)
+        answers: dict[int, Any] = {}
+        first = await broker.request(fetch(session_epoch=0))
+        held = FetchRequest(max_wait_ms=3_600_000, min_bytes=1, session_id=first.session_id, session_epoch=1)
+        epoch = 0 if begins else 2
+        more = fetch(partition=1, max_wait_ms=3_600_000, session_id=first.session_id, session_epoch=epoch)
+
+        async def ask(number: int, request: FetchRequest) -> None:
+            answers[number] = await broker.request(request)
+
+        nursery.start_soon(ask, 1, held)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not answers
+        with trio.fail_after(30):
+            await ask(2, more)
+    assert not answers[1].responses and answers[1].error_code == 0
+    assert [len(found.records) > 0 for found in answers[2].responses[0].partitions] == [True]
+
+
+async def test_fetch_errors_are_typed(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", leader_epoch=3)
+
+        async def code(request: FetchRequest) -> int:
+            return int((await broker.request(request)).responses[0].partitions[0].error_code)
+
+        assert await code(fetch(7)) == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert await code(fetch(epoch=2)) == ErrorCode.FENCED_LEADER_EPOCH
+        assert await code(fetch(epoch=4)) == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert await code(fetch(partition=9)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_the_first_batch_comes_whole_however_small_the_limits(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        await produce(broker, batch(b"x" * 5_000))
+        await produce(broker, batch(b"y"))
+        found = (await broker.request(fetch(max_bytes=10))).responses[0].partitions[0]
+        assert [part.base_offset for part in iter_batches(found.records, allow_partial_tail=True)] == [0]
+
+
+async def test_idempotent_producers(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        first = await broker.request(InitProducerIdRequest(transactional_id=None))
+        second = await broker.request(InitProducerIdRequest(transactional_id=None))
+        assert second.producer_id == first.producer_id + 1
+        producer_id = first.producer_id
+        assert (await produce(broker, batch(producer=(producer_id, 0, 0)))).base_offset == 0
+        repeated = await produce(broker, batch(producer=(producer_id, 0, 0)))
+        assert (repeated.error_code, repeated.base_offset) == (0, 0)
+        gap = await produce(broker, batch(producer=(producer_id, 0, 5)))
+        assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await end_offset(broker) == 1
+
+
+async def test_transactions_are_refused(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        response = await broker.request(InitProducerIdRequest(transactional_id="tx"))
+        assert response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_a_transactional_batch_without_a_transactional_id_is_refused(tmp_path: Path) -> None:
+    """Nobody would end its transaction: the last stable offset would stay there. Other partitions are not refused."""
+    transactional = build_batch([(b"k", b"v", (), 1_000)], producer_id=7, base_sequence=0, is_transactional=True)
+    data = [
+        PartitionProduceData(index=0, records=transactional),
+        PartitionProduceData(index=1, records=batch(b"plain")),
+    ]
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2)
+        request = ProduceRequest(
+            acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=data)]
+        )
+        refused, taken = (await broker.request(request)).responses[0].partition_responses
+        await produce(broker, batch(b"after"))
+        committed = (await broker.request(fetch(isolation_level=1))).responses[0].partitions[0]
+    assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "transactional batch" in refused.error_message
+    assert (taken.error_code, taken.base_offset) == (0, 0)
+    assert (committed.last_stable_offset, committed.high_watermark) == (1, 1)
+
+
+async def test_offsets_by_time(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        for timestamp in (1_000, 3_000, 2_000):
+            await produce(broker, batch(timestamp=timestamp))
+        found = {asked: await end_offset(broker, asked) for asked in (-1, -2, -3, 1_500, 9_000)}
+    assert found == {-1: 3, -2: 0, -3: 1, 1_500: 1, 9_000: -1}
+
+
+async def test_delete_records_moves_the_start(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        for _ in range(3):
+            await produce(broker, batch())
+        asked = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
+        response = await broker.request(DeleteRecordsRequest(topics=[asked], timeout_ms=1_000))
+        assert response.topics[0].partitions[0].low_watermark == 2
+        assert await end_offset(broker, -2) == 2
+
+
+async def test_the_end_of_a_leader_epoch(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", leader_epoch=1)
+        await produce(broker, batch())
+        await broker.create_topic("t", leader_epoch=4)
+        await produce(broker, batch())
+        asked = OffsetForLeaderPartition(partition=0, leader_epoch=2)
+        request = OffsetForLeaderEpochRequest(
+            replica_id=-1, topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])]
+        )
+        found = (await broker.request(request)).topics[0].partitions[0]
+    assert (found.leader_epoch, found.end_offset) == (1, 1)
+
+
+async def test_an_older_controller_is_refused(tmp_path: Path) -> None:
+    """KAFKA-6082: a controller that was replaced must not change anything."""
+    async with one_broker(tmp_path) as broker:
+        topic_id = await broker.create_topic("t")
+        broker.controller_epoch -= 1
+        state = LeaderAndIsrPartitionState(leader=BROKER_ID, leader_epoch=9, isr=[BROKER_ID], replicas=[BROKER_ID])
+        stale = ErrorCode.STALE_CONTROLLER_EPOCH
+        assert (await broker.leader_and_isr("t", topic_id, [state])).error_code == stale
+        assert (await broker.update_metadata("t", topic_id, 1, leader=-2)).error_code == stale
+        assert (await broker.stop_replica("t", 0, leader_epoch=-2, delete=True)).error_code == stale
+        assert (await produce(broker, batch())).error_code == 0
+
+
+async def test_another_incarnation_gets_a_log_of_its_own(tmp_path: Path) -> None:
+    """KAFKA-12257, 14616: nothing of a deleted topic shows up in a new one of the same name."""
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        await produce(broker, batch())
+        state = LeaderAndIsrPartitionState(
+            leader=BROKER_ID, leader_epoch=0, isr=[BROKER_ID], replicas=[BROKER_ID], incarnation=77
+        )
+        response = await broker.leader_and_isr("t", uuid.uuid4(), [state])
+        assert response.topics[0].partition_errors[0].error_code == 0
+        assert await end_offset(broker) == 0
+
+
+async def test_metadata_without_a_controller(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, {"request.timeout.ms": "300"}) as broker:
+        topic_id = await broker.create_topic("b", 2)
+        await broker.create_topic("a")
+        everything = await broker.request(MetadataRequest(topics=None))
+        assert [topic.name for topic in everything.topics] == ["a", "b"]
+        assert everything.controller_id == BROKER_ID
+        by_id = await broker.request(MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=None)]))
+        assert by_id.topics[0].name == "b"
+        names = [MetadataRequestTopic(name=name) for name in ("no", "not/legal")]
+        missing = await broker.request(MetadataRequest(topics=names))
+        assert [topic.error_code for topic in missing.topics] == [
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ]
+        quiet = await broker.request(MetadataRequest(topics=names[:1], allow_auto_topic_creation=False))
+        assert quiet.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        found = await broker.request(FindCoordinatorRequest(key="g"), 3)
+        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("version", [8, 10, 11])
+async def test_without_an_authorizer_every_operation_is_authorized(tmp_path: Path, version: int) -> None:
+    """KIP-430; a topic that does not exist has none."""
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        asked = MetadataRequest(
+            topics=[MetadataRequestTopic(name="t"), MetadataRequestTopic(name="no")],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=version <= 10,
+        )
+        found = await broker.request(asked, version)
+        assert [topic.topic_authorized_operations for topic in found.topics] == [3576, NOT_ASKED]
+        assert found.cluster_authorized_operations == (8096 if version <= 10 else NOT_ASKED)
+        silent = await broker.request(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), version)
+        assert silent.topics[0].topic_authorized_operations == silent.cluster_authorized_operations == NOT_ASKED
+
+
+@pytest.mark.parametrize(("asked", "found"), [(True, 8096), (False, NOT_ASKED)])
+async def test_describe_cluster_names_the_authorized_operations(tmp_path: Path, asked: bool, found: int) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        described = await broker.request(DescribeClusterRequest(include_cluster_authorized_operations=asked))
+        assert described.cluster_authorized_operations == found
+
+
+async def test_metadata_is_answered_once_the_broker_was_told_of_any(tmp_path: Path) -> None:
+    """librdkafka 2.10 gives up every broker that an answer does not name: an empty one would leave it with none."""
+    async with one_broker(tmp_path) as broker:
+        answers: list[Any] = []
+
+        async def ask(request: MetadataRequest) -> None:
+            answers.append(await broker.request(request))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, MetadataRequest(topics=None))
+            nursery.start_soon(ask, MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+            await broker.create_topic("t")
+        assert [[found.node_id for found in answer.brokers] for answer in answers] == [[BROKER_ID]] * 2
+        assert [[topic.name for topic in answer.topics] for answer in answers] == [["t"]] * 2
+
+
+async def test_a_changed_topic_config_takes_effect_at_once(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        assert (await produce(broker, batch(b"x" * 2_000))).error_code == 0
+        admin = broker.zk.session()
+        await admin.create(ConfigZnode.topic_path("t"), ConfigZnode({"max.message.bytes": "1000"}).encode())
+        await admin.create(ConfigChange.PREFIX, ConfigChange("topics/t").encode(), sequence=True)
+        with trio.fail_after(DEADLINE_S):
+            while (await produce(broker, batch(b"x" * 2_000))).error_code == 0:
+                await trio.lowlevel.checkpoint()
+        assert (await produce(broker, batch(b"x" * 2_000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        resource = DescribeConfigsResource(
+            resource_type=2, resource_name="t", configuration_keys=["max.message.bytes", "segment.ms"]
+        )
+        response = await broker.request(DescribeConfigsRequest(resources=[resource]))
+        shown = {config.name: (config.value, config.config_source) for config in response.results[0].configs}
+        assert shown == {"max.message.bytes": ("1000", 1), "segment.ms": ("604800000", 5)}
+
+
+async def test_a_broker_registers_again_after_its_session_expired(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        watcher = broker.zk.session()
+        before = await watcher.get(f"/brokers/ids/{BROKER_ID}")
+        broker.env.zk.expire()
+        with trio.fail_after(DEADLINE_S):
+            while True:
+                now = await watcher.exists(f"/brokers/ids/{BROKER_ID}")
+                if now is not None and now.czxid != before.czxid:
+                    break
+                await trio.sleep(0.01)  # polls: the registration of the new session
+        assert now.ephemeral_owner == broker.env.zk.session_id
+
+
+async def test_a_changed_broker_config_reaches_every_topic_that_inherits_it(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        admin = broker.zk.session()
+        await admin.create(ConfigZnode.broker_path(None), ConfigZnode({"message.max.bytes": "1000"}).encode())
+        await admin.create(ConfigChange.PREFIX, ConfigChange("brokers/<default>").encode(), sequence=True)
+        with trio.fail_after(DEADLINE_S):
+            while (await produce(broker, batch(b"x" * 2_000))).error_code == 0:
+                await trio.lowlevel.checkpoint()
+        resources = [
+            DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=["message.max.bytes"]),
+            DescribeConfigsResource(resource_type=4, resource_name="2", configuration_keys=None),
+        ]
+        response = await broker.request(DescribeConfigsRequest(resources=resources))
+        shown = response.results[0].configs[0]
+        assert (shown.value, shown.config_source, shown.read_only) == ("1000", 3, False)
+        assert response.results[1].error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_key_that_cannot_change_is_left_out_of_an_edit_by_hand(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        admin = broker.zk.session()
+        edited = ConfigZnode({"fetch.max.bytes": "2000", "message.max.bytes": "1000"})
+        await admin.create(ConfigZnode.broker_path(BROKER_ID), edited.encode())
+        await admin.create(ConfigChange.PREFIX, ConfigChange(f"brokers/{BROKER_ID}").encode(), sequence=True)
+        with trio.fail_after(DEADLINE_S):
+            while (await produce(broker, batch(b"x" * 2_000))).error_code == 0:
+                await trio.lowlevel.checkpoint()
+        resource = DescribeConfigsResource(
+            resource_type=4, resource_name="1", configuration_keys=["fetch.max.bytes", "message.max.bytes"]
+        )
+        response = await broker.request(DescribeConfigsRequest(resources=[resource]))
+        shown = {config.name: (config.value, config.config_source) for config in response.results[0].configs}
+        assert shown == {"message.max.bytes": ("1000", 2), "fetch.max.bytes": (str(55 << 20), 5)}
+
+
+async def test_the_default_of_all_brokers_is_shown_without_what_the_answering_one_has(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        admin = broker.zk.session()
+        default = ConfigZnode({"log.retention.ms": "800000"})
+        own = ConfigZnode({"log.retention.ms": "700000", "message.max.bytes": "1000"})
+        await admin.create(ConfigZnode.broker_path(None), default.encode())
+        await admin.create(ConfigZnode.broker_path(BROKER_ID), own.encode())
+        resource = DescribeConfigsResource(resource_type=4, resource_name="", configuration_keys=None)
+        response = await broker.request(DescribeConfigsRequest(resources=[resource], include_synonyms=True))
+        shown = [
+            (config.name, config.value, config.config_source, [(s.value, s.source) for s in config.synonyms])
+            for config in response.results[0].configs
+        ]
+        assert shown == [("log.retention.ms", "800000", 3, [("800000", 3)])]
+
+
+async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+    zk = FakeZk()
+    for expected in (1, 2):
+        async with one_broker(tmp_path, zk=zk) as broker:
+            await broker.create_topic("t", leader_epoch=expected)
+            assert (await produce(broker, batch())).base_offset == expected - 1
+            assert await end_offset(broker) == expected
+
+
+async def test_log_flush_ack_syncs_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real_flush = PartitionLog.flush
+
+    async def flush(log: PartitionLog) -> None:
+        await real_flush(log)
+        synced.append(log.recovery_point)
+
+    monkeypatch.setattr(PartitionLog, "flush", flush)
+    async with one_broker(tmp_path, {"log.flush": "ack"}) as broker:
+        await broker.create_topic("t")
+        assert (await produce(broker, batch())).error_code == 0
+        assert synced == [1]
+
+
+@pytest.mark.parametrize("failure", [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk"), ValueError("closed")])
+async def test_log_flush_ack_acknowledges_nothing_that_was_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    async def flush(log: PartitionLog) -> None:
+        log.is_broken = isinstance(failure, KafkaError)
+        raise failure
+
+    async with one_broker(tmp_path, {"log.flush": "ack"}) as broker:
+        await broker.create_topic("t")
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionLog, "flush", flush)
+            result = await produce(broker, batch())
+        assert (result.error_code, result.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert (await produce(broker, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR, "a later sync says nothing"
+        session = broker.zk.session()
+        with trio.fail_after(DEADLINE_S):
+            while not await session.children(paths.LOG_DIR_EVENTS):
+                await trio.sleep(0.01)  # polls: the controller is told
+        state = LeaderAndIsrPartitionState(leader=BROKER_ID, leader_epoch=1, isr=[BROKER_ID], replicas=[BROKER_ID])
+        answer = await broker.leader_and_isr("t", uuid.UUID(int=0), [state])
+        assert answer.topics[0].partition_errors[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_change_whose_notification_was_lost_is_read_when_a_controller_takes_office(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        admin = broker.zk.session()
+        changed = ConfigZnode({"max.message.bytes": "50"}).encode()
+        await admin.create(ConfigZnode.topic_path("t"), changed, make_parents=True)
+        controller = ControllerZnode(1001, "127.0.0.1", 1, 0).encode()
+        await admin.create(ControllerZnode.PATH, controller, ephemeral=True)
+        with trio.fail_after(DEADLINE_S):
+            while (await produce(broker, batch())).error_code != ErrorCode.MESSAGE_TOO_LARGE:
+                await trio.sleep(0.01)  # polls: the broker reads its configs again

@@ -1,0 +1,189 @@
+"""A split that stock producers can follow is announced to them before any partition loses keys."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from tests.support.controller.controller_world import Log, World
+from tests.support.resize.resize_world import TOPIC, alter, resized, started
+
+pytestmark = pytest.mark.trio
+NEVER = -1
+
+
+def announcements(world: World) -> list[tuple[int, bool]]:
+    """What broker 1 was told, in order, changes only: the announced count, and whether producers are sent for it."""
+    told = [
+        (topic.announced_partition_count, topic.refreshes_stock_producers)
+        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for topic in request.topic_states
+        if topic.topic_name == TOPIC
+    ]
+    return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
+
+
+def loses_keys(world: World) -> bool:
+    """Whether some partition was given the layout of 8 partitions."""
+    return any(
+        state.undeleted_partition_count == 8
+        for request in world.brokers[1].sent(LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    )
+
+
+async def test_without_stock_producers_it_takes_one_question(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    await resized(world, 8)
+    assert announcements(world) == [(-1, False), (8, False), (-1, False)]
+
+
+async def test_who_is_announced_to_lead_leads(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    await resized(world, 8)
+    told = [
+        topic
+        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for topic in request.topic_states
+        if topic.topic_name == TOPIC
+    ]
+    (announced,) = {tuple(topic.announced_leaders) for topic in told if topic.announced_partition_count == 8}
+    led = {state.partition_index: state.leader for state in told[-1].partition_states}
+    assert announced == tuple(led[index] for index in range(4, 8))
+
+
+async def test_producers_are_waited_for_until_they_place_by_the_new_count(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    nursery.start_soon(world.request, alter(8))
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    asked = len(world.brokers[1].sent(UpdateMetadataRequest))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)) > asked + 10)
+    assert not loses_keys(world)
+    world.brokers[2].stock_producers[TOPIC] = (10, 500)
+    await world.until(lambda: loses_keys(world))
+    await world.until(lambda: announcements(world)[-1] == (-1, False))
+
+
+async def test_until_the_first_bump_clients_are_told_the_counts_before(nursery: trio.Nursery) -> None:
+    """Those that know layouts would be refused by the goal's; the goal is in the topic's znode meanwhile."""
+    world = await started(nursery)
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    nursery.start_soon(world.request, alter(8))
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    topic = await world.topic(TOPIC)
+    assert (topic.undeleted_partition_count, topic.layout_version) == (8, 1)
+    assert placed_by(world) == [(4, 0)]
+    world.brokers[2].stock_producers[TOPIC] = (10, 500)
+    await world.until(lambda: placed_by(world) == [(4, 0), (8, 1)])
+    assert loses_keys(world)
+
+
+def placed_by(world: World) -> list[tuple[int, int]]:
+    """The counts and versions that broker 1 was told for its clients, in order, changes only."""
+    told = [
+        (topic.undeleted_partition_count, topic.layout_version)
+        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for topic in request.topic_states
+        if topic.topic_name == TOPIC
+    ]
+    return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
+
+
+async def test_a_split_that_is_taken_back_is_announced_no_longer(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    nursery.start_soon(world.request, alter(8))
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    await world.request(alter(4))
+    await world.until(lambda: announcements(world)[-1] == (-1, False))
+    assert not loses_keys(world)
+    assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3]
+
+
+async def test_a_grow_over_partitions_that_drain_is_announced_too(nursery: trio.Nursery) -> None:
+    """They take no records until they are revived, so what is announced waits for their leaders."""
+    world = await started(nursery)
+    await resized(world, 8)
+    for broker in world.brokers.values():
+        broker.logs = {(TOPIC, p): Log(40, 40, 0) for p in range(4, 8)}
+    await resized(world, 4)
+    assert announcements(world)[-1] == (-1, False)
+    first = (await world.state(TOPIC, 4)).leader
+    world.brokers[first].leave()
+    await world.until(lambda: is_led_by_another(world, 4, first))
+    await world.brokers[first].register()
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    nursery.start_soon(world.request, alter(8))
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    assert placed_by(world)[-1] == (4, 2)
+    assert announced_leaders(world) == [(await world.state(TOPIC, p)).leader for p in range(4, 8)]
+    world.brokers[2].stock_producers[TOPIC] = (10, 500)
+    await world.until(lambda: placed_by(world)[-1] == (8, 3))
+
+
+async def is_led_by_another(world: World, partition: int, broker: int) -> bool:
+    return (await world.state(TOPIC, partition)).leader not in (-1, broker)
+
+
+def announced_leaders(world: World) -> list[int]:
+    """Who is announced to lead the partitions from 4 on, as broker 1 was told last."""
+    topics = [topic for request in world.brokers[1].sent(UpdateMetadataRequest) for topic in request.topic_states]
+    return list(topics[-1].announced_leaders)
+
+
+async def test_they_are_not_waited_for_longer_than_configured(nursery: trio.Nursery) -> None:
+    world = await started(nursery, stock_producer_grace_ms=300)
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    await resized(world, 8)
+    assert (8, True) in announcements(world)
+
+
+async def test_the_next_controller_announces_it_again(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    await world.start_controller(1001)
+    for broker in world.brokers.values():
+        broker.stock_producers[TOPIC] = (10, 0)
+
+    async def ask() -> None:
+        with suppress(OSError):  # the controller dies
+            await world.request(alter(8))
+
+    nursery.start_soon(ask)
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.until(lambda: announcements(world)[-2:] == [(8, False), (8, True)], within_s=60)
+    assert not any(count == -1 for count, _ in announcements(world)[1:])
+    for broker in world.brokers.values():
+        broker.stock_producers[TOPIC] = (10, 500)
+    await world.until(lambda: loses_keys(world))
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+async def test_who_asks_for_a_count_that_they_cannot_follow_is_advised(
+    nursery: trio.Nursery, validate_only: bool
+) -> None:
+    world = await started(nursery)
+    result = (await world.request(alter(6, validate_only=True))).results[0]
+    assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
+    world.brokers[3].stock_producers[TOPIC] = (599_000, NEVER)
+    result = (await world.request(alter(6, validate_only=validate_only))).results[0]
+    assert result.error_code == ErrorCode.NONE
+    assert "wrote to t within the last 10 minutes" in result.error_message
+    assert "They can follow 4 or 8 partitions" in result.error_message
+    assert announcements(world)[-1] == (-1, False)
+
+
+async def test_nobody_is_advised_of_producers_that_are_long_gone_or_can_follow(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    world.brokers[3].stock_producers[TOPIC] = (601_000, NEVER)
+    assert (await world.request(alter(6, validate_only=True))).results[0].error_message is None
+    world.brokers[3].stock_producers[TOPIC] = (0, NEVER)
+    assert (await world.request(alter(8, validate_only=True))).results[0].error_message is None

@@ -1,0 +1,223 @@
+"""Partition counts that the controller chooses by what brokers say was appended; virtual time."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.topic import TopicZnode
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_world import BROKERS, TOPIC, alter, configure, resized
+
+pytestmark = pytest.mark.trio
+
+WINDOW_S, COOLDOWN_S = 20, 60
+KEYS = {
+    "autoscale_enable": "true",
+    "autoscale_target_bytes_per_second": "100",
+    "autoscale_max_partitions": "16",
+    "autoscale_window_ms": str(WINDOW_S * 1000),
+    "autoscale_cooldown_ms": str(COOLDOWN_S * 1000),
+}
+
+
+async def count(world: World) -> int:
+    return (await world.topic(TOPIC)).undeleted_partition_count
+
+
+async def write(world: World, bytes_per_second: int, seconds: int) -> list[int]:
+    """Have one broker lead all that is written; the count after each second."""
+    counts = []
+    for _ in range(seconds):
+        leader = world.brokers[BROKERS[0]]
+        leader.appended[TOPIC] = leader.appended.get(TOPIC, 0) + bytes_per_second
+        await trio.sleep(1)  # virtual time: rounds of the controller
+        counts.append(await count(world))
+    return counts
+
+
+async def measured(world: World) -> CreatePartitionsTopicResult:
+    request = alter(4, validate_only=True)
+    request.topics[0].wants_measured = True
+    result: CreatePartitionsTopicResult = (await world.request(request)).results[0]
+    assert result.error_code == ErrorCode.NONE
+    return result
+
+
+def asked(world: World) -> int:
+    """How often a broker was asked for what was appended."""
+    return sum(
+        topic.wants_appended_bytes
+        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for topic in request.topic_states
+    )
+
+
+async def test_the_count_follows_what_is_written(world: World, autojump_clock: object) -> None:
+    assert await configure(world, **KEYS) == ErrorCode.NONE
+    counts = await write(world, 1_000, 400)
+    assert list(dict.fromkeys(counts)) == [4, 8, 16]
+    steps = [counts.index(8), counts.index(16)]
+    assert steps[0] >= COOLDOWN_S - 1
+    assert steps[1] - steps[0] >= COOLDOWN_S - 1
+    assert await write(world, 1_000, 200) == [16] * 200  # 62 bytes/s each: neither
+    counts = await write(world, 0, 400)
+    assert list(dict.fromkeys(counts))[:2] == [16, 8]
+
+
+async def test_bounds_hold(world: World, autojump_clock: object) -> None:
+    assert await configure(world, **KEYS | {"autoscale_max_partitions": "8"}) == ErrorCode.NONE
+    assert max(await write(world, 1_000_000, 400)) == 8
+    assert await configure(world, autoscale_min_partitions="8") == ErrorCode.NONE
+    assert set(await write(world, 0, 400)) == {8}
+
+
+async def test_a_new_controller_measures_and_cools_down_again(world: World, autojump_clock: object) -> None:
+    assert await configure(world, **KEYS) == ErrorCode.NONE
+    assert set(await write(world, 1_000, COOLDOWN_S - 10)) == {4}
+    await world.start_controller(1001)
+    world.kill_controller(1000)
+    before = await write(world, 1_000, COOLDOWN_S - 10)
+    assert set(before) == {4}
+    assert 8 in await write(world, 1_000, COOLDOWN_S)
+
+
+async def test_what_is_refused_is_asked_for_again_and_logged_once(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A shrink of records that never expire would leave marked partitions for ever."""
+    await resized(world, 8)
+    assert await configure(world, retention_ms="-1") == ErrorCode.NONE
+    with caplog.at_level("INFO", logger="anabranch.controller.autoscale"):
+        assert await configure(world, **KEYS) == ErrorCode.NONE
+        assert set(await write(world, 1, 200)) == {8}
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "anabranch.controller.autoscale"]
+        assert "partitions=8->4" in line
+        assert "refused=" in line
+        assert await configure(world, retention_ms="1000000") == ErrorCode.NONE
+        assert 4 in await write(world, 1, 200)
+
+
+async def test_nobody_is_asked_while_no_topic_is_on(world: World, autojump_clock: object) -> None:
+    await trio.sleep(60)  # virtual time: rounds of the controller
+    before = [len(world.brokers[broker].requests) for broker in BROKERS]
+    await trio.sleep(600)  # virtual time: rounds of the controller
+    assert asked(world) == 0
+    assert [len(world.brokers[broker].requests) for broker in BROKERS] == before
+    assert await configure(world, **KEYS) == ErrorCode.NONE
+    await trio.sleep(60)  # virtual time: rounds of the controller
+    assert asked(world) >= 5
+    assert await configure(world, autoscale_enable="false") == ErrorCode.NONE
+    await trio.sleep(700)  # virtual time: rounds of the controller
+    stopped = asked(world)
+    await trio.sleep(600)  # virtual time: rounds of the controller
+    assert asked(world) == stopped
+
+
+async def test_a_question_has_a_topic_measured_that_is_not_on(world: World, autojump_clock: object) -> None:
+    assert (await measured(world)).appended_bytes == 0
+    assert set(await write(world, 1_000, 90)) == {4}
+    result = await measured(world)
+    assert result.elapsed_ms >= 60_000
+    assert abs(result.appended_bytes * 1000 / result.elapsed_ms - 1_000) < 100
+    assert result.unchanged_ms >= 90_000 - 10_000
+
+
+async def test_a_broker_that_is_silent_holds_the_count(world: World, autojump_clock: object) -> None:
+    assert await configure(world, **KEYS) == ErrorCode.NONE
+    world.brokers[3].answering = trio.Event()
+    assert set(await write(world, 1_000, 200)) == {4}
+    assert (await measured(world)).elapsed_ms == 0
+    world.brokers[3].answering.set()
+    assert 8 in await write(world, 1_000, 200)
+
+
+async def test_an_older_edit_of_the_config_is_found_by_a_new_controller(world: World, autojump_clock: object) -> None:
+    assert await configure(world, **KEYS) == ErrorCode.NONE
+    world.kill_controller(1000)
+    await world.start_controller(1001)
+    assert 8 in await write(world, 1_000, 200)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_a_topic_may_be_created_with_it(world: World, autojump_clock: object, by_hand: bool) -> None:
+    """No notification names a config that was there before the topic."""
+    await trio.sleep(60)  # virtual time: the configs of all topics were read
+    keys = {name.replace("_", "."): value for name, value in KEYS.items()}
+    if by_hand:
+        await world.store.create(paths.topic_config("u"), ConfigZnode(keys).encode())
+        await world.store.create(paths.topic("u"), TopicZnode.new(uuid.UUID(int=7), {0: [1], 1: [2]}).encode())
+    else:
+        configs = [CreatableTopicConfig(name=name, value=value) for name, value in keys.items()]
+        topic = CreatableTopic(name="u", num_partitions=2, replication_factor=1, configs=configs)
+        response: Any = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+        assert response.topics[0].error_code == ErrorCode.NONE
+    for second in range(200):
+        world.brokers[1].appended["u"] = second * 1_000
+        await trio.sleep(1)  # virtual time: what is written
+    assert (await world.topic("u")).undeleted_partition_count > 2
+
+
+async def refusal(world: World, topic: str = TOPIC, **config: str) -> str:
+    configs = [AlterableConfig(name=key.replace("_", "."), config_operation=0, value=v) for key, v in config.items()]
+    resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=configs)
+    response: Any = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=True))
+    (answer,) = response.responses
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+    return str(answer.error_message)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"autoscale_target_bytes_per_second": "0"}, ["autoscale.target.bytes.per.second", "0"]),
+        (
+            {"autoscale_min_partitions": "9", "autoscale_max_partitions": "8"},
+            ["autoscale.min.partitions: 9", "autoscale.max.partitions", "8"],
+        ),
+        ({"autoscale_min_partitions": "65"}, ["autoscale.min.partitions: 65", "64"]),
+        (
+            {"autoscale_enable": "true", "autoscale_min_partitions": "5", "autoscale_max_partitions": "7"},
+            ["autoscale.min.partitions=5", "autoscale.max.partitions=7", "is 4,"],
+        ),
+        ({"autoscale_enable": "true", "autoscale_max_partitions": "3"}, ["autoscale.max.partitions=3"]),
+        ({"autoscale_enable": "true", "cleanup_policy": "compact"}, ["autoscale.enable", "cleanup.policy=compact"]),
+        (
+            {"autoscale_enable": "true", "enable_ordered_delivery": "false"},
+            ["autoscale.enable", "enable.ordered.delivery=false"],
+        ),
+        ({"autoscale_target_bytes": "1"}, ["autoscale.target.bytes"]),
+        ({"autoscale_window_ms": "1"}, ["autoscale.window.ms", "1"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_keys_that_cannot_be_are_refused(
+    world: World, autojump_clock: object, config: dict[str, str], named: list[str]
+) -> None:
+    message = await refusal(world, **config)
+    assert all(word in message for word in named), message
+
+
+async def test_an_internal_topic_is_refused(world: World, autojump_clock: object) -> None:
+    configs = [CreatableTopicConfig(name="autoscale.enable", value="true")]
+    topic = CreatableTopic(name="__consumer_offsets", num_partitions=4, replication_factor=1, configs=configs)
+    response: Any = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    assert response.topics[0].error_code == ErrorCode.INVALID_CONFIG
+    assert "internal" in response.topics[0].error_message
+    topic.configs = []
+    assert (await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))).topics[0].error_code == 0
+    assert "internal" in await refusal(world, "__consumer_offsets", autoscale_enable="true")

@@ -1,0 +1,124 @@
+"""A controller that takes office finds topics that a release before resized by barriers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE, Features
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_world import TOPIC, alter, finished, hold_records, resized, started
+
+pytestmark = pytest.mark.trio
+MAPS = {4: ({0: 0}, {0: 1}), 5: ({1: 0}, {1: 1})}
+"""Of the partitions that drain: from whom each was split, and into whom it was merged, after which epochs."""
+
+
+async def draining_since_before(nursery: trio.Nursery, *, level: int) -> World:
+    """4 -> 6 -> 4 as an earlier release wrote it, and no controller in office."""
+    world = await started(nursery)
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    for p in range(6):
+        path = paths.partition_state(TOPIC, p)
+        fields = json.loads((await world.store.get(path)).data)
+        for name in ("lineage", "before", "initial_partition_count"):
+            fields.pop(name, None)
+        if p in MAPS:
+            names = ("leaderEpochAfterCreation", "leaderEpochBeforeDeletion")
+            fields |= dict(zip(names, MAPS[p], strict=True)) | {"sealed_offset": 40}
+        await world.store.set(path, json.dumps(fields).encode())
+    path = paths.topic(TOPIC)
+    fields = json.loads((await world.store.get(path)).data)
+    fields.pop("previous_undeleted_partition_count")
+    await world.store.set(path, json.dumps(fields).encode())
+    await set_level(world, level)
+    return world
+
+
+async def set_level(world: World, level: int) -> None:
+    data = json.loads((await world.store.get(paths.FEATURES)).data)
+    data["features"][ORDERED_RESIZE]["max_version_level"] = level
+    await world.store.set(paths.FEATURES, Features.decode(paths.FEATURES, json.dumps(data).encode()).encode())
+
+
+async def _is_converted(world: World) -> bool:
+    return (await world.state(TOPIC, 5)).initial_partition_count == 4
+
+
+async def test_what_drains_is_carried_on(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
+    await world.start_controller(1001)
+    await world.until(lambda: _is_converted(world))
+    assert (await world.state(TOPIC, 1)).lineage == ((2, {5: 0}),)
+    assert (await world.state(TOPIC, 5)).lineage == ((0, {1: 0}),)
+    await resized(world, 8)
+    assert (await world.state(TOPIC, 5)).lineage == ((0, {1: 0}), (3, {1: 3}))
+    hold_records(world, range(4, 8), 40, 40)
+    await world.request(alter(4))
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_nothing_is_converted_or_resized_before_the_level_is_finalized(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """A broker of the release before may still serve."""
+    world = await draining_since_before(nursery, level=1)
+    before = (await world.store.get(paths.partition_state(TOPIC, 1))).data
+    await world.start_controller(1001)
+    await world.until(world.active)
+    result = (await world.request(alter(6))).results[0]
+    assert result.error_code == ErrorCode.POLICY_VIOLATION
+    assert f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized" in result.error_message
+    hold_records(world, range(4, 6), 40, 40)
+    await trio.sleep(20)  # virtual time: longer than anything waits
+    assert (await world.store.get(paths.partition_state(TOPIC, 1))).data == before
+    await set_level(world, LINEAGE_LEVEL)
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_a_resize_that_was_under_way_is_carried_on(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """Its survivors had not gained yet."""
+    world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
+    for p in range(4):
+        await edit(world, p, leader_epoch=1, layout={"undeleted_partition_count": 6, "layout_version": 1})
+    await world.start_controller(1001)
+    await world.until(lambda: _has_gained(world))
+    assert (await world.topic(TOPIC)).previous_undeleted_partition_count == 6
+    hold_records(world, range(4, 6), 40, 40)
+    await world.until(lambda: finished(world, 4))
+
+
+async def _has_gained(world: World) -> bool:
+    return (await world.state(TOPIC, 1)).lineage == ((3, {5: 1}),)
+
+
+async def test_what_cannot_be_judged_is_frozen_until_the_znode_that_is_named_is_put_right(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """docs/upgrading.md"""
+    world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
+    await edit(world, 0, layout={"undeleted_partition_count": 8, "layout_version": 0})
+    await world.start_controller(1001)
+    await world.until(world.active)
+    result = (await world.request(alter(6))).results[0]
+    assert result.error_message == (
+        "The topic is frozen: partition 0: a resize that an earlier release began is unfinished, and it began with 8"
+        " partitions in version 0, which cannot be."
+    )
+    await edit(world, 0, layout={"undeleted_partition_count": 4, "layout_version": 2})
+    await world.until(lambda: _is_converted(world))
+    await resized(world, 6)
+
+
+async def edit(world: World, partition: int, **fields: object) -> None:
+    path = paths.partition_state(TOPIC, partition)
+    content = json.loads((await world.store.get(path)).data)
+    await world.store.set(path, json.dumps(content | fields).encode())

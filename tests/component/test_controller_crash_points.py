@@ -1,0 +1,222 @@
+"""A controller that dies after any one of its writes: its successor finishes from the znodes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import ZkOp
+from anabranch.zk_schemas import paths
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+BROKERS = (1, 2, 3, 4)
+PARTITIONS = 130
+"""Enough that a creation and a deletion take several multis."""
+
+
+async def start(nursery: trio.Nursery) -> World:
+    """One controller in office, one standing by, brokers that answer everything, a topic ``t`` on 1, 2, 3."""
+    world = World(nursery)
+    await world.start_controller(1000)
+    await world.until(world.active)
+    await world.start_controller(1001)
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == len(BROKERS))
+    await world.request(creation("t", 1))
+    return world
+
+
+def creation(name: str, partitions: int = PARTITIONS) -> CreateTopicsRequest:
+    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[1, 2, 3]) for i in range(partitions)]
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+
+
+def die_after(world: World, writes: int) -> trio.Event:
+    """Kill controller 1000 in the moment its ``writes``-th multi from now is done; the event is set then."""
+    session, dead = world.sessions[1000], trio.Event()
+    multi, done = session.multi, 0
+
+    async def counted(ops: Sequence[ZkOp]) -> list[int]:
+        nonlocal done
+        versions = await multi(ops)
+        done += 1
+        if done == writes:
+            world.kill_controller(1000)
+            world.zk.end_session(session.session_id)
+            dead.set()
+            await trio.sleep_forever()  # cancelled with the process
+        return versions
+
+    session.multi = counted  # type: ignore[method-assign]
+    return dead
+
+
+async def create(world: World) -> None:
+    await world.request(creation("new"), controller_id=1000)
+
+
+async def created(world: World) -> bool:
+    if await world.store.exists(paths.topic("new")) is None:
+        return False
+    for index in range(PARTITIONS):
+        if await world.store.exists(paths.partition_state("new", index)) is None:
+            return False
+    told = world.brokers[4].metadata()
+    return sum(topic == "new" for topic, _ in told) == PARTITIONS and ("new", PARTITIONS - 1) in world.brokers[1].led()
+
+
+async def delete(world: World) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="big")], timeout_ms=1000)
+    await world.request(request, controller_id=1000)
+
+
+async def deleted(world: World) -> bool:
+    left = [paths.topic("big"), paths.delete_topic("big"), paths.topic_config("big")]
+    return all([await world.store.exists(path) is None for path in left]) and (
+        world.brokers[1].metadata()["big", 0] == -2
+    )
+
+
+async def move(world: World) -> None:
+    partition = ReassignablePartition(partition_index=0, replicas=[4, 2, 3])
+    topics = [ReassignableTopic(name="t", partitions=[partition])]
+    await world.request(AlterPartitionReassignmentsRequest(topics=topics), controller_id=1000)
+    await world.alter_isr("t", 0, [1, 2, 3, 4])
+
+
+async def moved(world: World) -> bool:
+    """As the leader's broker would, the ISR is asked for again until it is there."""
+    state = await world.state("t", 0)
+    topic = await world.topic("t")
+    if topic.adding_replicas and 4 not in state.isr and await active_knows(world):
+        await world.alter_isr("t", 0, [1, 2, 3, 4])
+    return (
+        (topic.partitions[0], topic.adding_replicas, topic.removing_replicas) == ([4, 2, 3], {}, {})
+        and (state.leader, sorted(state.isr)) == (4, [2, 3, 4])
+        and world.brokers[2].led()["t", 0] == (4, state.leader_epoch)
+        and world.brokers[1].metadata()["t", 0] == 4
+    )
+
+
+async def active_knows(world: World) -> bool:
+    """Whether the successor has told everybody everything."""
+    active = await world.active()
+    return active is not None and all(
+        any(request.controller_id == active.controller_id for request in broker.sent(LeaderAndIsrRequest))
+        for broker in world.brokers.values()
+    )
+
+
+async def elect(world: World) -> None:
+    await world.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), controller_id=1000)
+
+
+async def elected(world: World) -> bool:
+    state = await world.state("t", 0)
+    return state.leader == 1 and world.brokers[2].led()["t", 0] == (1, state.leader_epoch)
+
+
+async def lose_broker(world: World) -> None:
+    world.brokers[1].leave()
+
+
+async def shrunk(world: World) -> bool:
+    states = [await world.state("big", index) for index in range(PARTITIONS)]
+    return all((state.leader, state.isr, state.leader_epoch) == (2, [2, 3], 1) for state in states) and (
+        world.brokers[4].metadata()["big", PARTITIONS - 1] == 2
+    )
+
+
+async def nothing(world: World) -> None:
+    return None
+
+
+async def big_topic(world: World) -> None:
+    response = await world.request(creation("big"))
+    assert response.topics[0].error_code == ErrorCode.NONE
+
+
+async def another_leads(world: World) -> None:
+    world.brokers[1].leave()
+    await world.until(lambda: world.brokers[2].metadata()["t", 0] == 2)
+    await world.brokers[1].register()
+    await world.until(lambda: world.brokers[1].led().get(("t", 0)) == (2, 1))
+    assert await world.alter_isr("t", 0, [2, 3, 1]) == ErrorCode.NONE
+
+
+Step = Callable[[World], Awaitable[Any]]
+OPERATIONS: dict[str, tuple[Step, Step, Step, int]] = {
+    "create": (nothing, create, created, 3),
+    "delete": (big_topic, delete, deleted, 3),
+    "reassign": (nothing, move, moved, 3),
+    "elect": (another_leads, elect, elected, 1),
+    "broker-gone": (big_topic, lose_broker, shrunk, 1),
+}
+"""What comes before, what is asked of the controller, how it is to end, and how many multis that takes."""
+POINTS = [(name, write) for name, (*_, writes) in OPERATIONS.items() for write in range(1, writes + 1)]
+
+
+@pytest.mark.parametrize(("operation", "write"), POINTS, ids=[f"{name}-{write}" for name, write in POINTS])
+async def test_the_successor_finishes(
+    nursery: trio.Nursery, autojump_clock: object, operation: str, write: int
+) -> None:
+    before, work, finished, _ = OPERATIONS[operation]
+    world = await start(nursery)
+    await before(world)
+    dead = die_after(world, write)
+
+    async def ask() -> None:
+        try:
+            await work(world)
+        except Exception:  # whatever a client sees of a controller that dies
+            return
+
+    nursery.start_soon(ask)
+    with trio.fail_after(60):
+        await dead.wait()
+    await world.until(lambda: finished(world), within_s=120)
+
+    async def succeeded() -> bool:
+        active = await world.active()
+        return active is not None and active.controller_id == 1001
+
+    await world.until(succeeded)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_the_number_of_writes_is_the_one_tried(
+    nursery: trio.Nursery, autojump_clock: object, operation: str
+) -> None:
+    before, work, finished, writes = OPERATIONS[operation]
+    world = await start(nursery)
+    await before(world)
+    session, done = world.sessions[1000], 0
+    multi = session.multi
+
+    async def counted(ops: Sequence[ZkOp]) -> list[int]:
+        nonlocal done
+        done += 1
+        return await multi(ops)
+
+    session.multi = counted  # type: ignore[method-assign]
+    await work(world)
+    await world.until(lambda: finished(world), within_s=60)
+    assert done == writes

@@ -1,0 +1,519 @@
+"""What the controller does about the records of partitions marked for deletion: who has read them, what expires."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from anabranch.protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
+from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest
+from anabranch.protocol.primitives import encode_versioned
+from anabranch.zk_schemas import paths
+from tests.support.controller.controller_world import FakeBroker, Log, World
+from tests.support.resize.resize_world import (
+    BROKERS,
+    TOPIC,
+    configure,
+    creation,
+    finished,
+    hold_records,
+    resized,
+    started,
+)
+
+pytestmark = pytest.mark.trio
+
+
+async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:
+    """4 and 5 are closed and end at 40; of each group named, what it has committed of 5, and all of 4."""
+    if await world.store.exists(paths.topic("__consumer_offsets")) is None:
+        await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    incarnation = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
+    for name, offset in committed:
+        world.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
+
+
+async def test_drained_once_every_group_has_read_it(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("fast", 40), ("slow", 39))
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert world.brokers[1].logs[TOPIC, 4].start_offset == 40
+    world.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
+    world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
+    await world.until(lambda: finished(world, 4))
+
+
+WAITS = f"event=resize.waits topic={TOPIC} "
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What partitions waited for, in the order it was said."""
+    return [message.partition(WAITS)[2] for message in caplog.messages if WAITS in message]
+
+
+async def test_what_holds_a_partition_is_said_once(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For as long as it does, however often the controller looks."""
+    caplog.set_level(logging.INFO)
+    world = await started(nursery)
+    await marked_and_committed(world, ("g", 7))
+    group, lines = world.brokers[2].groups["g"], said(caplog)
+
+    async def says(line: str) -> None:
+        await world.until(lambda: said(caplog)[-1:] == [line])
+        lines.append(line)
+        await trio.sleep(10)  # virtual time: several looks
+        assert said(caplog) == lines
+
+    await says("partitions=5 group=g read=7 end=40 waits_for=its commits")
+    group[TOPIC, 5] = (30, -1)
+    world.brokers[2].groups.clear()
+    await says("partitions=5 waits_for=a group that reads the topic")
+    world.brokers[2].groups["g"] = group
+    world.brokers[2].positions["g"] = {(TOPIC, 5): 8}
+    await says("partitions=5 group=g read=30 end=40 waits_for=its commits")
+    group[TOPIC, 5] = (40, -1)
+    await says("partitions=5 group=g read=8 end=40 waits_for=its flush callback")
+    world.brokers[2].states["g"] = "PreparingRebalance"
+    await says("partitions=5 group=g read=40 end=40 waits_for=the end of its rebalance")
+    await configure(world, delete_records_when_drained="false")
+    await says("partitions=5 waits_for=their records to expire")
+    await configure(world, delete_records_when_drained="true")
+    world.brokers[3].leave()
+    world.brokers[2].states.clear()
+    world.brokers[2].positions.clear()
+    await says("partitions=4,5 waits_for=brokers 3 to delete their replicas")
+
+
+async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:
+    """A periodic commit runs ahead of the callback. A deletion then would free a member that waits for the position."""
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[2].positions["g"] = {(TOPIC, 5): -1}
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    world.brokers[2].positions["g"] = {(TOPIC, 5): 40}
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_nothing_is_deleted_while_nobody_reads_the_topic(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world)
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+def subscription(*topics: str) -> bytes:
+    return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
+
+
+def assigned(topic: str) -> bytes:
+    partitions = [AssignedPartitions(topic=topic, partitions=[0])]
+    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=partitions), 1)
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
+async def test_nothing_is_deleted_while_nobody_can_tell_what_a_group_reads(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    """It has committed nothing. A deletion of the group may fail, and then it is there again."""
+    caplog.set_level(logging.INFO)
+    await marked_and_committed(world, ("g", 40))
+    broker = world.brokers[3]
+    broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=the end of its rebalance"
+    broker.states["h"] = "Stable"
+    await trio.sleep(10)  # virtual time: several looks
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=its commits"
+    broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_a_group_of_another_kind_holds_nothing_while_it_rebalances(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("g", 40))
+    broker = world.brokers[3]
+    broker.states["workers"], broker.kinds["workers"], broker.groups["workers"] = "PreparingRebalance", "connect", {}
+    await world.until(lambda: finished(world, 4))
+
+
+@pytest.mark.parametrize(
+    "of_group", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+)
+async def test_nothing_is_deleted_while_a_coordinator_does_not_tell_of_a_group(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
+) -> None:
+    caplog.set_level(logging.INFO)
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[3].group_errors["h"], world.brokers[3].groups["h"] = of_group, {}
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    why = f"its coordinator to tell its members: error {of_group.value}"
+    assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
+    world.brokers[3].group_errors.clear()
+    await world.until(lambda: finished(world, 4))
+
+
+NONSENSE = b"\x00\x01\x7f\xff\xff\xff nonsense"
+
+
+@pytest.mark.parametrize(
+    ("members", "holds"),
+    [
+        pytest.param([(subscription("other")[:-4], b"")], False, id="without owned partitions"),
+        pytest.param([(subscription(TOPIC)[:-4], b"")], True, id="of the topic, without owned partitions"),
+        pytest.param([(NONSENSE, assigned("other"))], False, id="unreadable, assigned another topic"),
+        pytest.param([(NONSENSE, assigned(TOPIC))], True, id="unreadable, assigned the topic"),
+        pytest.param([(NONSENSE, b"")], True, id="unreadable, assigned nothing"),
+        pytest.param([(b"", assigned("other")), (b"", b"")], False, id="empty, one is assigned another topic"),
+        pytest.param([(subscription("other"), b""), (NONSENSE, b"")], True, id="one of two is unreadable"),
+    ],
+)
+async def test_a_subscription_holds_no_more_than_it_may_be_about(
+    world: World, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
+) -> None:
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[3].members["foreign"], world.brokers[3].groups["foreign"] = members, {}
+    if not holds:
+        await world.until(lambda: finished(world, 4))
+        return
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_what_holds_one_partition_holds_no_other(world: World, autojump_clock: object) -> None:
+    """The broker that leads 4 does not answer when it is asked to delete; 5 goes."""
+    for broker in world.brokers.values():
+        broker.keeps.add((TOPIC, 4))
+    await marked_and_committed(world, ("g", 40))
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 5].start_offset == 40)
+
+
+async def test_groups_whose_members_may_report_are_asked_together(world: World, autojump_clock: object) -> None:
+    """A coordinator waits for the members of a group from the first question on."""
+    await marked_and_committed(world, *((f"g-{number}", 40) for number in range(3)))
+    for number in range(3):
+        world.brokers[2].positions[f"g-{number}"] = {(TOPIC, 5): -1}
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+    asked = {
+        request.group_id
+        for request in world.brokers[2].sent(ConsumerGroupPositionRequest)
+        for topic in request.topics
+        if any(p.partition_index == 5 for p in topic.partitions)
+    }
+    assert asked == {"g-0", "g-1", "g-2"}
+
+
+async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("slow", 39))
+    for number in range(30):
+        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+    await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5
+    seen = {broker.id: len(broker.requests) for broker in world.brokers.values()}
+    await trio.sleep(10)  # virtual time: several looks
+    asked = [r for r in world.brokers[3].requests[seen[3] :] if isinstance(r, ListGroupsRequest | OffsetFetchRequest)]
+    assert not asked
+    of_holder = [r for r in world.brokers[2].requests[seen[2] :] if isinstance(r, OffsetFetchRequest)]
+    assert {group.group_id for request in of_holder for group in request.groups} == {"slow"}
+    del world.brokers[2].groups["slow"]
+    world.brokers[3].groups["other-0"][TOPIC, 5] = (40, -1)
+    await world.until(lambda: finished(world, 4))
+
+
+@pytest.mark.parametrize("refused", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
+    world: World, autojump_clock: object, refused: ErrorCode
+) -> None:
+    """The broker that led its partition of the offsets topic lives on, and does not list it any more."""
+    await marked_and_committed(world, ("slow", 39))
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+    await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5
+    world.brokers[2].group_errors["slow"] = refused
+    world.brokers[1].groups["slow"] = {**world.brokers[2].groups.pop("slow"), (TOPIC, 5): (40, -1)}
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_a_question_names_few_groups(world: World, autojump_clock: object) -> None:
+    """An answer is decoded in one piece."""
+    await marked_and_committed(world, ("g", 40))
+    for number in range(50):
+        world.brokers[3].groups[f"other-{number}"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
+    await world.until(lambda: finished(world, 4))
+    sizes = [len(request.groups) for request in world.brokers[3].sent(OffsetFetchRequest)]
+    assert max(sizes) <= 20 and sum(sizes) >= 50
+
+
+async def test_groups_that_read_other_topics_are_not_asked(world: World, autojump_clock: object) -> None:
+    """Not while nobody reads the topic, which may be for ever, and not about what is empty."""
+    for number in range(30):
+        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+    await marked_and_committed(world)
+    for broker in world.brokers.values():
+        broker.logs[TOPIC, 4].start_offset = 40  # by retention
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[3].sent(ListGroupsRequest) and world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    world.brokers[2].groups["g"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
+    await world.until(lambda: finished(world, 4))
+    asked = [
+        group.group_id
+        for broker in world.brokers.values()
+        for r in broker.sent(OffsetFetchRequest)
+        for group in r.groups
+    ]
+    assert set(asked) == {"g"}
+
+
+async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, autojump_clock: object) -> None:
+    """Its groups cannot be asked, so nobody knows what they have read."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
+    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[3].led())
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
+    world.brokers[3].leave()
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
+    world: World, autojump_clock: object
+) -> None:
+    """Broker 1 is asked before the group comes, broker 2 when it has gone; both answer without an error."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
+    await marked_and_committed(world, ("slow", 39))
+    groups = {broker.id: broker.groups for broker in world.brokers.values()}
+    incarnation = groups[2]["slow"][TOPIC, 5][1]
+    groups[1]["fast"] = {(TOPIC, 5): (40, incarnation)}
+
+    def fail_over(broker: FakeBroker, request: object) -> None:
+        if broker.id == 2 and isinstance(request, ListGroupsRequest):
+            broker.leave()
+            broker.answering = trio.Event()
+        elif "slow" in groups[2] and broker.led().get(("__consumer_offsets", 0), (2, 0))[0] == 1:
+            groups[1]["slow"] = groups[2].pop("slow")
+            world.brokers[2].answering.set()
+
+    world.received = fail_over
+    await trio.sleep(10)  # virtual time: several looks
+    assert "slow" in groups[1]
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """The topic was deleted and created again while the groups were asked."""
+    world = await started(nursery)
+    await marked_and_committed(world, ("g", 40))
+    asked, hold = trio.Event(), trio.Event()
+
+    def hold_groups(broker: FakeBroker, request: object) -> None:
+        if broker.id == 3 and isinstance(request, ListGroupsRequest) and not asked.is_set():
+            asked.set()
+            broker.answering = hold
+
+    world.received = hold_groups
+    await asked.wait()
+    await trio.sleep(0.1)  # virtual time: the held request waits for its own event
+    world.brokers[3].answering = trio.Event()
+    world.brokers[3].answering.set()
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000))
+    await world.request(creation(6, *BROKERS))
+    hold_records(world, range(4, 6), 50)
+    hold.set()
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_nothing_is_deleted_of_a_partition_that_is_counted_again_meanwhile(
+    world: World, autojump_clock: object
+) -> None:
+    """The topic grew while the groups were asked: new readers want what a revived partition has."""
+    await marked_and_committed(world, ("g", 40))
+    asked, hold = trio.Event(), trio.Event()
+
+    def hold_groups(broker: FakeBroker, request: object) -> None:
+        if broker.id == 3 and isinstance(request, ListGroupsRequest) and not asked.is_set():
+            asked.set()
+            broker.answering = hold
+
+    world.received = hold_groups
+    await asked.wait()
+    await trio.sleep(0.1)  # virtual time: the held request waits for its own event
+    world.brokers[3].answering = trio.Event()
+    world.brokers[3].answering.set()
+    await resized(world, 6)
+    hold.set()
+    await trio.sleep(10)  # virtual time: several looks
+    assert [world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)] == [0, 0]
+    assert not any(broker.sent(DeleteRecordsRequest) for broker in world.brokers.values())
+
+
+async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(world: World, autojump_clock: object) -> None:
+    """One that arrives late is refused by a leader whose partition was counted again since."""
+    await marked_and_committed(world, ("g", 40))
+    epoch = (await world.state(TOPIC, 5)).leader_epoch
+    await world.until(lambda: finished(world, 4))
+    named = {
+        (partition.partition_index, partition.leader_epoch, partition.offset)
+        for broker in world.brokers.values()
+        for request in broker.sent(DeleteRecordsRequest)
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    assert named == {(4, epoch, 40), (5, epoch, 40)}
+
+
+async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log) -> list[str]:
+    """Of what is warned in a few rounds when a group has these offsets and all partitions have the same log."""
+    if await world.store.exists(paths.topic("__consumer_offsets")) is None:
+        await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    for broker in world.brokers.values():
+        for index in offsets:
+            broker.logs[TOPIC, index] = log
+    world.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
+    caplog.clear()
+    await trio.sleep(200)  # virtual time: three rounds
+    said = [message for message in caplog.messages if "event=retention.unread_expires" in message]
+    return sorted({line.partition("partition=")[2] for line in said})
+
+
+async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hole 22: the owner is warned beforehand, once a minute, until the group has read on. Only 0 and 1 were split, and
+    only their records from before that are waited for.
+    """
+    await resized(world, 6)
+    offsets = dict.fromkeys(range(6), 30)
+    log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
+    assert await warned(world, caplog, offsets | {1: 49}, log) == [
+        "0 group=g read=30 expires_before=50",
+        "1 group=g read=49 expires_before=50",
+    ]
+    assert await warned(world, caplog, offsets | {0: 50, 1: 50}, log) == []
+    late = Log(100, 100, 10, offset_of_time=40, epoch_ends={0: 50})
+    assert await warned(world, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
+
+
+async def test_a_marked_partition_is_warned_of_up_to_its_end(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """4 and 5 are merged into 0 and 1, whose records from before the split they still wait for themselves."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 100)
+    await resized(world, 4)
+    log = Log(100, 100, 10, offset_of_time=-1, epoch_ends={0: 50})
+    assert await warned(world, caplog, {0: 50, 1: 49, 2: 0, 3: 0, 4: 99, 5: 100}, log) == [
+        "1 group=g read=49 expires_before=50",
+        "4 group=g read=99 expires_before=100",
+    ]
+
+
+async def test_of_two_splits_the_older_barrier_is_warned_of_as_well(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """0 was split into 4 at the end of one epoch, and into 8 at the end of a later one."""
+    await resized(world, 5)
+    await resized(world, 9)
+    second = (await world.state(TOPIC, 8)).lineage[0].losers[0]
+    log = Log(100, 100, 10, offset_of_time=90, epoch_ends={0: 50, second: 70})
+    assert second > 0
+    assert "0 group=g read=30 expires_before=70" in await warned(world, caplog, {0: 30, 4: 100}, log)
+    assert "0 group=g read=60 expires_before=70" in await warned(world, caplog, {0: 60, 4: 100}, log)
+    assert await warned(world, caplog, {0: 70, 4: 100}, log) == []
+
+
+async def test_no_barrier_is_warned_of_without_ordered_delivery(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
+    await resized(world, 6)
+    log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
+    assert await warned(world, caplog, dict.fromkeys(range(6), 30), log) == []
+
+
+async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await started(nursery, metrics_listener="controller1000:9100")
+    await resized(world, 6)
+    stream = await world.fabric.node("scraper").connect("controller1000", 9100)
+    await stream.send([b"GET /metrics HTTP/1.0\r\n\r\n"])
+    received, buffer = b"", memoryview(bytearray(65536))
+    while count := await stream.receive_into(buffer):
+        received += bytes(buffer[:count])
+    text = received.decode()
+    assert 'anabranch_resize_steps_total{step="bump",topic="t"} 1.0' in text
+    assert "anabranch_active_controller 1.0" in text
+    assert "anabranch_unfinished_resizes 0.0" in text
+
+
+# ---------------------------------------------------------------- what expired
+
+
+async def expired(world: World) -> None:
+    """4 and 5 are closed and end at 40, and retention has removed their records."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    hold_records(world, range(4, 6), 40, 40)
+
+
+async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records may be with the owner's user, not flushed."""
+    caplog.set_level(logging.INFO)
+    group = world.brokers[2]
+    group.groups["g"], group.members["g"] = {}, [(subscription(TOPIC), b"")]
+    group.positions["g"] = {(TOPIC, 4): 40, (TOPIC, 5): 39}
+    await expired(world)
+    await trio.sleep(10)  # virtual time: several looks
+    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
+    assert said(caplog)[-1] == "partitions=5 group=g read=39 end=40 waits_for=its flush callback"
+    group.positions["g"][TOPIC, 5] = 40
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_what_expired_waits_for_the_end_of_a_rebalance(world: World, autojump_clock: object) -> None:
+    """Nobody can tell what its members have."""
+    group = world.brokers[2]
+    group.groups["g"], group.states["g"] = {(TOPIC, 5): (7, -1)}, "PreparingRebalance"
+    await expired(world)
+    await trio.sleep(10)  # virtual time: several looks
+    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
+    group.states["g"] = "Empty"
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_what_expired_waits_for_no_group_without_live_members(world: World, autojump_clock: object) -> None:
+    group = world.brokers[2]
+    group.groups["g"] = {(TOPIC, 5): (7, -1)}
+    group.groups["elsewhere"], group.members["elsewhere"] = {}, [(subscription("other"), b"")]
+    group.positions["elsewhere"] = {(TOPIC, 5): 3}
+    await expired(world)
+    await world.until(lambda: finished(world, 4))

@@ -1,0 +1,145 @@
+"""Two controllers: one in office, the other ready; and a deposed one that does not know it yet."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from anabranch.controller.election import Office, ensure_paths, stand
+from anabranch.controller.store import ControllerMovedError, GuardedStore
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import CreateOp, NoNodeError
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+
+
+def creation(name: str) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=2, replication_factor=1)])
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+    world = World(nursery)
+    await world.start_controller(1000)
+    await world.until(world.active)
+    await world.start_controller(1001)
+    await world.start_broker(1)
+    await world.until(lambda: world.brokers[1].sent(UpdateMetadataRequest))
+    return world
+
+
+async def epoch(world: World) -> int:
+    return decode_controller_epoch(paths.CONTROLLER_EPOCH, (await world.store.get(paths.CONTROLLER_EPOCH)).data)
+
+
+async def test_the_one_standing_by_says_so(world: World, autojump_clock: object) -> None:
+    response = await world.request(creation("t"), controller_id=1001)
+    assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+    assert await world.store.children(paths.TOPICS) == []
+
+
+async def test_the_other_takes_over_and_tells_brokers_everything_under_a_higher_epoch(
+    world: World, autojump_clock: object
+) -> None:
+    assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
+    assert await epoch(world) == 1
+    world.brokers[1].requests.clear()
+    world.kill_controller(1000)
+    await world.until(lambda: world.brokers[1].sent(LeaderAndIsrRequest))
+    active = await world.active()
+    assert active is not None and active.controller_id == 1001
+    told = world.brokers[1].sent(LeaderAndIsrRequest)[0]
+    assert (told.controller_id, told.controller_epoch) == (1001, 2)
+    assert world.brokers[1].led() == {("t", 0): (1, 0), ("t", 1): (1, 0)}
+    await world.until(lambda: world.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 1})
+    assert (await world.request(creation("u"))).topics[0].error_code == ErrorCode.NONE
+
+
+async def test_a_controller_whose_session_expired_resigns_and_stands_again(
+    world: World, autojump_clock: object
+) -> None:
+    world.sessions[1000].expire()
+    await world.until(lambda: any(r.controller_epoch == 2 for r in world.brokers[1].sent(UpdateMetadataRequest)))
+    active = await world.active()
+    assert active is not None
+    loser = 1000 if active.controller_id == 1001 else 1001
+    response = await world.request(creation("t"), controller_id=loser)
+    assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+    world.sessions[active.controller_id].expire()
+
+    async def epoch_is_3() -> bool:
+        return await epoch(world) == 3
+
+    await world.until(epoch_is_3)
+    await world.until(world.active)
+    assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
+
+
+async def test_what_happened_during_a_lost_connection_is_seen_afterwards(world: World, autojump_clock: object) -> None:
+    world.sessions[1000].disconnect()
+    await world.start_broker(2)
+    world.sessions[1000].reconnect()
+    await world.until(lambda: world.brokers[2].sent(UpdateMetadataRequest))
+    assert await epoch(world) == 1
+
+
+@pytest.mark.parametrize("lose", ["lose_next_request", "lose_next_answer"])
+async def test_a_write_whose_outcome_is_unknown_is_settled(world: World, lose: str, autojump_clock: object) -> None:
+    session = world.sessions[1000]
+    getattr(session, lose)()
+
+    async def reconnect() -> None:
+        await world.until(lambda: session.state.value == "suspended")
+        session.reconnect()
+
+    world.nursery.start_soon(reconnect)
+    assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
+    assert len((await world.topic("t")).partitions) == 2
+
+
+async def test_kafka_6082_a_deposed_controller_cannot_write(autojump_clock: object) -> None:
+    zk = FakeZk()
+    old, new = zk.session(), zk.session()
+    await ensure_paths(old)
+    first = await stand(old, ControllerZnode(1000, "a", 1))
+    assert isinstance(first, Office)
+    assert await stand(new, ControllerZnode(1001, "b", 1)) is None
+    old.expire()
+    second = await stand(new, ControllerZnode(1001, "b", 1))
+    assert second is not None and second.controller_epoch == first.controller_epoch + 1
+    with trio.fail_after(10):
+        while old.state.value != "connected":
+            await trio.sleep(0.01)  # polls: virtual time
+    with pytest.raises(ControllerMovedError):
+        await GuardedStore(old, first.epoch_version).write([CreateOp(paths.topic("t"), b"{}")])
+    with pytest.raises(NoNodeError):
+        await new.get(paths.topic("t"))
+    await GuardedStore(new, second.epoch_version).write([CreateOp(paths.topic("t"), b"{}")])
+
+
+async def test_kafka_13407_the_znode_of_an_earlier_session_is_not_mine(autojump_clock: object) -> None:
+    zk = FakeZk()
+    before, after = zk.session(), zk.session()
+    await ensure_paths(before)
+    assert await stand(before, ControllerZnode(1000, "a", 1)) is not None
+    assert await stand(after, ControllerZnode(1000, "a", 1)) is None
+
+
+async def test_an_election_whose_answer_was_lost_is_read_back(autojump_clock: object, nursery: trio.Nursery) -> None:
+    session = FakeZk().session()
+    await ensure_paths(session)
+    await session.create(paths.CONTROLLER_EPOCH, b"4")
+    session.lose_next_answer()
+    session.on_state(lambda state: nursery.start_soon(_reconnect, session) if state.value == "suspended" else None)
+    assert await stand(session, ControllerZnode(1000, "a", 1)) == Office(5, 1)
+
+
+async def _reconnect(session: object) -> None:
+    session.reconnect()  # type: ignore[attr-defined]

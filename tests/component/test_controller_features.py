@@ -1,0 +1,503 @@
+"""``/features`` of a cluster (KIP-584): controllers in virtual time, brokers that support what a test gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.controller.feature_updates import UpgradeType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from anabranch.runtime.env import BadVersionError, CheckOp, NoNodeError, SessionState, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.features import (
+    CONSUMER_OFFSETS_TOPIC_SCHEMA,
+    GROUP_COORDINATOR,
+    LINEAGE_LEVEL,
+    ORDERED_RESIZE,
+    SUPPORTED,
+    Features,
+    FeaturesStatus,
+    FinalizedFeature,
+    IncompatibleFeaturesError,
+)
+from tests.support.controller.controller_world import FakeBroker, World
+
+pytestmark = pytest.mark.trio
+HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
+PREVIOUS = {CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 1), GROUP_COORDINATOR: VersionRange(1, 1)}
+"""What a release before ordered resize supports."""
+UPGRADE, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+    return World(nursery)
+
+
+async def finalized(world: World) -> Features:
+    return Features.decode(Features.PATH, (await world.store.get(Features.PATH)).data)
+
+
+async def levels(world: World) -> dict[str, int]:
+    try:
+        found = await finalized(world)
+    except NoNodeError:
+        return {}
+    return {name: found.level(name) for name in found.features}
+
+
+async def ask(
+    world: World, wanted: Mapping[str, int], kind: UpgradeType = UPGRADE, **more: Any
+) -> UpdateFeaturesResponse:
+    keys = [FeatureUpdateKey(feature=n, max_version_level=level, upgrade_type=kind) for n, level in wanted.items()]
+    response = await world.request(UpdateFeaturesRequest(feature_updates=keys, **more))
+    assert isinstance(response, UpdateFeaturesResponse)
+    return response
+
+
+def codes(response: UpdateFeaturesResponse) -> dict[str, int]:
+    assert response.error_code == ErrorCode.NONE
+    assert all(result.error_message for result in response.results if result.error_code)
+    return {result.feature: result.error_code for result in response.results}
+
+
+async def start(world: World, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
+    """Brokers that registered before there was a controller, then a controller that has read them."""
+    brokers = []
+    for broker_id, ranges in enumerate(supported, 1):
+        broker = world.brokers[broker_id] = FakeBroker(world, broker_id, None)
+        broker.features = dict(ranges)
+        await world.nursery.start(broker.serve)
+        await broker.register()
+        brokers.append(broker)
+    await world.start_controller()
+    await world.until(lambda: read(world))
+    return brokers
+
+
+async def read(world: World) -> bool:
+    try:
+        await world.store.get(Features.PATH)
+    except NoNodeError:
+        return False
+    return True
+
+
+async def older_cluster(world: World, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
+    """A cluster with a topic, and without ``/features``: of a release from before feature versions."""
+    await world.start_controller()
+    brokers = [await world.start_broker(1)]
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
+    assert response.topics[0].error_code == ErrorCode.NONE
+    world.kill_controller(1000)
+    await world.store.delete(Features.PATH)
+    brokers[0].leave()
+    brokers[0].features = dict(supported[0])
+    await brokers[0].register()
+    await world.start_controller(1001)
+    await world.until(lambda: read(world))
+    return brokers
+
+
+# ---------------------------------------------------------------- the first start
+
+
+async def test_a_new_cluster_starts_with_everything_finalized(world: World) -> None:
+    await start(world, SUPPORTED, SUPPORTED)
+    assert await levels(world) == HIGHEST
+
+
+async def test_a_new_cluster_is_finalized_before_its_first_broker_registers(world: World) -> None:
+    await start(world)
+    assert await levels(world) == HIGHEST
+
+
+async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_first_update(world: World) -> None:
+    await older_cluster(world, SUPPORTED)
+    assert await finalized(world) == Features(FeaturesStatus.DISABLED)
+    assert codes(await ask(world, {GROUP_COORDINATOR: 1})) == {GROUP_COORDINATOR: ErrorCode.NONE}
+    assert (await finalized(world)).status is FeaturesStatus.ENABLED
+    assert await levels(world) == {GROUP_COORDINATOR: 1}
+
+
+async def test_a_new_cluster_with_a_broker_of_the_previous_release_finalizes_nothing(world: World) -> None:
+    await start(world, SUPPORTED, PREVIOUS)
+    assert await finalized(world) == Features(FeaturesStatus.DISABLED)
+
+
+# ---------------------------------------------------------------- updates
+
+
+async def test_levels_go_down_and_up_again_and_the_znodes_version_is_the_epoch(world: World) -> None:
+    await start(world, SUPPORTED)
+    before = (await world.store.get(Features.PATH)).version
+    down = await ask(world, {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}, SAFE)
+    assert set(codes(down).values()) == {ErrorCode.NONE}
+    assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+    assert down.features_epoch == (await world.store.get(Features.PATH)).version == before + 1
+    up = await ask(world, HIGHEST)
+    assert up.features_epoch == before + 2
+    assert await levels(world) == HIGHEST
+
+
+async def test_validation_alone_answers_the_same_and_writes_nothing(world: World) -> None:
+    await start(world, SUPPORTED)
+    before = await world.store.get(Features.PATH)
+    response = await ask(world, {ORDERED_RESIZE: 0, "unknown": 1}, SAFE, validate_only=True)
+    assert codes(response) == {ORDERED_RESIZE: ErrorCode.NONE, "unknown": ErrorCode.INVALID_REQUEST}
+    assert response.features_epoch == -1
+    assert await world.store.get(Features.PATH) == before
+
+
+async def test_version_0_allows_a_downgrade_by_its_flag(world: World) -> None:
+    await start(world, SUPPORTED)
+    for allowed, code in ((False, ErrorCode.INVALID_REQUEST), (True, ErrorCode.NONE)):
+        key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, allow_downgrade=allowed)
+        response = await world.request(UpdateFeaturesRequest(feature_updates=[key]), version=0)
+        assert codes(response) == {ORDERED_RESIZE: code}
+    assert ORDERED_RESIZE not in await levels(world)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An update that is refused: what is asked, the error, and what its message says.
+
+    ``brokers``: what the two brokers support; ``znode``: what stands in ``/features``, instead of everything finalized.
+    """
+
+    wanted: Mapping[str, int]
+    kind: int
+    code: ErrorCode
+    says: str
+    brokers: tuple[Mapping[str, VersionRange], Mapping[str, VersionRange]] = (SUPPORTED, SUPPORTED)
+    znode: bytes | None = None
+    standby: bool = False
+
+
+TWO_ONLY = {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)}
+RISEN = Features(FeaturesStatus.ENABLED, {GROUP_COORDINATOR: FinalizedFeature(2, 2)}).encode()
+INVALID, FAILED = ErrorCode.INVALID_REQUEST, ErrorCode.FEATURE_UPDATE_FAILED
+REFUSALS = {
+    "unknown feature": Refusal({"unknown": 1}, UPGRADE, INVALID, "'unknown' is not supported"),
+    "feature without a name": Refusal({"": 1}, UPGRADE, INVALID, "needs a name"),
+    "unknown feature deleted": Refusal({"unknown": 0}, SAFE, INVALID, "'unknown' is not finalized"),
+    "level out of range": Refusal({GROUP_COORDINATOR: 9}, UPGRADE, INVALID, "supports levels 1 to 2"),
+    "level in force": Refusal({GROUP_COORDINATOR: 2}, UPGRADE, INVALID, "finalized at level 2 already"),
+    "downgrade without permission": Refusal({GROUP_COORDINATOR: 1}, UPGRADE, INVALID, "allow the downgrade"),
+    "deletion without permission": Refusal({ORDERED_RESIZE: 0}, UPGRADE, INVALID, "allow the downgrade"),
+    "upgrade as a downgrade": Refusal({ORDERED_RESIZE: 1}, SAFE, INVALID, "nothing to downgrade", znode=RISEN),
+    "below the finalized minimum": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, INVALID, "minimum level 2", znode=RISEN),
+    "below a broker's minimum": Refusal(
+        {GROUP_COORDINATOR: 1}, SAFE, FAILED, "broker 2 supports levels 2 to 2", (SUPPORTED, TWO_ONLY)
+    ),
+    "broker that does not support the level": Refusal(
+        {GROUP_COORDINATOR: 2}, UPGRADE, FAILED, "broker 2 supports levels 1 to 1", (SUPPORTED, PREVIOUS)
+    ),
+    "broker znode without features": Refusal(
+        {GROUP_COORDINATOR: 1}, UPGRADE, FAILED, "broker 2 supports none of it", (SUPPORTED, {})
+    ),
+    "needed by another feature": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, FAILED, "'ordered_resize' needs"),
+    "no feature": Refusal({}, UPGRADE, INVALID, "names no feature"),
+    "unknown type": Refusal({GROUP_COORDINATOR: 1}, 9, INVALID, "Upgrade type 9 of 'group_coordinator'"),
+    "controller that is not active": Refusal(
+        {ORDERED_RESIZE: 0}, SAFE, ErrorCode.NOT_CONTROLLER, "is not active: the znode /controller names", standby=True
+    ),
+    "malformed /features: nothing": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b""),
+    "malformed /features: a list": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b"[]"),
+    "malformed /features: no text": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b"\xff"),
+    "malformed /features: its status": Refusal(
+        {ORDERED_RESIZE: 0}, SAFE, FAILED, "/features: field status", znode=b'{"version":1,"status":7,"features":{}}'
+    ),
+    "malformed /features: its levels": Refusal(
+        {ORDERED_RESIZE: 0},
+        SAFE,
+        FAILED,
+        "min_version_level is above",
+        znode=b'{"version":1,"status":1,"features":{"f":{"min_version_level":2,"max_version_level":1}}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(world: World, refusal: Refusal) -> None:
+    """Each refusal with the KIP's error; none is carried out, and none in part."""
+    if refusal.znode is not None:
+        await world.store.create(Features.PATH, refusal.znode)
+    await start(world, *refusal.brokers)
+    if refusal.standby:
+        await world.start_controller(1001)
+    before = await world.store.get(Features.PATH)
+    keys = [
+        FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=refusal.kind)
+        for name, level in refusal.wanted.items()
+    ]
+    request = UpdateFeaturesRequest(feature_updates=keys)
+    response = await world.request(request, controller_id=1001 if refusal.standby else None)
+    first = response if response.error_code else response.results[0]
+    assert (first.error_code, refusal.says in first.error_message) == (refusal.code, True), first.error_message
+    assert response.features_epoch == -1
+    assert await world.store.get(Features.PATH) == before
+
+
+async def test_a_broker_znode_of_a_release_without_features_holds_the_levels_back(world: World) -> None:
+    """Such a registration has no field ``features`` at all."""
+    [first] = await start(world, {})
+    path = paths.broker_id(first.id)
+    content = json.loads((await world.store.get(path)).data)
+    del content["features"]
+    await world.store.set(path, json.dumps(content).encode())
+    response = await ask(world, {GROUP_COORDINATOR: 1})
+    assert codes(response) == {GROUP_COORDINATOR: ErrorCode.FEATURE_UPDATE_FAILED}
+    assert "broker 1 supports none of it" in response.results[0].error_message
+
+
+# ---------------------------------------------------------------- at the same time
+
+
+async def test_of_two_updates_at_the_same_time_the_second_is_judged_by_the_first(world: World) -> None:
+    await start(world, SUPPORTED)
+    answers: list[dict[str, int]] = []
+
+    async def one() -> None:
+        answers.append(codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)))
+
+    async with trio.open_nursery() as both:
+        both.start_soon(one)
+        both.start_soon(one)
+    assert sorted(answer[ORDERED_RESIZE] for answer in answers) == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+
+
+async def test_a_successor_goes_on_from_what_was_written(world: World) -> None:
+    await start(world, SUPPORTED)
+    assert codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
+    await world.start_controller(1001)
+    world.kill_controller(1000)
+    await world.until(partial(is_active, world, 1001))
+    assert codes(await ask(world, {ORDERED_RESIZE: LINEAGE_LEVEL})) == {ORDERED_RESIZE: ErrorCode.NONE}
+    assert await levels(world) == HIGHEST
+
+
+def before_the_features_are_written(world: World, interrupt: Callable[[], Awaitable[object]]) -> None:
+    """Call ``interrupt`` once, when the first controller has judged an update and is about to write it."""
+    session = world.sessions[1000]
+    multi = session.multi
+    left = [interrupt]
+
+    async def interrupted(ops: Sequence[ZkOp]) -> list[int]:
+        if not left or all(op.path != Features.PATH for op in ops):
+            return await multi(ops)
+        with trio.CancelScope(shield=True):  # the write is under way, whatever the controller notices meanwhile
+            await left.pop()()
+            return await multi(ops)
+
+    session.multi = interrupted  # type: ignore[method-assign]
+
+
+async def test_a_controller_that_is_replaced_between_judgement_and_write_writes_nothing(world: World) -> None:
+    """Model: off_epoch_version. The office has moved, and the successor has finalized something else since."""
+    await start(world, SUPPORTED)
+    await world.start_controller(1001)
+
+    async def replace() -> None:
+        await world.store.delete(paths.CONTROLLER)
+        await world.until(partial(is_active, world, 1001))
+        everything = {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+        assert set(codes(await ask(world, everything, SAFE)).values()) == {ErrorCode.NONE}
+
+    before_the_features_are_written(world, replace)
+    key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, upgrade_type=SAFE)
+    response = await world.request(UpdateFeaturesRequest(feature_updates=[key]), controller_id=1000)
+    assert response.error_code == ErrorCode.NOT_CONTROLLER
+    assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+
+
+async def test_an_update_whose_znode_is_edited_meanwhile_is_judged_by_the_edit(world: World) -> None:
+    """Model: off_epoch_version. The version that was read is the only one that is overwritten."""
+    await start(world, SUPPORTED)
+    before_the_features_are_written(world, lambda: world.store.set(Features.PATH, RISEN, -1))
+    response = await ask(world, {ORDERED_RESIZE: 0}, SAFE)
+    assert codes(response) == {ORDERED_RESIZE: ErrorCode.INVALID_REQUEST}
+    assert "not finalized" in response.results[0].error_message
+    assert (await world.store.get(Features.PATH)).data == RISEN
+
+
+async def test_an_update_whose_answer_from_zookeeper_is_lost_is_made_once(world: World) -> None:
+    await start(world, SUPPORTED)
+    before = (await world.store.get(Features.PATH)).version
+
+    session = world.sessions[1000]
+
+    async def lose_the_answer() -> None:
+        session.lose_next_answer()
+
+    async def reconnect() -> None:
+        await world.until(lambda: session.state is SessionState.SUSPENDED)
+        session.reconnect()
+
+    world.nursery.start_soon(reconnect)
+    before_the_features_are_written(world, lose_the_answer)
+    response = await ask(world, {ORDERED_RESIZE: 0}, SAFE)
+    assert codes(response) == {ORDERED_RESIZE: ErrorCode.NONE}
+    assert response.features_epoch == (await world.store.get(Features.PATH)).version == before + 1
+
+
+async def is_active(world: World, controller_id: int) -> bool:
+    active = await world.active()
+    return active is not None and active.controller_id == controller_id
+
+
+async def test_an_update_meets_a_broker_that_registers_meanwhile(world: World) -> None:
+    """Model: off_controller_checks. The broker registers after the controller has looked at the brokers."""
+    await start(world, PREVIOUS)
+
+    async def join() -> None:
+        await world.start_broker(2)
+        await world.store.set(paths.REGISTRATIONS, b"")
+
+    before_the_features_are_written(world, join)
+    world.features = {}
+    response = await ask(world, {GROUP_COORDINATOR: 1})
+    assert codes(response) == {GROUP_COORDINATOR: ErrorCode.FEATURE_UPDATE_FAILED}
+    assert await levels(world) == {}
+
+
+async def test_each_write_of_the_features_sets_the_lock_of_registrations(world: World) -> None:
+    """Model: off_controller_sets. A broker that looked before it does not register with what it saw."""
+    await start(world, SUPPORTED)
+    before = (await world.store.get(paths.REGISTRATIONS)).version
+    await ask(world, {ORDERED_RESIZE: 0}, SAFE)
+    with pytest.raises(BadVersionError):
+        await world.store.multi([CheckOp(paths.REGISTRATIONS, before)])
+
+
+# ---------------------------------------------------------------- minimum levels
+
+
+async def test_the_minimum_level_rises_once_every_broker_left_a_level_behind(world: World) -> None:
+    await start(world, SUPPORTED, SUPPORTED)
+    newer = {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)}
+
+    async def minimum() -> int:
+        return (await finalized(world)).features[GROUP_COORDINATOR].min_version_level
+
+    for broker_id in (1, 2):
+        assert await minimum() == 1
+        await restart(world, broker_id, newer)
+    await world.until(lambda: risen(world))
+    assert await minimum() == 2
+    refused = await ask(world, {GROUP_COORDINATOR: 1, ORDERED_RESIZE: 0}, UNSAFE)
+    assert codes(refused)[GROUP_COORDINATOR] == ErrorCode.INVALID_REQUEST
+
+
+async def restart(world: World, broker_id: int, supported: Mapping[str, VersionRange]) -> None:
+    """Register with other ranges, and return when the controller has read them."""
+    broker = world.brokers[broker_id]
+    broker.leave()
+    broker.features = dict(supported)
+    await broker.register()
+    await ask(world, {"unknown": 1}, validate_only=True)  # decided behind the change of the registrations
+
+
+async def risen(world: World) -> bool:
+    return (await finalized(world)).features[GROUP_COORDINATOR].min_version_level == 2
+
+
+# ---------------------------------------------------------------- what the levels switch
+
+
+async def resize(world: World, count: int) -> tuple[int, str]:
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name="t", count=count, assignments=None)], timeout_ms=60_000
+    )
+    [result] = (await world.request(request)).results
+    return result.error_code, result.error_message or ""
+
+
+async def test_a_topic_is_resized_only_while_ordered_resize_is_finalized(world: World) -> None:
+    await older_cluster(world, SUPPORTED)
+    code, message = await resize(world, 2)
+    assert code == ErrorCode.POLICY_VIOLATION and "ordered_resize" in message
+    assert set(codes(await ask(world, HIGHEST)).values()) == {ErrorCode.NONE}
+    assert (await resize(world, 2))[0] == ErrorCode.NONE
+
+
+async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(world: World) -> None:
+    """KIP-915: it says what would be lost."""
+    await older_cluster(world, SUPPORTED)
+    await ask(world, HIGHEST)
+    assert (await resize(world, 2))[0] == ErrorCode.NONE
+    everything = {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+    refused = await ask(world, everything, SAFE)
+    assert set(codes(refused).values()) == {ErrorCode.FEATURE_UPDATE_FAILED}
+    assert all("not safe: topics t were resized, and " in result.error_message for result in refused.results)
+    assert await levels(world) == HIGHEST
+    assert set(codes(await ask(world, everything, UNSAFE)).values()) == {ErrorCode.NONE}
+    assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+
+
+async def test_a_resized_topic_is_led_on_while_ordered_resize_is_not_finalized(world: World) -> None:
+    """Its layout stays, through an election too; only another resize is refused, until the feature is back."""
+    await older_cluster(world, SUPPORTED)
+    await ask(world, HIGHEST)
+    assert (await resize(world, 2))[0] == ErrorCode.NONE
+    before = [(await world.state("t", index)).layout for index in range(2)]
+    assert codes(await ask(world, {ORDERED_RESIZE: 0}, UNSAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
+    for leader, change in ((-1, leave), (1, register)):
+        await change(world.brokers[1])
+        await world.until(partial(all_led_by, world, leader))
+    assert [(await world.state("t", index)).layout for index in range(2)] == before
+    code, message = await resize(world, 3)
+    assert code == ErrorCode.POLICY_VIOLATION and "`anabranch features upgrade --all`" in message
+    assert codes(await ask(world, {ORDERED_RESIZE: LINEAGE_LEVEL})) == {ORDERED_RESIZE: ErrorCode.NONE}
+    assert (await resize(world, 3))[0] == ErrorCode.NONE
+
+
+async def leave(broker: FakeBroker) -> None:
+    broker.leave()
+
+
+async def register(broker: FakeBroker) -> None:
+    await broker.register()
+
+
+async def all_led_by(world: World, leader: int) -> bool:
+    return all([(await world.state("t", index)).leader == leader for index in range(2)])
+
+
+# ---------------------------------------------------------------- bad content
+
+
+async def test_features_that_are_repaired_count_again(world: World) -> None:
+    await start(world, SUPPORTED)
+    right = (await world.store.get(Features.PATH)).data
+    for content, code in ((b"{", ErrorCode.FEATURE_UPDATE_FAILED), (right, ErrorCode.NONE)):
+        await world.store.set(Features.PATH, content, -1)
+        await world.until(partial(answered, world, code))
+        assert (await world.store.get(Features.PATH)).data == content, "left as it was edited"
+    assert codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
+
+
+async def answered(world: World, code: ErrorCode) -> bool:
+    return (await ask(world, {ORDERED_RESIZE: 0}, SAFE, validate_only=True)).error_code == code
+
+
+async def test_a_controller_that_does_not_support_what_is_finalized_does_not_stand(autojump_clock: object) -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match=ORDERED_RESIZE), flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            world = World(nursery)
+            await start(world, SUPPORTED)
+            world.kill_controller(1000)
+            ranges = "group_coordinator:1-2,consumer_offsets_topic_schema:1-2"
+            await world.start_controller(1001, supported_features=ranges)
+            await trio.sleep_forever()

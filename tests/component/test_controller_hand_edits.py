@@ -1,0 +1,302 @@
+"""Znodes edited by hand, with a controller in office and without: what the rules refuse is undone."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.topic import TopicZnode
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_world import (
+    TOPIC,
+    alter,
+    configure,
+    creation,
+    edit,
+    finished,
+    hold_records,
+    resized,
+    started,
+)
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+async def world(world: World) -> World:
+    """A topic that was resized from four partitions to six; every write is watched."""
+    await resized(world, 6)
+    return world
+
+
+async def restored(world: World, before: TopicZnode) -> None:
+    async def is_topic() -> bool:
+        return (await world.store.get(paths.topic(TOPIC))).data == before.encode()
+
+    await world.until(is_topic)
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["live", "unseen"])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"undeleted_partition_count": 5}, "never expire"),
+        ({"6": [1]}, "must have 3 replicas"),
+    ],
+    ids=["never-empty", "factor"],
+)
+async def test_an_edit_that_the_rules_refuse(
+    world: World,
+    autojump_clock: object,
+    changes: dict[str, object],
+    why: str,
+    is_seen: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await configure(world, retention_ms="-1")
+    before = await world.topic(TOPIC)
+    if not is_seen:
+        world.kill_controller(1000)
+        world.zk.end_session(world.sessions[1000].session_id)
+    partitions = {str(index): replicas for index, replicas in before.partitions.items()}
+    assigned = {index: replicas for index, replicas in changes.items() if index.isdigit()}
+    await edit(world, **({"partitions": partitions | assigned} if assigned else changes))
+    if not is_seen:
+        await world.start_controller(1001)
+    await world.until(lambda: "event=topic.edit_undone" in caplog.text)
+    assert why in caplog.text
+    await restored(world, before)
+    assert await finished(world, 6)
+    await resized(world, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"initial_partition_count": 2}, "initial_partition_count cannot be changed by an edit."),
+        ({"layout_version": 2**31 - 1}, "layout_version cannot be changed by an edit."),
+        ({"previous_undeleted_partition_count": 5}, "previous_undeleted_partition_count cannot be changed by an edit."),
+        ({"wanted": 5}, "wanted cannot be changed by an edit."),
+        ({"0": [1, 2]}, "The replicas of partition 0 are changed by AlterPartitionReassignments only."),
+    ],
+    ids=["initial", "version", "previous", "wanted", "replicas"],
+)
+async def test_an_edit_of_what_is_the_controllers_is_undone(
+    world: World, autojump_clock: object, changes: dict[str, object], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With no controller in office it freezes the topic: which of two znodes is right is not guessed."""
+    before = await world.topic(TOPIC)
+    partitions = {str(index): replicas for index, replicas in before.partitions.items()}
+    assigned = {index: replicas for index, replicas in changes.items() if index.isdigit()}
+    await edit(world, **({"partitions": partitions | assigned} if assigned else changes))
+    await world.until(lambda: f"event=topic.edit_undone path={paths.topic(TOPIC)} why={why}" in caplog.text)
+    await restored(world, before)
+    await resized(world, 7)
+
+
+async def test_of_two_edits_in_a_row_both_are_undone(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second comes while the first is undone; it must not pass for one that no controller saw."""
+    world = await started(nursery)
+    await resized(world, 6)
+    before = await world.topic(TOPIC)
+    await edit(world, initial_partition_count=2)
+    await world.store.set(paths.topic(TOPIC), b"{")
+    await restored(world, before)
+    assert "event=topic.malformed" not in caplog.text
+
+
+# ---------------------------------------------------------------- states
+
+
+async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
+    world: World, autojump_clock: object
+) -> None:
+    """Another incarnation of the partition, its log deleted, is what a state made anew would be."""
+    path = paths.partition_state(TOPIC, 2)
+    intact = (await world.store.get(path)).data
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.store.set(path, b'{"leader":1}')
+    await world.start_controller(1001)
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_code == ErrorCode.POLICY_VIOLATION
+    assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    await world.store.set(path, b'{"leader":2}')
+    await world.store.set(path, intact)
+    await world.until(lambda: _accepts(world, 8))
+    await world.until(lambda: finished(world, 8))
+
+
+async def _accepts(world: World, count: int) -> bool:
+    return bool((await world.request(alter(count))).results[0].error_code == ErrorCode.NONE)
+
+
+async def test_a_state_that_was_taken_away_is_not_made_anew(world: World, autojump_clock: object) -> None:
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.store.delete(paths.partition_state(TOPIC, 2))
+    await world.start_controller(1001)
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    assert await world.store.exists(paths.partition_state(TOPIC, 2)) is None
+
+
+async def test_a_topic_that_cannot_be_read_is_not_called_unknown(world: World, autojump_clock: object) -> None:
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    intact = (await world.store.get(paths.topic(TOPIC))).data
+    await world.store.set(paths.topic(TOPIC), b"{}")
+    await world.start_controller(1001)
+    await world.until(world.active)
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    await world.store.set(paths.topic(TOPIC), intact)
+    await world.until(lambda: _accepts(world, 8))
+    await world.until(lambda: finished(world, 8))
+
+
+async def test_a_topic_removed_by_hand_while_it_is_being_deleted(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """The last broker answers for a topic that is gone: what is left of its deletion ends all the same."""
+    world = await started(nursery)
+    world.brokers[3].answering = trio.Event()
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
+    await world.until(lambda: world.brokers[1].sent(StopReplicaRequest))
+    for index in range(4):
+        await world.store.delete(paths.partition_state(TOPIC, index))
+        await world.store.delete(paths.partition(TOPIC, index))
+    await world.store.delete(paths.partitions(TOPIC))
+    await world.store.delete(paths.topic(TOPIC))
+    await trio.sleep(1)  # virtual time: the controller has heard of it
+    world.brokers[3].answering.set()
+
+    async def is_over() -> bool:
+        return await world.store.exists(paths.delete_topic(TOPIC)) is None
+
+    await world.until(is_over)
+    assert (await world.request(creation(4, 1, 2, 3))).topics[0].error_code == ErrorCode.NONE
+    await resized(world, 6)
+
+
+async def test_what_cannot_be_read_is_said_once(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not again whenever another topic comes or goes."""
+    world = await started(nursery)
+    await world.store.create(paths.topic("bad"), b"{")
+    for name in ("u", "v", "w"):
+        other = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        await world.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
+    assert sum("/brokers/topics/bad" in record.message for record in caplog.records) == 1
+
+
+# ---------------------------------------------------------------- anything
+
+
+VALUES: list[object] = [
+    *(-2, -1, 0, 3, 5, 99, 70_000, 2**30, 2**31 - 1, 2**31, 2**63 - 1, 1.5, None, True, "x"),
+    *([], [9], [1, 1], [3, 2, 1], {}, {"0": 0}, {"1": -1}, {"99": 3}, {"0": 2**31 - 1}, {"a": 1}, {"9" * 5000: 1}),
+    *({"undeleted_partition_count": count, "layout_version": version} for count in (5, 99) for version in (1, 2**31)),
+    *(
+        {"layout": {"undeleted_partition_count": 4, "layout_version": 0}, "leader_epoch": epoch}
+        for epoch in (-1, 0, 99)
+    ),
+    *([[0, {"0": 0}]], [[0, {"4": 0}], [1, {"0": 0}]], [[1, {"99": 0}]], [[2**30, {"1": 2**30}]], [[0, {}], [0, {}]]),
+]
+FIELDS = ("layout", "before", "lineage", "floor", "partitions", "wanted", "previous_undeleted_partition_count")
+
+
+@pytest.mark.parametrize("seed", range(16))
+async def test_whatever_is_edited_other_topics_go_on(nursery: trio.Nursery, autojump_clock: object, seed: int) -> None:
+    """Also that what was edited is not written over and over."""
+    rng = random.Random(seed)
+    world = await started(nursery)
+    other = CreatableTopic(name="u", num_partitions=2, replication_factor=3)
+    await world.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
+    for count in rng.choice([(), (6,), (6, 5), (8, 6, 4), (8, 4, 6)]):
+        hold_records(world, range(count, 8), 40)
+        await resized(world, count)
+    known = await world.topic(TOPIC)
+    is_seen = rng.random() < 0.5
+    if not is_seen:
+        world.kill_controller(1000)
+        world.zk.end_session(world.sessions[1000].session_id)
+    for path in rng.choices([paths.topic(TOPIC), *(paths.partition_state(TOPIC, p) for p in known.partitions)], k=2):
+        data = (await world.store.get(path)).data
+        fields = json.loads(data) if data.startswith(b'{"') else {"x": 1}
+        fields[rng.choice([*fields, *FIELDS])] = rng.choice(VALUES)
+        await world.store.set(path, rng.choice([json.dumps(fields).encode()] * 9 + [b"{"]))
+    if not is_seen:
+        await world.start_controller(1001)
+    await world.request(alter(rng.choice([4, 5, 6, 7, 9]), timeout_ms=5000))
+    world.brokers[2].leave()
+    await trio.sleep(20)  # virtual time: longer than anything waits
+    await world.brokers[2].register()
+    request = alter(4)
+    request.topics[0].name = "u"
+    result = (await world.request(request)).results[0]
+    assert result.error_code == ErrorCode.NONE, result.error_message
+    version = (await world.store.get(paths.topic(TOPIC))).version
+    await trio.sleep(20)  # virtual time: longer than anything waits
+    assert (await world.store.get(paths.topic(TOPIC))).version <= version + 1
+
+
+# ---------------------------------------------------------------- enable.ordered.delivery
+
+
+async def edit_config(world: World, **config: str) -> None:
+    """Write the config's znode, and the notification that brokers wait for."""
+    path, names = paths.topic_config(TOPIC), {name.replace("_", "."): value for name, value in config.items()}
+    await world.store.set(path, ConfigZnode(names).encode())
+    change = ConfigChange(f"topics/{TOPIC}").encode()
+    await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+
+
+async def ordered(world: World) -> str | None:
+    path = paths.topic_config(TOPIC)
+    return ConfigZnode.decode(path, (await world.store.get(path)).data).config.get("enable.ordered.delivery")
+
+
+def told(world: World) -> set[int]:
+    """What brokers were told last of the topic's order, by either request."""
+    orders = [topic for r in world.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
+    updates = [topic for r in world.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]
+    return {orders[-1].partition_states[-1].ordered_delivery, updates[-1].ordered_delivery}
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["live", "unseen"])
+@pytest.mark.parametrize("settled", ["true", "false"])
+async def test_ordered_delivery_of_a_resized_topic_is_restored(
+    nursery: trio.Nursery, autojump_clock: object, settled: str, is_seen: bool
+) -> None:
+    world = await started(nursery)
+    await configure(world, enable_ordered_delivery=settled)
+    assert told(world) == {-1}
+    await resized(world, 6)
+    assert told(world) == {int(settled == "true")}
+    if not is_seen:
+        world.kill_controller(1000)
+        world.zk.end_session(world.sessions[1000].session_id)
+    await edit_config(world, enable_ordered_delivery="true" if settled == "false" else "false", retention_ms="7")
+    if not is_seen:
+        await world.start_controller(1001)
+
+    async def is_restored() -> bool:
+        return await ordered(world) == settled
+
+    await world.until(is_restored)
+    await resized(world, 8)
+    assert told(world) == {int(settled == "true")}
+    assert (await world.topic(TOPIC)).ordered_delivery is (settled == "true")

@@ -1,0 +1,247 @@
+"""Bugs that Kafka's controller had, each tried here by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.topic import TopicZnode
+from tests.support.controller.controller_world import FakeBroker, World
+
+pytestmark = pytest.mark.trio
+INCREMENTAL, FULL = 1, 2
+
+
+async def start(nursery: trio.Nursery, *, controllers: int = 1) -> World:
+    """Three brokers, and a topic ``t`` with one partition on all of them, led by 1."""
+    world = World(nursery)
+    await world.start_controller(1000)
+    await world.until(world.active)
+    for controller_id in range(1001, 1000 + controllers):
+        await world.start_controller(controller_id)
+    for broker_id in (1, 2, 3):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
+    await create(world, "t", [1, 2, 3])
+    return world
+
+
+async def create(world: World, name: str, replicas: list[int]) -> None:
+    assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
+
+
+async def led_by(world: World, leader: int, name: str = "t") -> Any:
+    async def led() -> Any:
+        state = await world.state(name, 0)
+        return state if state.leader == leader else None
+
+    return await world.until(led)
+
+
+def last_full(broker: FakeBroker) -> dict[str, Any]:
+    """Topics by name of the last LeaderAndIsr that says all a broker hosts."""
+    full = [request for request in broker.sent(LeaderAndIsrRequest) if request.type == FULL]
+    return {topic.topic_name: topic for topic in full[-1].topic_states} if full else {}
+
+
+async def test_kafka_7235_a_bounce_between_two_reads_is_a_leaving_and_a_coming(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """The set of broker ids is the same before and after; only the broker epoch tells."""
+    world = await start(nursery)
+    world.brokers[1].leave()
+    await world.brokers[1].register()
+    state = await led_by(world, 2)
+    assert (state.isr, state.leader_epoch) == ([2, 3], 1)
+    await world.until(lambda: world.brokers[1].led()["t", 0] == (2, 1))
+
+
+async def test_kafka_7235_a_bounce_while_no_controller_looked_is_one_too(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """The leader lost what it had not synced: it must not go on in its epoch as if nothing had been."""
+    world = await start(nursery)
+    world.kill_controller(1000)
+    world.brokers[1].leave()
+    await world.brokers[1].register()
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.start_controller(1001)
+    state = await led_by(world, 2)
+    assert (state.isr, state.leader_epoch) == ([2, 3], 1)
+
+
+async def test_a_fail_over_without_a_bounce_changes_no_leader(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await start(nursery)
+    assert await world.alter_isr("t", 0, [1, 2]) == ErrorCode.NONE
+    assert await world.alter_isr("t", 0, [1, 2, 3]) == ErrorCode.NONE
+    before = await world.store.get(paths.partition_state("t", 0))
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.start_controller(1001)
+    await world.until(lambda: world.brokers[1].sent(LeaderAndIsrRequest)[-1].controller_epoch == 2)
+    await world.until(lambda: world.brokers[3].sent(UpdateMetadataRequest)[-1].controller_epoch == 2)
+    assert (await world.store.get(paths.partition_state("t", 0))).version == before.version
+
+
+async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it_is_sent_to(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery)
+    broker = world.brokers[2]
+    for _ in range(3):
+        broker.requests.clear()
+        broker.leave()
+        await broker.register()
+        epoch = (await world.store.get(paths.broker_id(2))).czxid
+        await world.until(lambda: broker.sent(LeaderAndIsrRequest) and broker.sent(UpdateMetadataRequest))
+        sent = [request for request in broker.requests if request.broker_epoch == epoch]
+        assert sent and sent == broker.requests[-len(sent) :]
+
+
+async def test_kafka_13407_an_office_held_by_an_earlier_session_is_waited_for(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery)
+    world.kill_controller(1000)
+    await trio.testing.wait_all_tasks_blocked()  # its listener is closed
+    await world.start_controller(1000)
+    earlier = world.sessions[1000]
+    await world.until(lambda: world.brokers[1].sent(UpdateMetadataRequest)[-1].controller_epoch == 2, within_s=120)
+    znode = await world.store.get(paths.CONTROLLER)
+    assert znode.ephemeral_owner == earlier.session_id
+
+
+async def test_kafka_14154_a_controller_out_of_office_answers_nothing_but_that(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """It still believes in its image, and the question needs no write: NONE and a refusal would both be lies."""
+    world = await start(nursery)
+    raised = await world.store.get(paths.CONTROLLER_EPOCH)
+    for isr in ([1, 2, 3], [1, 2]):
+        await world.store.set(paths.CONTROLLER_EPOCH, str(int(raised.data) + 10).encode())
+        assert await world.alter_isr("t", 0, isr) == ErrorCode.NOT_CONTROLLER
+    assert (await world.state("t", 0)).isr == [1, 2, 3]
+
+
+async def test_kafka_12257_a_topic_made_again_has_another_id_incarnation_and_first_epoch(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery)
+    world.brokers[1].leave()
+    await led_by(world, 2)
+    await world.brokers[1].register()
+    first, first_state = await world.topic("t"), await world.store.get(paths.partition_state("t", 0))
+    await world.until(lambda: ("t", 0) in world.brokers[1].led())
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
+    assert (await world.request(request)).responses[0].error_code == ErrorCode.NONE
+    assert world.brokers[3].metadata()["t", 0] == -2
+    await create(world, "t", [3, 2, 1])
+    second, second_state = await world.topic("t"), await world.store.get(paths.partition_state("t", 0))
+    assert second.topic_id != first.topic_id and second_state.czxid > first_state.czxid
+    told = world.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states[0]
+    assert (told.topic_id, told.partition_states[0].leader_epoch) == (second.topic_id, 0)
+    ordered = world.brokers[1].sent(LeaderAndIsrRequest)[-1].topic_states[0]
+    assert (ordered.topic_id, ordered.partition_states[0].incarnation) == (second.topic_id, second_state.czxid)
+
+
+async def test_kafka_14616_a_topic_made_again_while_a_replica_was_away_is_told_to_it_as_another(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """Deleted and created by hand, so that nothing waited for the broker that is away."""
+    world = await start(nursery)
+    first = await world.topic("t")
+    world.brokers[3].leave()
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+    for path in (
+        paths.partition_state("t", 0),
+        paths.partition("t", 0),
+        paths.partitions("t"),
+        paths.topic("t"),
+    ):
+        await world.store.delete(path)
+    await world.store.create(paths.topic("t"), b'{"version":3,"partitions":{"0":[2,3]}}')
+
+    async def made_again() -> TopicZnode | None:
+        if await world.store.exists(paths.partition_state("t", 0)) is None:
+            return None
+        return await world.topic("t")
+
+    second = await world.until(made_again)
+    assert second.topic_id != first.topic_id
+    incarnation = (await world.store.get(paths.partition_state("t", 0))).czxid
+    await world.brokers[3].register()
+    await world.until(lambda: last_full(world.brokers[3]).get("t"))
+    told = last_full(world.brokers[3])["t"]
+    assert (told.topic_id, told.partition_states[0].incarnation) == (second.topic_id, incarnation)
+
+
+async def test_kafka_10548_a_broker_that_registers_is_told_all_it_hosts_and_nothing_else(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """What the broker finds on its disk beyond that is left over from topics deleted while it was away."""
+    world = await start(nursery)
+    await create(world, "elsewhere", [1, 2])
+    await create(world, "here", [3])
+    world.brokers[3].leave()
+    await world.until(lambda: world.brokers[1].metadata()["here", 0] == -1)
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=100)
+    await world.request(request)
+    world.brokers[3].requests.clear()
+    await world.brokers[3].register()
+    await world.until(lambda: last_full(world.brokers[3]))
+    assert set(last_full(world.brokers[3])) == {"here"}
+    await world.until(lambda: world.brokers[3].sent(StopReplicaRequest))
+
+    async def gone() -> bool:
+        return await world.store.exists(paths.topic("t")) is None
+
+    await world.until(gone)
+
+
+async def repaired(world: World, intact: bytes) -> None:
+    await world.store.set(paths.topic("t"), intact)
+
+
+async def removed(world: World, _intact: bytes) -> None:
+    for path in (paths.partition_state("t", 0), paths.partition("t", 0), paths.partitions("t"), paths.topic("t")):
+        await world.store.delete(path)
+
+
+@pytest.mark.parametrize("end", [repaired, removed])
+async def test_what_a_broker_hosts_is_not_called_complete_while_a_znode_cannot_be_read(
+    nursery: trio.Nursery, autojump_clock: object, end: Callable[[World, bytes], Awaitable[None]]
+) -> None:
+    """KIP-570: a broker stops the replicas that are not named. It is told them once every znode can be read."""
+    world = await start(nursery)
+    await create(world, "fine", [3])
+    intact = (await world.store.get(paths.topic("t"))).data
+    await world.store.set(paths.topic("t"), b"{")
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.start_controller(1001)
+
+    def told() -> LeaderAndIsrRequest | None:
+        last: LeaderAndIsrRequest = world.brokers[3].sent(LeaderAndIsrRequest)[-1]
+        return last if last.controller_epoch == 2 else None
+
+    orders = await world.until(told)
+    assert ([topic.topic_name for topic in orders.topic_states], orders.type) == (["fine"], INCREMENTAL)
+    await end(world, intact)
+    await world.until(lambda: world.brokers[3].sent(LeaderAndIsrRequest)[-1].type == FULL)
+    again: LeaderAndIsrRequest = world.brokers[3].sent(LeaderAndIsrRequest)[-1]
+    assert again.controller_epoch == 2 and again.image_number > orders.image_number

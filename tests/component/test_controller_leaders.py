@@ -1,0 +1,245 @@
+"""Who leads: unclean elections, ElectLeaders, first replicas that lead again, disks that fail, shutdowns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+PREFERRED, UNCLEAN = 0, 1
+
+
+async def start(nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[int]], **keys: object) -> World:
+    """Brokers 1 to ``brokers``, and a topic ``t``."""
+    world = World(nursery)
+    await world.start_controller(**keys)
+    for broker_id in range(1, brokers + 1):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == brokers)
+    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)]
+    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
+    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
+    return world
+
+
+async def leader_is(world: World, leader: int, partition: int = 0) -> Any:
+    """The state of a partition once it has that leader."""
+
+    async def led() -> Any:
+        state = await world.state("t", partition)
+        return state if state.leader == leader else None
+
+    return await world.until(led)
+
+
+async def elect(world: World, election_type: int, partitions: list[int] | None) -> dict[int, int]:
+    wanted = None if partitions is None else [TopicPartitions(topic="t", partitions=partitions)]
+    request = ElectLeadersRequest(election_type=election_type, topic_partitions=wanted, timeout_ms=10_000)
+    response = await world.request(request)
+    assert response.error_code == ErrorCode.NONE
+    return {
+        partition.partition_id: partition.error_code
+        for topic in response.replica_election_results
+        for partition in topic.partition_result
+    }
+
+
+async def allow_unclean(world: World, resource_type: int, name: str, value: str = "true") -> None:
+    change = AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[change])
+    response = await world.request(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert response.responses[0].error_code == ErrorCode.NONE
+
+
+async def stop(world: World, *broker_ids: int) -> None:
+    """Stop brokers one after the other, each once the one before has left every ISR it can leave."""
+    for broker_id in broker_ids:
+        world.brokers[broker_id].leave()
+
+        async def noticed(gone: int = broker_id) -> bool:
+            state = await world.state("t", 0)
+            return state.leader != gone and (gone not in state.isr or state.leader == -1)
+
+        await world.until(noticed)
+
+
+async def test_an_offline_partition_waits_for_its_last_isr_and_takes_nobody_else(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery, replicas=[[1, 2, 3]])
+    await stop(world, 1, 2, 3)
+    offline = await world.state("t", 0)
+    assert (offline.leader, offline.isr) == (-1, [3])
+    await world.brokers[1].register()
+    await world.until(lambda: world.brokers[1].metadata().get(("t", 0)) == -1)
+    assert (await world.state("t", 0)).isr == [3]
+    await world.brokers[3].register()
+    state = await leader_is(world, 3)
+    assert state.isr == [3]
+
+
+@pytest.mark.parametrize(("resource_type", "name"), [(2, "t"), (4, "")])
+async def test_an_unclean_leader_is_elected_when_the_config_comes_to_allow_it(
+    nursery: trio.Nursery, autojump_clock: object, resource_type: int, name: str
+) -> None:
+    world = await start(nursery, replicas=[[1, 2, 3]])
+    await stop(world, 1, 2, 3)
+    await world.brokers[1].register()
+    await world.until(lambda: world.brokers[1].metadata().get(("t", 0)) == -1)
+    await allow_unclean(world, resource_type, name)
+    state = await leader_is(world, 1)
+    assert state.isr == [1]
+
+
+async def test_a_topic_may_refuse_what_the_controller_allows(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await start(nursery, replicas=[[1, 2]], unclean_leader_election_enable=True)
+    await stop(world, 2)
+    await allow_unclean(world, 2, "t", "false")
+    await stop(world, 1)
+    await world.brokers[2].register()
+    await world.until(lambda: world.brokers[2].metadata().get(("t", 0)) == -1)
+    await allow_unclean(world, 2, "t", "true")
+    assert (await leader_is(world, 2)).isr == [2]
+
+
+async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await start(nursery, replicas=[[1, 2], [2, 1], [3, 1]], auto_leader_rebalance_enable=False)
+    before = (await world.state("t", 0)).leader_epoch
+    assert await elect(world, PREFERRED, [0, 7]) == {
+        0: ErrorCode.ELECTION_NOT_NEEDED,
+        7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    await stop(world, 1)
+    assert await elect(world, PREFERRED, [0]) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    await world.brokers[1].register()
+    await world.until(lambda: world.brokers[1].led().get(("t", 0)))
+    assert await elect(world, PREFERRED, [0]) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert await world.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
+    assert await elect(world, PREFERRED, None) == {0: ErrorCode.NONE}
+    state = await world.state("t", 0)
+    assert (state.leader, state.isr, state.leader_epoch) == (1, [2, 1], before + 2)
+    assert world.brokers[3].metadata()["t", 0] == 1
+    assert world.brokers[2].led()["t", 0] == (1, state.leader_epoch)
+
+
+async def test_an_unclean_leader_is_elected_on_request_only_where_there_is_none(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery, replicas=[[1, 2], [3, 2]])
+    assert await elect(world, UNCLEAN, [0]) == {0: ErrorCode.ELECTION_NOT_NEEDED}
+    await stop(world, 2, 1)
+    assert await elect(world, UNCLEAN, [0]) == {0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+    await world.brokers[2].register()
+    await world.until(lambda: world.brokers[2].metadata().get(("t", 0)) == -1)
+    assert await elect(world, UNCLEAN, None) == {0: ErrorCode.NONE}
+    state = await world.state("t", 0)
+    assert (state.leader, state.isr) == (2, [2])
+
+
+async def test_first_replicas_lead_again_by_themselves(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await start(nursery, replicas=[[1, 2], [2, 1]])
+    await stop(world, 1)
+    await world.brokers[1].register()
+    await world.until(lambda: world.brokers[1].led().get(("t", 0)))
+    assert (await world.state("t", 0)).leader == 2
+    assert await world.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
+
+    async def leads() -> bool:
+        return (await world.state("t", 0)).leader == 1
+
+    await world.until(leads, within_s=400)
+
+
+async def test_a_replica_on_a_failed_disk_does_not_lead_until_its_broker_registers_again(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery, replicas=[[1, 2], [1, 2]])
+    world.brokers[2].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    world.brokers[1].leave()
+    await leader_is(world, -1)
+    assert (await world.state("t", 1)).leader == 2
+    world.brokers[2].errors.clear()
+    world.brokers[2].leave()
+    await world.brokers[2].register()
+    assert (await leader_is(world, 2)).isr == [2]
+
+
+async def test_the_last_isr_member_that_shuts_down_stays_the_leader_and_is_named(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery, replicas=[[1, 2, 3], [2, 3, 1]])
+    await stop(world, 2, 3)
+    epoch = (await world.store.get(paths.broker_id(1))).czxid
+    response = await world.request(ControlledShutdownRequest(broker_id=1, broker_epoch=epoch))
+    remaining = [(p.topic_name, p.partition_index) for p in response.remaining_partitions]
+    assert remaining == [("t", 0), ("t", 1)]
+    assert (await world.state("t", 0)).leader == 1
+
+
+async def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_in_one_write_each(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery, replicas=[[1, 2, 3], [2, 1, 3], [3, 2, 1]])
+    epoch = (await world.store.get(paths.broker_id(1))).czxid
+    response = await world.request(ControlledShutdownRequest(broker_id=1, broker_epoch=epoch))
+    assert (response.error_code, response.remaining_partitions) == (ErrorCode.NONE, [])
+    states = [await world.state("t", index) for index in range(3)]
+    assert [(state.leader, state.isr, state.leader_epoch) for state in states] == [
+        (2, [2, 3], 1),
+        (2, [2, 3], 1),
+        (3, [3, 2], 1),
+    ]
+
+
+async def test_kafka_6361_three_quick_leader_changes_are_three_epochs_within_the_isr(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    world = await start(nursery, brokers=4, replicas=[[1, 2, 3, 4]])
+    for broker_id in (1, 2, 3):
+        world.brokers[broker_id].leave()
+        await world.until(lambda gone=broker_id: world.brokers[4].metadata()["t", 0] == gone + 1)
+    told = [
+        (state.leader, state.leader_epoch, state.isr)
+        for request in world.brokers[4].sent(LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    ]
+    assert told == [(1, 0, [1, 2, 3, 4]), (2, 1, [2, 3, 4]), (3, 2, [3, 4]), (4, 3, [4])]
+
+
+async def test_a_thousand_partitions_lose_a_broker_in_a_few_writes(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    replicas = [[1 + index % 3, 1 + (index + 1) % 3, 1 + (index + 2) % 3] for index in range(1000)]
+    world = await start(nursery, replicas=replicas)
+    session = world.sessions[1000]
+    multi, sizes = session.multi, []
+
+    async def counted(ops: Any) -> Any:
+        sizes.append(len(ops))
+        return await multi(ops)
+
+    session.multi = counted  # type: ignore[method-assign]
+    told = len(world.brokers[2].sent(LeaderAndIsrRequest))
+    world.brokers[1].leave()
+    await world.until(lambda: 1 not in world.brokers[2].metadata().values())
+    assert len(sizes) == 4
+    assert len(world.brokers[2].sent(LeaderAndIsrRequest)) == told + 1

@@ -1,0 +1,558 @@
+"""What is too large for ZooKeeper, and what comes in between while much is done: controllers in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.controller.active import ActiveController
+from anabranch.controller.admin.dispatch import HANDLERS
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.events import AdminCall
+from anabranch.controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_configs import AlterConfigsRequest
+from anabranch.protocol.generated.alter_configs import AlterConfigsResource as WholeConfigs
+from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from anabranch.protocol.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.generated.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from anabranch.protocol.generated.update_features import UpdateFeaturesRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import CreateOp, SessionState, SetOp, ZkConnectionError, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
+from anabranch.zk_schemas import paths
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+TOPIC = 2
+DONE = (ErrorCode.NONE, "")
+LIST_KEY = "leader.replication.throttled.replicas"
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+    """Two brokers and the topic ``t`` with one partition on each of them."""
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in (1, 2):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    assert await create(world, "t", 2) == DONE
+    return world
+
+
+async def create(world: World, name: str, partitions: int, replicas: int = 1, **keys: Any) -> tuple[int, str]:
+    validate_only = keys.pop("validate_only", False)
+    configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in keys.items()]
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=configs)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=validate_only)
+    result = (await world.request(request)).topics[0]
+    return result.error_code, result.error_message or ""
+
+
+async def alter(world: World, name: str, value: str, *, validate_only: bool = False) -> tuple[int, str]:
+    configs = [AlterableConfig(name=LIST_KEY, config_operation=0, value=value)]
+    resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    result = (await world.request(request)).responses[0]
+    return result.error_code, result.error_message or ""
+
+
+async def is_served(world: World) -> bool:
+    return bool((await world.request(ListPartitionReassignmentsRequest())).error_code == ErrorCode.NONE)
+
+
+def throttled(length: int) -> str:
+    return ",".join(["1:1"] * (length // 4))
+
+
+async def test_a_config_that_zookeeper_would_not_take_is_refused_with_the_limit(world: World) -> None:
+    """A server closes the connection on a longer request: sent again it would never be answered."""
+    for validate_only in (True, False):
+        code, message = await alter(world, "t", throttled(1_200_000), validate_only=validate_only)
+        assert code == ErrorCode.INVALID_CONFIG
+        assert f"{LIST_KEY} with 1199999 characters" in message
+        assert f"ZooKeeper accepts {DEFAULT_MAX_REQUEST_BYTES} (jute.maxbuffer)" in message
+    assert await alter(world, "t", throttled(900_000)) == DONE
+    assert await is_served(world)
+
+
+async def test_a_topic_with_such_a_config_is_not_created(world: World) -> None:
+    key = LIST_KEY.replace(".", "_")
+    for validate_only in (True, False):
+        code, message = await create(world, "u", 1, **{key: throttled(1_200_000)}, validate_only=validate_only)
+        assert code == ErrorCode.INVALID_CONFIG
+        assert "jute.maxbuffer" in message
+    assert await world.store.children(paths.TOPICS) == ["t"]
+
+
+async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: World) -> None:
+    for validate_only in (True, False):
+        code, message = await create(world, "u", 45_000, 2, validate_only=validate_only)
+        assert code == ErrorCode.INVALID_PARTITIONS
+        assert "with 45000 partitions of 2 replicas: its assignment takes" in message
+    assert await world.store.children(paths.TOPICS) == ["t"]
+
+
+async def test_the_cluster_has_no_more_partitions_than_its_limit(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """``max.partitions``: two brokers, ten partitions at most, and what requests leave out is counted too."""
+    world = World(nursery)
+    await world.start_controller(max_partitions=10, num_partitions=7, default_replication_factor=2)
+    for broker_id in (1, 2):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    assert await create(world, "t", 4) == DONE
+    refusals = [
+        await create(world, "u", -1, -1, validate_only=True),
+        await create(world, "u", -1, -1),
+        await grow(world, 11, validate_only=True),
+        await grow(world, 11),
+    ]
+    exceeded = "The cluster has 4 partitions, and 7 more would exceed the limit of 10 (max.partitions)."
+    assert refusals == [(ErrorCode.POLICY_VIOLATION, exceeded)] * 4
+    topics = [CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("a", "b", "c")]
+    for validate_only in (True, False):
+        request = CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
+        codes = [topic.error_code for topic in (await world.request(request)).topics]
+        assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION], "they are counted together"
+    assert (await grow(world, 5))[0] == ErrorCode.POLICY_VIOLATION
+    assert (await create(world, "c", 1))[0] == ErrorCode.POLICY_VIOLATION
+    assert await create(world, "__consumer_offsets", 2) == DONE
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=60_000))
+    assert await create(world, "c", 1) == DONE
+
+
+async def test_long_names_are_refused_before_they_are_looked_up(world: World) -> None:
+    name = "n" * 30_000
+    assert (await alter(world, name, "1:1"))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
+    topics = [DeleteTopicState(name=name)]
+    deleted = (await world.request(DeleteTopicsRequest(topics=topics))).responses[0]
+    assert deleted.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    created = (await world.request(CreateTopicsRequest(topics=[topic]), version=2)).topics[0]
+    assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert len(created.error_message) < 1_100
+    assert await is_served(world)
+
+
+async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody wrote a topic that ZooKeeper took, but not with what the controller adds to it."""
+    path, data = paths.topic("u"), b'{"version":1,"partitions":{"0":[1]},"padding":"PADDING"}'
+    free = DEFAULT_MAX_REQUEST_BYTES - request_bytes([CreateOp(path, data)])
+    await world.store.create(path, data.replace(b"PADDING", b"x" * free))
+    await world.until(lambda: any("event=step.given_up step=topic u" in message for message in caplog.messages))
+    assert await create(world, "v", 1) == DONE
+    assert await is_served(world)
+
+
+async def test_an_edit_that_cannot_be_undone_is_given_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    edited = (await world.topic("t")).replace(initial_partition_count=9).encode()
+    await world.store.set(paths.topic("t"), edited[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}')
+    await world.until(lambda: any("event=topic.edit_undone" in record.getMessage() for record in caplog.records))
+    assert (await world.topic("t")).initial_partition_count == 2, "what it was before is short enough"
+    assert await is_served(world)
+
+
+async def test_a_write_that_always_breaks_the_connection_is_given_up(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a server does whose own limit is below the one that the controller knows."""
+    session, broken = world.sessions[1000], 0
+
+    def again(state: SessionState) -> None:
+        nonlocal broken
+        if state is SessionState.SUSPENDED:
+            broken += 1
+            world.nursery.start_soon(reconnect)
+
+    async def reconnect() -> None:
+        if broken < MAX_ATTEMPTS:
+            session.lose_next_request()
+        session.reconnect()
+
+    session.on_state(again)
+    session.lose_next_request()
+    code, message = await alter(world, "t", "1:1")
+    assert code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert f"not written in {MAX_ATTEMPTS} attempts" in message
+    assert broken == MAX_ATTEMPTS
+    assert await alter(world, "t", "1:1") == DONE
+    again_read = "event=cluster.read_again why=a step was given up"
+    await world.until(lambda: any(again_read in record.getMessage() for record in caplog.records))
+
+
+REQUESTS: tuple[Any, ...] = (
+    ControlledShutdownRequest(broker_id=1),
+    CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in "ab"]),
+    DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in "tu"]),
+    AlterConfigsRequest(resources=[WholeConfigs(resource_type=TOPIC, resource_name=name) for name in "tu"]),
+    CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=3) for name in "tu"]),
+    IncrementalAlterConfigsRequest(
+        resources=[AlterConfigsResource(resource_type=TOPIC, resource_name=name) for name in "tu"]
+    ),
+    AlterPartitionRequest(broker_id=1, topics=[TopicData(name="t", partitions=[PartitionData(partition_index=0)])]),
+    ElectLeadersRequest(),
+    AlterPartitionReassignmentsRequest(),
+    ListPartitionReassignmentsRequest(),
+    UpdateFeaturesRequest(),
+)
+"""One of each API, for two topics where it is about topics."""
+BY_NAME = {
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    IncrementalAlterConfigsRequest,
+}
+"""What is answered for each."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ZkRequestTooLargeError("/topics/t", 1_048_577, 1_048_576), ErrorCode.INVALID_REQUEST),
+        (ZkConnectionError("not written in 5 attempts"), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ZeroDivisionError("a bug"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+    ids=["too large", "not written", "a bug"],
+)
+async def test_a_request_that_fails_in_a_way_its_own_code_does_not_expect_is_answered(
+    world: World, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message of a bug is for the controller's log alone."""
+    assert {request.API_KEY for request in REQUESTS} == HANDLERS.keys()
+
+    async def fail(*_: Any) -> Outcome:
+        raise error
+
+    message = None if isinstance(error, ZeroDivisionError) else str(error)
+    for request in REQUESTS:
+        with monkeypatch.context() as patches:
+            patches.setitem(HANDLERS, request.API_KEY, fail)
+            answers = answers_of(await world.request(request))
+        expected = [(code, message)] * (2 if type(request) in BY_NAME else 1)
+        assert [(answer.error_code, getattr(answer, "error_message", message)) for answer in answers] == expected
+    assert await is_served(world), "the controller is still in office and decides"
+
+
+def answers_of(response: Any) -> list[Any]:
+    """The parts of a response that have an error each."""
+    for name in ("topics", "responses", "results"):
+        found: list[Any] = getattr(response, name, [])
+        if found:
+            return found
+    return [response]
+
+
+# ---------------------------------------------------------------- much to do
+
+
+async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic(world: World) -> None:
+    partitions, order = 2_000, []
+
+    async def creation() -> None:
+        assert await create(world, "large", partitions) == DONE
+        order.append("created")
+
+    async def begun() -> int:
+        return len(await world.store.children(paths.partitions("large"))) if await exists(world, "large") else 0
+
+    async with trio.open_nursery() as nursery:
+        world.brokers[1].answering = trio.Event()  # the creation cannot end before the test wants it to
+        nursery.start_soon(creation)
+        await world.until(begun)
+        world.brokers[2].leave()
+        await world.until(lambda: elected(world))
+        led = await begun()
+        order.append("elected")
+        assert await is_served(world)
+        order.append("answered")
+        await world.brokers[2].register()
+        world.brokers[1].answering.set()
+    assert led < partitions
+    assert order == ["elected", "answered", "created"]
+
+
+async def exists(world: World, topic: str) -> bool:
+    return await world.store.exists(paths.partitions(topic)) is not None
+
+
+async def elected(world: World) -> bool:
+    """Whether nobody leads the partitions of ``t`` that were led by broker 2."""
+    return 2 not in [(await world.state("t", index)).leader for index in (0, 1)]
+
+
+async def test_requests_are_decided_between_the_topics_of_a_long_one(world: World) -> None:
+    order: list[str] = []
+    topics = [CreatableTopic(name=f"u{number}", num_partitions=1, replication_factor=1) for number in range(200)]
+
+    async def creation() -> None:
+        response = await world.request(CreateTopicsRequest(topics=[*topics, topics[7]], timeout_ms=60_000))
+        errors = {topic.name: topic.error_code for topic in response.topics}
+        assert errors == {topic.name: ErrorCode.NONE for topic in topics} | {"u7": ErrorCode.INVALID_REQUEST}
+        assert [topic.name for topic in response.topics] == [topic.name for topic in topics]
+        order.append("created")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(creation)
+        await world.until(lambda: exists_topic(world, "u0"))
+        assert await is_served(world)
+        order.append("answered")
+        assert not await exists_topic(world, "u199")
+    assert order == ["answered", "created"]
+
+
+async def exists_topic(world: World, topic: str) -> bool:
+    return await world.store.exists(paths.topic(topic)) is not None
+
+
+async def test_a_large_topic_is_deleted_while_others_are_served(world: World) -> None:
+    assert await create(world, "large", 1_000) == DONE
+    order: list[str] = []
+
+    async def deletion() -> None:
+        response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="large")], timeout_ms=60_000))
+        assert response.responses[0].error_code == ErrorCode.NONE
+        order.append("deleted")
+
+    async def left() -> int:
+        return len(await world.store.children(paths.partitions("large")))
+
+    async def begun() -> bool:
+        return await left() < 1_000
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deletion)
+        await world.until(begun)
+        assert await is_served(world)
+        order.append("answered")
+        assert await left() > 0
+    assert order == ["answered", "deleted"]
+    assert await world.store.children(paths.TOPICS) == ["t"]
+
+
+class Writes:
+    """The partition states that the controller writes at each event. Another request comes during the first of them."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of_events: list[int] = [0]
+        self.before_other = -1
+        """How many were written when the other request was decided."""
+        handle, session = ActiveController._handle, world.sessions[1000]
+        multi = session.multi
+        others: list[AdminCall] = []
+
+        async def counted(active: ActiveController, event: Any) -> None:
+            async def write(ops: Sequence[ZkOp]) -> list[int]:
+                states = [op for op in ops if isinstance(op, CreateOp | SetOp) and op.path.endswith("/state")]
+                self.of_events[-1] += len(states)
+                if states and not others:
+                    request = ListPartitionReassignmentsRequest()
+                    others.append(active.submit(ApiKey.LIST_PARTITION_REASSIGNMENTS, request, 0))
+                return await multi(ops)
+
+            if event in others:
+                self.before_other = sum(self.of_events)
+            self.of_events.append(0)
+            monkeypatch.setattr(session, "multi", write)
+            await handle(active, event)
+
+        monkeypatch.setattr(ActiveController, "_handle", counted)
+
+    def check(self, states: int) -> None:
+        """So many were written, some after the other request was decided, and at no event more than a multi has."""
+        assert sum(self.of_events) == states
+        assert max(self.of_events) <= MAX_OPERATIONS
+        assert 0 < self.before_other < states
+
+
+LARGE = 2 * MAX_OPERATIONS + 3
+
+
+async def create_on(world: World, *brokers: int) -> None:
+    """A large topic with these replicas."""
+    given = [CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers)) for index in range(LARGE)]
+    topic = CreatableTopic(name="large", num_partitions=-1, replication_factor=-1, assignments=given)
+    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
+    assert response.topics[0].error_code == ErrorCode.NONE
+
+
+async def join(world: World, leader: int, isr: list[int]) -> None:
+    """The leader of all partitions of the large topic, in its second epoch, asks for this ISR."""
+    joining = [
+        PartitionData(partition_index=index, leader_epoch=1, new_isr=isr, current_isr_version=1)
+        for index in range(LARGE)
+    ]
+    epoch = (await world.store.get(paths.broker_id(leader))).czxid
+    topics = [TopicData(name="large", partitions=joining)]
+    request = AlterPartitionRequest(broker_id=leader, broker_epoch=epoch, topics=topics)
+    answered = (await world.request(request)).topics[0].partitions
+    assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
+
+
+async def led_by_second(world: World) -> None:
+    """A topic whose partitions are led by broker 2 while their first replica, broker 1, is in sync."""
+    await create_on(world, 1, 2)
+    world.brokers[1].leave()
+    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1] == (2, 1))
+    await world.brokers[1].register()
+    await world.until(lambda: world.brokers[1].led()["large", LARGE - 1] == (2, 1))
+    await join(world, 2, [2, 1])
+
+
+async def test_requests_are_decided_between_the_elections_of_all_partitions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await led_by_second(world)
+    writes = Writes(world, monkeypatch)
+    response = await world.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=60_000))
+    results = {topic.topic: topic.partition_result for topic in response.replica_election_results}
+    assert results.keys() == {"large"}, "t has its leaders"
+    assert [(found.partition_id, found.error_code) for found in results["large"]] == [(i, 0) for i in range(LARGE)]
+    writes.check(LARGE)
+    assert (await world.state("large", LARGE - 1)).leader == 1
+
+
+async def test_so_they_are_while_first_replicas_are_made_leaders_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await led_by_second(world)
+    writes = Writes(world, monkeypatch)
+    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1][0] == 1, within_s=600)
+    writes.check(LARGE)
+
+
+async def test_so_they_are_while_a_large_topic_is_resized(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await create(world, "large", LARGE, segment_bytes="1048576") == DONE
+    writes = Writes(world, monkeypatch)
+    assert await grow(world, 2 * LARGE, name="large") == DONE
+    writes.check(2 * LARGE)  # the bumps, then the new ones
+    monkeypatch.undo()
+    writes = Writes(world, monkeypatch)
+    assert await grow(world, LARGE, name="large") == DONE
+    await world.until(lambda: sum(writes.of_events) >= 3 * LARGE)
+    writes.check(3 * LARGE)  # the bumps, then those that begin to be removed
+
+
+async def test_so_they_are_while_many_reassignments_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create_on(world, 1)
+    moves = [ReassignablePartition(partition_index=index, replicas=[2]) for index in range(LARGE)]
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="large", partitions=moves)])
+    answered = (await world.request(request)).responses[0].partitions
+    assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
+    writes = Writes(world, monkeypatch)
+    await join(world, 1, [1, 2])
+    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1][0] == 2)
+    writes.check(2 * LARGE)  # the ISRs, then the ends
+
+
+# ---------------------------------------------------------------- resized or reassigned
+
+
+async def grow(world: World, count: int, *, name: str = "t", validate_only: bool = False) -> tuple[int, str]:
+    topics = [CreatePartitionsTopic(name=name, count=count, assignments=None)]
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
+    result = (await world.request(request)).results[0]
+    return result.error_code, result.error_message or ""
+
+
+async def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(world: World) -> None:
+    """The servers may take less than the bound of a topic's znode: ``jute.maxbuffer`` may be lowered."""
+    before = (await world.store.get(paths.topic("t"))).data
+    world.zk.max_request_bytes = 3000
+    for validate_only in (True, False):
+        code, message = await grow(world, 400, validate_only=validate_only)
+        assert code == ErrorCode.INVALID_PARTITIONS
+        assert "400 partitions of t are too many" in message and "accepts 3000 (jute.maxbuffer)" in message
+    assert (await world.store.get(paths.topic("t"))).data == before
+    assert await is_served(world)
+
+
+async def move(world: World, targets: dict[int, list[int] | None]) -> dict[int, tuple[int, str]]:
+    partitions = [ReassignablePartition(partition_index=index, replicas=target) for index, target in targets.items()]
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
+    answered = (await world.request(request)).responses[0].partitions
+    return {found.partition_index: (found.error_code, found.error_message or "") for found in answered}
+
+
+@pytest.mark.parametrize("moving", [[0], [0, 1]])
+async def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(world: World, moving: list[int]) -> None:
+    assert await move(world, {index: [1, 2] for index in moving}) == dict.fromkeys(moving, DONE)
+    before = (await world.store.get(paths.topic("t"))).data
+    for validate_only in (True, False):
+        code, message = await grow(world, 4, validate_only=validate_only)
+        assert code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+        assert f"Partitions {', '.join(map(str, moving))} are being reassigned" in message
+    assert (await world.store.get(paths.topic("t"))).data == before
+    assert (await move(world, dict.fromkeys(moving)))[0] == DONE
+    assert await grow(world, 4) == DONE
+
+
+async def test_so_is_an_edit_by_hand(world: World) -> None:
+    assert await move(world, {0: [1, 2]}) == {0: DONE}
+    known = await world.topic("t")
+    grown = known.replace(partitions=known.partitions | {2: [1], 3: [1]})
+    await world.store.set(paths.topic("t"), grown.encode())
+
+    async def undone() -> bool:
+        return await world.topic("t") == known
+
+    await world.until(undone)
+
+
+async def test_an_edit_during_a_reassignment_that_nobody_saw_is_a_count_that_waits(world: World) -> None:
+    assert await move(world, {0: [1, 2]}) == {0: DONE}
+    known = await world.topic("t")
+    world.kill_controller(1000)
+    grown = known.replace(partitions=known.partitions | {2: [1], 3: [1]})
+    await world.store.set(paths.topic("t"), grown.encode())
+    await world.start_controller(1001)
+
+    async def queued() -> bool:
+        topic = await world.topic("t")
+        return (topic.partitions, topic.wanted) == (known.partitions, 4)
+
+    await world.until(queued)
+
+
+async def test_a_reassignment_waits_for_the_end_of_a_resize(world: World) -> None:
+    """The end is that every leader has acknowledged it; marked partitions may drain for long after that."""
+    world.brokers[1].answering = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(grow, world, 4)
+
+        async def begun() -> bool:
+            return len((await world.topic("t")).partitions) == 4
+
+        await world.until(begun)
+        code, message = (await move(world, {0: [1, 2]}))[0]
+        assert code == ErrorCode.POLICY_VIOLATION
+        assert "t is being resized" in message
+        assert not (await world.topic("t")).adding_replicas
+        world.brokers[1].answering.set()
+    assert (await move(world, {0: [1, 2]}))[0] == DONE

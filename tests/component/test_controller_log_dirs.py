@@ -1,0 +1,66 @@
+"""A broker that lost a disk: its replicas are asked for, and others lead (KIP-112)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.log_dir_event import LogDirEvent
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.mark.parametrize("notice", [LogDirEvent(1).encode(), b"not json", LogDirEvent(9).encode()])
+async def test_who_cannot_serve_a_replica_loses_it(
+    nursery: trio.Nursery, autojump_clock: object, notice: bytes
+) -> None:
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in (1, 2):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    assignments = [CreatableReplicaAssignment(partition_index=index, broker_ids=[1, 2]) for index in range(2)]
+    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
+    await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    world.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    await world.store.create(paths.LOG_DIR_EVENT_PREFIX, notice, sequence=True)
+
+    async def read() -> bool:
+        return not await world.store.children(paths.LOG_DIR_EVENTS)
+
+    await world.until(read)
+    if notice != LogDirEvent(1).encode():
+        assert (await world.state("t", 0)).leader == 1
+        return
+
+    async def moved() -> bool:
+        return (await world.state("t", 0)).leader == 2
+
+    await world.until(moved)
+    assert (await world.state("t", 0)).isr == [2]
+    assert ((await world.state("t", 1)).leader, (await world.state("t", 1)).isr) == (1, [1, 2])
+
+
+async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """It could not be created, or opened, on a full disk, which has room again."""
+    world = World(nursery)
+    await world.start_controller()
+    await world.start_broker(1)
+    await world.until(lambda: bool(world.brokers[1].sent(UpdateMetadataRequest)))
+    world.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    await world.request(
+        CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
+    )
+
+    async def led_by(leader: int) -> bool:
+        return (await world.state("t", 0)).leader == leader
+
+    await world.until(lambda: led_by(-1))
+    world.brokers[1].errors.clear()
+    await world.store.create(paths.LOG_DIR_EVENT_PREFIX, LogDirEvent(1).encode(), sequence=True)
+    await world.until(lambda: led_by(1))

@@ -1,0 +1,74 @@
+"""BROKER_LOGGER at the listener of a controller (KIP-412): the levels of a running controller, in office or not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+
+LOGGER, TOPIC = 8, 2
+NAME = "anabranch.controller.resize"
+IN_OFFICE, STANDING_BY = 1000, 1001
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    logging.getLogger(NAME).setLevel(logging.NOTSET)
+
+
+async def level(world: World, controller: int) -> str:
+    resource = DescribeConfigsResource(resource_type=LOGGER, resource_name=str(controller), configuration_keys=[NAME])
+    (result,) = (await world.request(DescribeConfigsRequest(resources=[resource]), None, controller)).results
+    (config,) = result.configs
+    return str(config.value)
+
+
+async def alter(world: World, controller: int, name: str, value: str, kind: int = LOGGER) -> Any:
+    config = AlterableConfig(name=NAME, config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    (answer,) = (await world.request(request, None, controller)).responses
+    return answer
+
+
+async def test_levels_are_set_and_read_in_office_and_out_of_it(world: World, autojump_clock: object) -> None:
+    await world.start_controller(STANDING_BY)
+    for controller, value in ((IN_OFFICE, "DEBUG"), (STANDING_BY, "ERROR")):
+        answer = await alter(world, controller, str(controller), value)
+        assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+        assert await level(world, controller) == value
+    assert not logging.getLogger(NAME).isEnabledFor(logging.WARNING)
+
+
+async def test_what_is_not_of_this_process_is_refused(world: World, autojump_clock: object) -> None:
+    before = await level(world, IN_OFFICE)
+    for name, value, code in (
+        ("1", "DEBUG", ErrorCode.INVALID_REQUEST),
+        ("1000", "LOUD", ErrorCode.INVALID_CONFIG),
+    ):
+        assert (await alter(world, IN_OFFICE, name, value)).error_code == code
+    assert await level(world, IN_OFFICE) == before
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
+    (result,) = (await world.request(DescribeConfigsRequest(resources=[resource]))).results
+    assert result.error_code == ErrorCode.INVALID_REQUEST and "ask a broker" in result.error_message
+
+
+async def test_configs_of_topics_go_to_the_controller_in_office(world: World, autojump_clock: object) -> None:
+    """They are of the cluster: one that stands by takes none, though the same request sets levels there."""
+    await world.start_controller(STANDING_BY)
+    answer = await alter(world, STANDING_BY, "t", "1", kind=TOPIC)
+    assert answer.error_code == ErrorCode.NOT_CONTROLLER

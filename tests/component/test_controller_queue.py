@@ -1,0 +1,409 @@
+"""A resize that is taken back, and one that is asked for while another is unfinished (rule 9; hole 12 of KIP-253)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.env import ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Layout, LineageEntry
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_states import (
+    begun,
+    counts,
+    epochs,
+    has_layout,
+    is_settled,
+    lineages,
+    placed,
+    release,
+    silence,
+    vacate,
+)
+from tests.support.resize.resize_world import TOPIC, alter, configure, finished, hold_records, led_by, resized
+
+pytestmark = pytest.mark.trio
+QUEUED = "The resize begins when the one before it is done: "
+
+
+async def ask(world: World, count: int) -> CreatePartitionsTopicResult:
+    result: CreatePartitionsTopicResult = (await world.request(alter(count, timeout_ms=100))).results[0]
+    return result
+
+
+async def queued(world: World, count: int) -> str:
+    """What the queued resize waits for, as the answer says; a dry run says the same and writes nothing."""
+    before = await counts(world)
+    dry = (await world.request(alter(count, validate_only=True))).results[0]
+    assert await counts(world) == before
+    result = await ask(world, count)
+    assert (result.error_code, dry.error_code) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert (await counts(world))[3] == count
+    message = str(result.error_message)
+    assert message.startswith(QUEUED)
+    assert message.removeprefix(QUEUED).split(";")[0] in str(dry.error_message)
+    return message.removeprefix(QUEUED)
+
+
+# ---------------------------------------------------------------- cancel
+
+
+async def test_the_count_before_takes_a_grow_back_while_no_gainer_is_created(
+    world: World, autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    """Nobody loses or gains; what was never created leaves the assignment in the same write."""
+    silence(world, 1)
+    answers: list[Any] = []
+
+    async def first() -> None:
+        answers.append((await world.request(alter(6, timeout_ms=10**6))).results[0])
+
+    nursery.start_soon(first)
+    await world.until(lambda: has_layout(world, 0, 6, 1))
+    await ask(world, 4)
+    assert await counts(world) == (4, 2, 4, None)
+    assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3]
+    await world.until(lambda: answers)
+    assert answers[0].error_code == ErrorCode.POLICY_VIOLATION
+    assert answers[0].error_message == "The resize was taken back by another request."
+    release(world)
+    await world.until(lambda: finished(world, 4))
+    assert await lineages(world, range(4)) == dict.fromkeys(range(4), ())
+    assert await epochs(world, range(4)) == [2] * 4
+
+
+async def test_the_count_before_takes_a_shrink_back_while_no_survivor_is_bumped(
+    world: World, autojump_clock: object
+) -> None:
+    await world.request(placed(6, 2, [2, 1, 3]))
+    hold_records(world, range(4, 6), 40)
+    silence(world, 2)
+    await ask(world, 4)
+    await world.until(lambda: has_layout(world, 5, 4, 2))
+    await ask(world, 6)
+    assert await counts(world) == (6, 3, 6, None)
+    release(world)
+    await world.until(lambda: finished(world, 6))
+    assert (await lineages(world, range(2))) == {0: (), 1: ()}
+
+
+async def test_once_a_gainer_is_created_the_count_before_is_a_resize_of_its_own(
+    world: World, autojump_clock: object
+) -> None:
+    """Hole 12: the gainers have the keys. It begins when their leaders have answered."""
+    silence(world, 3)
+    request = placed(6, 2, [3, 2, 1])
+    request.timeout_ms = 100
+    await world.request(request)
+    assert await led_by(world, 4, 3) and await led_by(world, 5, 3)
+    assert await queued(world, 4) == (
+        "partitions 4, 5 have the layout, and their leaders have not answered; 4 partitions are asked for next."
+    )
+    await trio.sleep(5)  # virtual time: longer than anything waits
+    assert await counts(world) == (6, 1, 4, 4)
+    hold_records(world, range(4, 6), 40)
+    release(world)
+    await world.until(lambda: is_settled(world, 4, 2, 6, None))
+    assert await lineages(world, (0, 1)) == {0: (LineageEntry(2, {4: 0}),), 1: (LineageEntry(2, {5: 0}),)}
+
+
+async def test_the_bump_of_a_gainer_and_a_cancel_do_not_pass_each_other(world: World, autojump_clock: object) -> None:
+    """A request that comes while the first gainer is being written is judged when it is written."""
+    write, answers = world.sessions[1000].multi, list[Any]()
+
+    async def cancel() -> None:
+        answers.append(await ask(world, 4))
+
+    async def slow(ops: Sequence[ZkOp]) -> list[int]:
+        if any(op.path == paths.partition_state(TOPIC, 4) for op in ops) and not answers:
+            world.nursery.start_soon(cancel)
+            await trio.sleep(0.05)  # virtual time: the request waits in the queue
+        return await write(ops)
+
+    world.sessions[1000].multi = slow  # type: ignore[method-assign]
+    hold_records(world, range(4, 6), 40)
+    await world.request(alter(6, timeout_ms=100))
+    await world.until(lambda: is_settled(world, 4, 2, 6, None))
+    assert (await lineages(world, (0,)))[0] == (LineageEntry(2, {4: 0}),)
+
+
+async def test_a_cancel_is_not_taken_back_at_once(world: World, autojump_clock: object) -> None:
+    """Nothing moves under it, so the count it took back is one that is asked for next."""
+    await begun(world, 6)
+    await ask(world, 4)
+    await queued(world, 6)
+    assert await counts(world) == (4, 2, 4, 6)
+    release(world)
+    await world.until(lambda: finished(world, 6))
+    assert await counts(world) == (6, 3, 4, None)
+    assert await lineages(world, (4, 5)) == {4: (LineageEntry(0, {0: 2}),), 5: (LineageEntry(0, {1: 2}),)}
+
+
+async def test_a_cancel_while_partitions_drain_keeps_what_they_are(world: World, autojump_clock: object) -> None:
+    """4 and 5 drain when 8 are asked for: taken back, they drain on, in another version."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    await begun(world, 8)
+    await ask(world, 4)
+    assert await counts(world) == (4, 4, 4, None)
+    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
+    release(world)
+    await world.until(lambda: is_settled(world, 4, 4, 4, None))
+    hold_records(world, range(4, 6), 40, 40)
+    await world.until(lambda: finished(world, 4))
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40, 5: 40}
+
+
+async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next(
+    world: World, autojump_clock: object
+) -> None:
+    await begun(world, 6)
+    await ask(world, 4)
+    vacate(world)
+    release(world)
+    await world.start_controller(1001)
+    await world.until(lambda: finished(world, 4))
+    assert await counts(world) == (4, 2, 4, None)
+
+
+# ---------------------------------------------------------------- the queue
+
+
+async def test_of_what_is_asked_for_meanwhile_the_last_is_done(world: World, autojump_clock: object) -> None:
+    await begun(world, 6)
+    for count in (5, 12, 7):
+        await queued(world, count)
+    release(world)
+    await world.until(lambda: finished(world, 7))
+    assert await counts(world) == (7, 2, 6, None)
+
+
+async def test_a_thousand_requests_leave_one_count(world: World, autojump_clock: object) -> None:
+    await begun(world, 6)
+    async with Channel.open(world.fabric.node("client"), "controller1000", 9090, "test") as channel:
+        for number in range(1000):
+            answer = await channel.request(alter(5 if number % 2 else 7 + number), timeout_s=120)
+            assert answer.results[0].error_code == ErrorCode.NONE
+    data = (await world.store.get(paths.topic(TOPIC))).data
+    assert (await counts(world), len(data) < 512) == ((6, 1, 4, 5), True)
+    release(world)
+    await world.until(lambda: finished(world, 5))
+    assert await counts(world) == (5, 2, 6, None)
+
+
+async def test_asking_for_the_goal_takes_back_what_was_queued(world: World, autojump_clock: object) -> None:
+    await begun(world, 6)
+    await queued(world, 9)
+    await ask(world, 6)
+    assert await counts(world) == (6, 1, 4, None)
+    release(world)
+    await world.until(lambda: finished(world, 6))
+    await trio.sleep(5)  # virtual time: longer than anything waits
+    assert await counts(world) == (6, 1, 4, None)
+
+
+async def test_of_two_in_one_moment_the_second_is_queued(world: World, autojump_clock: object) -> None:
+    """Judged right after the first was written, when no step of it is done yet."""
+    answers: dict[int, CreatePartitionsTopicResult] = {}
+    session = world.sessions[1000]
+    multi = session.multi
+
+    async def ask_for(count: int) -> None:
+        answers[count] = (await world.request(alter(count))).results[0]
+
+    async with trio.open_nursery() as both:
+
+        async def slow(ops: Sequence[ZkOp]) -> list[int]:
+            session.multi = multi  # type: ignore[method-assign]
+            both.start_soon(ask_for, 9)
+            await trio.sleep(1)  # virtual time: the second request waits in the queue
+            return await multi(ops)
+
+        session.multi = slow  # type: ignore[method-assign]
+        both.start_soon(ask_for, 6)
+    assert {count: answer.error_code for count, answer in answers.items()} == {6: 0, 9: 0}
+    await world.until(lambda: finished(world, 9))
+    assert await counts(world) == (9, 2, 6, None)
+
+
+async def test_a_dry_run_names_what_is_in_progress_what_is_queued_and_what_is_replaced(
+    world: World, autojump_clock: object
+) -> None:
+    async def dry(count: int) -> str:
+        return str((await world.request(alter(count, validate_only=True))).results[0].error_message)
+
+    await begun(world, 6)
+    progress = "a resize from 4 to 6 partitions is in progress; "
+    assert (await dry(9)).startswith(progress)
+    assert (await dry(9)).endswith("; 9 partitions would be queued")
+    assert (await dry(4)).endswith("; 4 partitions would take back the resize to 6")
+    await queued(world, 9)
+    for count, effect in (
+        (12, "12 partitions would be queued in place of the queued 9"),
+        (9, "9 partitions are queued"),
+        (6, "a request for 6 takes the queued 9 back"),
+        (4, "4 partitions would take back the resize to 6 in place of the queued 9"),
+    ):
+        said = await dry(count)
+        assert said.startswith(progress) and said.endswith(f"; 9 partitions are asked for next; {effect}")
+    assert await counts(world) == (6, 1, 4, 9)
+    release(world)
+
+
+async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(world: World, autojump_clock: object) -> None:
+    """A count is all that is queued."""
+    await begun(world, 6)
+    result = (await world.request(placed(7, 1, [3, 2, 1]))).results[0]
+    assert result.error_code == ErrorCode.POLICY_VIOLATION
+    assert "only a count can be queued: give replicas of new partitions later" in result.error_message
+    assert await counts(world) == (6, 1, 4, None)
+    release(world)
+
+
+async def test_a_queued_count_is_done_by_the_next_controller(world: World, autojump_clock: object) -> None:
+    await begun(world, 6)
+    await queued(world, 8)
+    vacate(world)
+    release(world)
+    await world.start_controller(1001)
+    await world.until(lambda: finished(world, 8))
+    assert await counts(world) == (8, 2, 6, None)
+
+
+async def test_a_count_that_became_impossible_is_dropped_and_said(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is judged again when it is to begin."""
+    await resized(world, 6)
+    await begun(world, 9)
+    await queued(world, 5)
+    await configure(world, retention_ms="-1")
+    release(world)
+    await world.until(lambda: is_settled(world, 9, 2, 6, None))
+    assert "event=resize.dropped topic=t wanted=5 why=Its records never expire" in caplog.text
+
+
+async def test_a_count_that_only_the_moment_forbids_waits_and_is_done(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With one broker of three away there is none for the third replica. It is said once, and again when it comes
+    again; a request that would begin at once is refused, one that is queued is not.
+    """
+    await begun(world, 6)
+    await queued(world, 8)
+    world.brokers[3].leave()
+    await queued(world, 9)
+    release(world)
+    await world.until(lambda: is_settled(world, 6, 1, 4, 9))
+    waits = "its resize to 9 partitions waits: Replication factor: 3 larger than available brokers: 2."
+    await world.until(lambda: waits in caplog.text)
+    refused = await ask(world, 7)
+    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    await world.start_broker(4)
+    world.brokers[2].leave()
+    await trio.sleep(10)  # virtual time: many events
+    assert await counts(world) == (6, 1, 4, 9)
+    assert caplog.text.count(waits) == 1
+    await world.brokers[3].register()
+    await world.brokers[2].register()
+    await world.until(lambda: finished(world, 9))
+
+
+@pytest.mark.parametrize(("count", "asked"), [(4, 6), (6, 5)], ids=["grow", "shrink"])
+async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
+    world: World, autojump_clock: object, count: int, asked: int
+) -> None:
+    """None of the new ones would be led, nor take the keys that healthy partitions give up, until it is back."""
+    await world.start_broker(4)
+    if count > 4:
+        await resized(world, count)
+    leader = (await world.state(TOPIC, 3)).leader
+    assert await world.alter_isr(TOPIC, 3, [leader]) == ErrorCode.NONE
+    world.brokers[leader].leave()
+    await world.until(lambda: led_by(world, 3, -1))
+    assert "partitions 3 have the layout, and their leaders have not answered" in await queued(world, asked)
+    await world.brokers[leader].register()
+    await world.until(lambda: finished(world, asked))
+
+
+# ---------------------------------------------------------------- what is being removed
+
+
+async def removal_held(world: World) -> None:
+    """4 and 5 are being removed; broker 3 has replicas of them and is away."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    world.brokers[3].leave()
+    hold_records(world, range(4, 6), 40, 40)
+    await world.until(lambda: is_leaving(world, 4))
+
+
+async def is_leaving(world: World, partition: int) -> bool:
+    return (await world.state(TOPIC, partition)).being_removed
+
+
+async def test_a_count_over_a_number_being_removed_waits_and_names_the_brokers(
+    world: World, autojump_clock: object
+) -> None:
+    """Rule 6: its keys would have no leader. The number comes again above its last epoch, at the end of its log.
+
+    Leader epochs went up by one when broker 3 left the ISRs.
+    """
+    await removal_held(world)
+    before = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
+    for broker in (1, 2):
+        assert world.brokers[broker].metadata()[TOPIC, 5] < 0
+    assert await queued(world, 6) == (
+        "partitions 4, 5 are being removed, and brokers 3 have replicas of them; 6 partitions are asked for next."
+    )
+    await trio.sleep(10)  # virtual time: several looks
+    assert await counts(world) == (4, 2, 6, 6)
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 6))
+    topic, state = await world.topic(TOPIC), await world.state(TOPIC, 5)
+    assert (state.leader_epoch, state.layout, state.lineage) == (3, Layout(6, 3), (LineageEntry(3, {1: 3}),))
+    assert (topic.last_leader_epochs, topic.last_offsets) == ({4: 2, 5: 2}, {4: 40, 5: 40})
+    assert (await world.store.get(paths.partition_state(TOPIC, 5))).czxid > before
+
+
+async def test_a_count_below_the_numbers_being_removed_begins_at_once(world: World, autojump_clock: object) -> None:
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    world.brokers[3].leave()
+    hold_records(world, range(5, 6), 40, 40)
+    await world.until(lambda: is_leaving(world, 5))
+    await resized(world, 5)
+    assert (await counts(world), await is_leaving(world, 5)) == ((5, 3, 4, None), True)
+    assert (await lineages(world, (4,)))[4] == (LineageEntry(0, {0: 0}), LineageEntry(3, {0: 3}))
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 5))
+
+
+async def test_what_is_counted_next_does_not_begin_to_be_removed(world: World, autojump_clock: object) -> None:
+    """6 and 7 have drained by the time that the shrink to 5 is done; they are revived by the grow behind it."""
+    await resized(world, 8)
+    hold_records(world, range(5, 8), 40)
+    await resized(world, 6)
+    incarnations = await _incarnations(world)
+    await begun(world, 5)
+    await queued(world, 8)
+    hold_records(world, range(5, 8), 40, 40)
+    await trio.sleep(10)  # virtual time: several looks
+    release(world)
+    await world.until(lambda: finished(world, 8))
+    assert await _incarnations(world) == incarnations
+    assert (await world.topic(TOPIC)).last_leader_epochs == {}
+
+
+async def _incarnations(world: World) -> list[int]:
+    return [(await world.store.get(paths.partition_state(TOPIC, p))).czxid for p in range(5, 8)]

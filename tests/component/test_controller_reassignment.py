@@ -1,0 +1,279 @@
+"""Partitions that move to other replicas (KIP-455), with brokers that only record what they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+    """Six brokers; topic ``t``, partition 0 on 1, 2, 3 and partition 1 on 2, 3, 1."""
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in range(1, 7):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 6)
+    await create(world, "t", [[1, 2, 3], [2, 3, 1]])
+    return world
+
+
+async def create(world: World, name: str, replicas: list[list[int]]) -> None:
+    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)]
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
+
+
+async def move(world: World, targets: dict[int, list[int] | None], topic: str = "t") -> dict[int, int]:
+    """The error code of each partition."""
+    partitions = [ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()]
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=partitions)])
+    response = await world.request(request)
+    assert response.error_code == ErrorCode.NONE
+    return {p.partition_index: p.error_code for p in response.responses[0].partitions}
+
+
+async def under_way(world: World, named: dict[str, list[int]] | None = None) -> dict[tuple[str, int], Any]:
+    topics = None
+    if named is not None:
+        topics = [ListPartitionReassignmentsTopics(name=n, partition_indexes=p) for n, p in named.items()]
+    response = await world.request(ListPartitionReassignmentsRequest(topics=topics))
+    return {
+        (topic.name, p.partition_index): (p.replicas, p.adding_replicas, p.removing_replicas)
+        for topic in response.topics
+        for p in topic.partitions
+    }
+
+
+async def settled(world: World) -> None:
+    async def nothing() -> bool:
+        return not await under_way(world)
+
+    await world.until(nothing)
+
+
+def stops(world: World, broker_id: int) -> list[tuple[str, int, int, bool]]:
+    return [
+        (topic.topic_name, state.partition_index, state.leader_epoch, state.delete_partition)
+        for request in world.brokers[broker_id].sent(StopReplicaRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    ]
+
+
+def orders(world: World, broker_id: int, partition: int = 0) -> list[Any]:
+    return [
+        state
+        for request in world.brokers[broker_id].sent(LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+        if (topic.topic_name, state.partition_index) == ("t", partition)
+    ]
+
+
+async def test_a_move_names_all_replicas_until_the_target_is_in_sync(world: World, autojump_clock: object) -> None:
+    assert await move(world, {0: [4, 5, 6]}) == {0: ErrorCode.NONE}
+    assert await under_way(world) == {("t", 0): ([4, 5, 6, 1, 2, 3], [4, 5, 6], [1, 2, 3])}
+    assert await under_way(world, {"t": [1], "u": [0]}) == {}
+    topic, state = await world.topic("t"), await world.state("t", 0)
+    assert topic.partitions == {0: [4, 5, 6, 1, 2, 3], 1: [2, 3, 1]}
+    assert (state.leader, state.leader_epoch, state.isr) == (1, 1, [1, 2, 3])
+    for broker_id in range(1, 7):
+        await world.until(lambda id=broker_id: orders(world, id)[-1:] and orders(world, id)[-1].leader_epoch == 1)
+        told = orders(world, broker_id)[-1]
+        assert (told.adding_replicas, told.removing_replicas) == ([4, 5, 6], [1, 2, 3])
+    assert await world.alter_isr("t", 0, [1, 2, 3, 4, 5]) == ErrorCode.NONE
+    assert await under_way(world) != {}
+    assert await world.alter_isr("t", 0, [1, 2, 3, 4, 5, 6]) == ErrorCode.NONE
+    await settled(world)
+    topic, state = await world.topic("t"), await world.state("t", 0)
+    assert (topic.partitions[0], topic.adding_replicas, topic.removing_replicas) == ([4, 5, 6], {}, {})
+    assert (state.leader, state.leader_epoch, state.isr) == (4, 2, [4, 5, 6])
+    for broker_id in (1, 2, 3):
+        await world.until(lambda id=broker_id: stops(world, id) == [("t", 0, 2, True)])
+        assert orders(world, broker_id)[-1].leader_epoch == 1
+    for broker_id in (4, 5, 6):
+        await world.until(lambda id=broker_id: orders(world, id)[-1].leader_epoch == 2)
+        assert stops(world, broker_id) == []
+
+
+async def test_kafka_9212_clients_hear_of_every_epoch_that_replicas_hear_of(
+    world: World, autojump_clock: object
+) -> None:
+    await move(world, {0: [1, 2, 4]})
+    await world.alter_isr("t", 0, [1, 2, 3, 4])
+    await settled(world)
+
+    def told(broker_id: int) -> list[int]:
+        return [
+            state.leader_epoch
+            for request in world.brokers[broker_id].sent(UpdateMetadataRequest)
+            for topic in request.topic_states
+            for state in topic.partition_states
+            if state.partition_index == 0
+        ]
+
+    await world.until(lambda: told(6)[-1] == 2)
+    assert told(6) == [0, 1, 1, 2]
+    assert [state.leader_epoch for state in orders(world, 1)] == [0, 1, 2]
+
+
+async def test_fewer_replicas_and_another_order_need_no_waiting(world: World, autojump_clock: object) -> None:
+    assert await move(world, {0: [2], 1: [3, 2, 1]}) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
+    assert (await world.topic("t")).partitions == {0: [2], 1: [3, 2, 1]}
+    state = await world.state("t", 0)
+    assert (state.leader, state.isr) == (2, [2])
+    assert (await world.state("t", 1)).leader == 2
+    await world.until(lambda: stops(world, 1) and stops(world, 3))
+    assert await move(world, {0: [2]}) == {0: ErrorCode.NONE}
+    assert (await world.state("t", 0)).leader_epoch == state.leader_epoch
+
+
+async def test_a_move_is_taken_back(world: World, autojump_clock: object) -> None:
+    assert await move(world, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+    await move(world, {0: [4, 2, 3]})
+    await world.alter_isr("t", 0, [1, 2, 4])
+    assert await under_way(world) != {}
+    assert await move(world, {0: None}) == {0: ErrorCode.NONE}
+    assert await under_way(world) == {}
+    state = await world.state("t", 0)
+    assert (state.leader, state.isr) == (1, [1, 2])
+    assert (await world.topic("t")).partitions[0] == [2, 3, 1]
+    await world.until(lambda: stops(world, 4) == [("t", 0, state.leader_epoch, True)])
+
+
+async def test_another_target_drops_what_was_being_added_for_the_first(world: World, autojump_clock: object) -> None:
+    await move(world, {0: [1, 2, 4]})
+    await move(world, {0: [1, 2, 5]})
+    assert await under_way(world) == {("t", 0): ([1, 2, 5, 3], [5], [3])}
+    await world.until(lambda: stops(world, 4))
+    assert stops(world, 3) == []
+
+
+async def test_what_would_leave_nobody_in_sync_is_refused(world: World, autojump_clock: object) -> None:
+    await move(world, {0: [4]})
+    await world.alter_isr("t", 0, [1])
+    version = (await world.store.get(paths.topic("t"))).version
+    for gone in (1, 2, 3):
+        world.brokers[gone].leave()
+
+    async def offline() -> bool:
+        return (await world.state("t", 0)).leader == -1
+
+    await world.until(offline)
+    assert await move(world, {0: [5]}) == {0: ErrorCode.NONE}  # 1 stays until it is back
+    await world.brokers[1].register()
+
+    async def led() -> bool:
+        return (await world.state("t", 0)).leader == 1
+
+    await world.until(led)
+    assert await world.alter_isr("t", 0, [1, 5]) == ErrorCode.NONE
+    await settled(world)
+    assert (await world.state("t", 0)).isr == [5]
+    assert (await world.store.get(paths.topic("t"))).version == version + 2
+
+
+async def test_a_move_is_not_taken_back_when_only_new_replicas_are_in_sync(
+    world: World, autojump_clock: object
+) -> None:
+    await create(world, "one", [[1]])
+    await move(world, {0: [4, 5]}, "one")
+    await world.alter_isr("one", 0, [1, 4])
+    world.brokers[1].leave()
+
+    async def led() -> bool:
+        return (await world.state("one", 0)).leader == 4
+
+    await world.until(led)
+    assert await move(world, {0: None}, "one") == {0: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
+    assert (await world.state("one", 0)).isr == [4]
+
+
+async def test_targets_that_cannot_be_have_an_error_each(world: World, autojump_clock: object) -> None:
+    targets: dict[int, list[int] | None] = {0: [1, 1], 1: [], 2: [1]}
+    assert await move(world, targets) == {
+        0: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        1: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert await move(world, {0: [9], 1: [-2]}) == {
+        0: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        1: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    }
+    assert await move(world, {0: [1]}, "unknown") == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert (await world.topic("t")).partitions == {0: [1, 2, 3], 1: [2, 3, 1]}
+
+
+async def test_replicas_changed_by_hand_are_put_back(world: World, autojump_clock: object) -> None:
+    topic = await world.topic("t")
+    for edit in (
+        topic.replace(partitions={0: [4], 1: [2, 3, 1]}),
+        topic.replace(partitions={0: [1, 2, 3, 4], 1: [2, 3, 1]}, adding_replicas={0: [4]}),
+        topic.replace(removing_replicas={0: [3]}),
+    ):
+        before = (await world.store.get(paths.topic("t"))).version
+        await world.store.set(paths.topic("t"), edit.encode())
+
+        async def put_back(version: int = before + 2) -> bool:
+            return (await world.store.get(paths.topic("t"))).version == version
+
+        await world.until(put_back)
+        assert await world.topic("t") == topic
+
+
+async def test_a_topic_is_deleted_with_everything_that_was_being_added(world: World, autojump_clock: object) -> None:
+    await move(world, {0: [4, 2, 3]})
+    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    assert response.responses[0].error_code == ErrorCode.NONE
+    assert [stop[:2] for stop in stops(world, 4)] == [("t", 0)]
+    assert await under_way(world) == {}
+
+
+async def test_a_partition_that_is_moved_keeps_its_leader_until_then(world: World, autojump_clock: object) -> None:
+    """The first replica of the target is not elected by the periodic check before the move is done."""
+    await create(world, "moving", [[1, 2]])
+    await move(world, {0: [3, 4, 2]}, "moving")
+    assert await world.alter_isr("moving", 0, [1, 2, 3]) == ErrorCode.NONE
+    after_two_checks = trio.current_time() + 310
+    await world.until(lambda: trio.current_time() > after_two_checks, within_s=400)
+    assert (await world.state("moving", 0)).leader == 1
+
+
+async def test_a_thousand_partitions_move_in_a_few_writes(world: World, autojump_clock: object) -> None:
+    await create(world, "many", [[1, 2, 3]] * 1000)
+    session = world.sessions[1000]
+    multi, sizes = session.multi, []
+
+    async def counted(ops: Any) -> Any:
+        sizes.append(len(ops))
+        return await multi(ops)
+
+    session.multi = counted  # type: ignore[method-assign]
+    errors = await move(world, {index: [4, 2, 3] for index in range(1000)}, "many")
+    assert set(errors.values()) == {ErrorCode.NONE}
+    assert len(sizes) == 8

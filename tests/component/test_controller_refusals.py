@@ -1,0 +1,45 @@
+"""A broker that refuses an order is told again: only NONE counts as acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [
+        (ErrorCode.UNKNOWN_SERVER_ERROR, True),
+        (ErrorCode.REPLICA_NOT_AVAILABLE, True),
+        (ErrorCode.STALE_CONTROLLER_EPOCH, False),
+    ],
+)
+async def test_what_was_refused_is_said_again(
+    nursery: trio.Nursery, autojump_clock: object, code: ErrorCode, again: bool
+) -> None:
+    world = World(nursery)
+    await world.start_controller()
+    broker = await world.start_broker(1)
+    broker.errors["t", 0] = code
+    await world.until(lambda: broker.requests)
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=100))
+
+    def orders() -> int:
+        return sum(bool(request.topic_states) for request in broker.sent(LeaderAndIsrRequest))
+
+    await world.until(lambda: orders() == 1)
+    await trio.sleep(30)  # virtual time: many pauses
+    assert (orders() > 1) is again
+    broker.errors.clear()
+    await trio.sleep(5)  # virtual time: the next one is taken
+    settled = orders()
+    await trio.sleep(30)  # virtual time: many pauses
+    assert orders() == settled

@@ -1,0 +1,555 @@
+"""Resizes as the controller carries them out, what it refuses, and edits of the topic; by hole of KIP-253."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
+from anabranch.zk_schemas.topic import LAYOUT_FIELDS
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_states import (
+    befores,
+    begun,
+    counts,
+    epochs,
+    has_layout,
+    is_settled,
+    layouts,
+    lineages,
+    placed,
+    release,
+    silence,
+    vacate,
+)
+from tests.support.resize.resize_world import (
+    BROKERS,
+    TOPIC,
+    alter,
+    configure,
+    edit,
+    finished,
+    hold_records,
+    is_gone,
+    refused,
+    resized,
+    started,
+)
+
+pytestmark = pytest.mark.trio
+
+# ---------------------------------------------------------------- grow
+
+
+async def test_the_example_of_the_design(world: World, autojump_clock: object) -> None:
+    """4 -> 6 -> 4 -> 8, grown while 4 and 5 drain, with the epochs of the worked example (hole 26: they are revived).
+
+    Each partition is bumped once in each resize.
+    """
+    await resized(world, 6)
+    assert await lineages(world, (0, 1, 4, 5)) == {0: (), 1: (), 4: _entries(0, {0: 0}), 5: _entries(0, {1: 0})}
+    assert (await layouts(world, range(6)), await epochs(world, range(6))) == ({Layout(6, 1)}, [1, 1, 1, 1, 0, 0])
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    assert await lineages(world, (1, 5)) == {1: _entries(2, {5: 0}), 5: _entries(0, {1: 0})}
+    assert await befores(world, (1, 5)) == {1: Before(Layout(6, 1), 1), 5: Before(Layout(6, 1), 0)}
+    assert (await layouts(world, range(6)), await epochs(world, range(6))) == ({Layout(4, 2)}, [2, 2, 2, 2, 1, 1])
+    await resized(world, 8)
+    assert await counts(world) == (8, 3, 4, None)
+    assert (await lineages(world, (5,)))[5] == (*_entries(0, {1: 0}), *_entries(2, {1: 2}))
+    assert await befores(world, (1, 5)) == {1: Before(Layout(4, 2), 2), 5: Before(Layout(4, 2), 1)}
+    assert await layouts(world, range(8)) == {Layout(8, 3)}
+    assert await epochs(world, range(8)) == [3, 3, 3, 3, 2, 2, 0, 0]
+
+
+async def test_the_example_with_the_partitions_removed_before_they_are_counted_again(
+    world: World, autojump_clock: object
+) -> None:
+    """The same numbers; the floor of 1 says that it waited once for the life of 5 that is over."""
+    await resized(world, 6)
+    await resized(world, 4)
+    hold_records(world, range(4, 6), 40, 40)
+    await world.until(lambda: finished(world, 4))
+    topic = await world.topic(TOPIC)
+    assert (topic.last_leader_epochs, topic.last_offsets) == ({4: 1, 5: 1}, {4: 40, 5: 40})
+    await resized(world, 8)
+    assert await lineages(world, (1, 5)) == {1: (), 5: _entries(2, {1: 2})}
+    assert ((await world.state(TOPIC, 1)).floor, (await world.state(TOPIC, 5)).leader_epoch) == (2, 2)
+    again = await world.topic(TOPIC)
+    assert (again.last_leader_epochs, again.last_offsets) == (topic.last_leader_epochs, topic.last_offsets)
+
+
+def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
+    return (LineageEntry(epoch, losers),)
+
+
+async def test_a_new_partition_is_no_ancestor_of_another_new_one(world: World, autojump_clock: object) -> None:
+    """Hole 1: 8 splits from 0, for 4 is new as well, although 4 is its parent once both are there."""
+    await resized(world, 16)
+    assert await lineages(world, range(4, 16)) == {p: _entries(0, {p % 4: 0}) for p in range(4, 16)}
+
+
+async def test_a_split_after_a_split_names_the_nearest_ancestor(world: World, autojump_clock: object) -> None:
+    await resized(world, 8)
+    await resized(world, 16)
+    assert await lineages(world, range(8, 16)) == {p: _entries(0, {p - 8: 1 if p - 8 < 4 else 0}) for p in range(8, 16)}
+
+
+async def test_the_goal_is_written_first_and_gainers_are_created_when_their_losers_have_answered(
+    world: World, autojump_clock: object
+) -> None:
+    """Rules 1 and 3. What neither loses nor gains waits for nobody."""
+    await begun(world, 5)
+    assert await counts(world) == (5, 1, 4, None)
+    assert (await layouts(world, range(4)), await epochs(world, range(4))) == ({Layout(5, 1)}, [1] * 4)
+    await trio.sleep(5)  # virtual time: longer than anything waits
+    assert await world.store.exists(paths.partition_state(TOPIC, 4)) is None
+    release(world)
+    await world.until(lambda: finished(world, 5))
+
+
+async def test_a_gainer_waits_for_its_own_losers_alone(world: World, autojump_clock: object) -> None:
+    """12 splits from 4, which broker 2 leads; the others from what broker 1 leads, which does not answer."""
+    await world.request(placed(6, 2, [2, 1, 3]))
+    await begun(world, 13)
+    await world.until(lambda: has_layout(world, 12, 13, 2))
+    assert (await lineages(world, (12,)))[12] == _entries(0, {4: 0})
+    assert not [p for p in range(6, 12) if await has_layout(world, p, 13, 2)]
+    release(world)
+    await world.until(lambda: finished(world, 13))
+
+
+async def test_a_gainer_without_a_live_replica_gets_its_leader_when_one_comes(
+    world: World, autojump_clock: object
+) -> None:
+    await begun(world, 5)
+    for broker in world.brokers.values():
+        broker.leave()
+    release(world)
+    await world.until(lambda: _no_brokers(world))
+    for broker in world.brokers.values():
+        await broker.register()
+    await world.until(lambda: finished(world, 5))
+
+
+async def _no_brokers(world: World) -> bool:
+    return not await world.store.children(paths.BROKER_IDS)
+
+
+async def test_an_unclean_election_never_leads_a_partition_before_its_losers_answered(
+    world: World, autojump_clock: object
+) -> None:
+    """A partition that is not created has no ISR; it must not be taken for one whose ISR is lost."""
+    assert await configure(world, unclean_leader_election_enable="true") == ErrorCode.NONE
+    await begun(world, 6)
+    world.brokers[3].leave()
+    await world.until(lambda: 3 not in _led_brokers(world))
+    assert await world.store.exists(paths.partition_state(TOPIC, 4)) is None
+    release(world)
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 6))
+
+
+def _led_brokers(world: World) -> set[int]:
+    return {broker.id for broker in world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers}
+
+
+async def test_clients_are_told_the_counts_before_until_the_first_bump(world: World, autojump_clock: object) -> None:
+    """A producer that placed by the goal meanwhile would be refused by every leader."""
+    write, bumped = world.sessions[1000].multi, trio.Event()
+
+    async def held(ops: Sequence[ZkOp]) -> list[int]:
+        if any(op.path == paths.partition_state(TOPIC, 0) for op in ops):
+            await bumped.wait()
+        return await write(ops)
+
+    world.sessions[1000].multi = held  # type: ignore[method-assign]
+    world.nursery.start_soon(world.request, alter(6))
+    await world.until(lambda: is_goal(world, 6, 1))
+    await trio.sleep(1)  # virtual time: the controller waits for its first bump
+    assert _told(world) == [(4, 0)]
+    bumped.set()
+    await world.until(lambda: finished(world, 6))
+    assert _told(world) == [(4, 0), (6, 1)]
+
+
+async def is_goal(world: World, count: int, version: int) -> bool:
+    return (await counts(world))[:2] == (count, version)
+
+
+def _told(world: World) -> list[tuple[int, int]]:
+    """The counts and versions that broker 1 was told for its clients, in order, changes only."""
+    told = [
+        (topic.undeleted_partition_count, topic.layout_version)
+        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for topic in request.topic_states
+        if topic.topic_name == TOPIC
+    ]
+    return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
+
+
+async def test_whoever_asked_is_told_at_once_that_the_topic_was_deleted(
+    world: World, autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    silence(world, 1)
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append((await world.request(alter(6, timeout_ms=10**6))).results[0])
+
+    nursery.start_soon(ask)
+    await world.until(lambda: world.brokers[2].led()[TOPIC, 0] == (1, 1))
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
+    await world.until(lambda: answers, within_s=5)
+    assert answers[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "was deleted before" in answers[0].error_message
+    release(world)
+    await world.until(lambda: is_gone(world))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("when", ["settled", "draining", "unfinished"])
+async def test_counts_that_are_never_right_are_refused_at_any_moment(
+    world: World, autojump_clock: object, when: str
+) -> None:
+    if when == "draining":
+        await resized(world, 6)
+        hold_records(world, range(4, 6), 40)
+        await resized(world, 4)
+    if when == "unfinished":
+        await begun(world, 6)
+    for count, why in (
+        (0, "at least one partition"),
+        (-1, "at least one partition"),
+        (-(2**31), "at least one partition"),
+        (3, "created with 4 partitions and cannot have fewer"),
+        (2**31 - 1, "the largest count is"),
+    ):
+        code, message = await refused(world, count)
+        assert code is ErrorCode.INVALID_PARTITIONS
+        assert why in message
+    if when == "unfinished":
+        release(world)
+    else:
+        expected = (ErrorCode.INVALID_PARTITIONS, "Topic already has 4 partitions.")
+        assert await refused(world, 4) == expected
+
+
+async def test_the_largest_count_is_that_of_the_cluster(world: World, autojump_clock: object) -> None:
+    assert (await world.request(alter(20_000, validate_only=True))).results[0].error_code == ErrorCode.NONE
+    code, message = await refused(world, 20_001)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert "19997 more would exceed the limit of 20000 (max.partitions)" in message
+
+
+async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
+    world: World, autojump_clock: object
+) -> None:
+    """Hole 23."""
+    await resized(world, 6)
+    assert await configure(world, retention_ms="-1") == ErrorCode.NONE
+    code, message = await refused(world, 4)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert "never expire" in message and "delete.records.when.drained=true" in message
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 4)
+
+
+async def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goal_is_written(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """``partition.state.max.bytes``: what was shrunk often and removed never is named by every entry."""
+    world = await started(nursery, partition_state_max_bytes=1024)
+    for count in (160, 4, 160):
+        await resized(world, count)
+        hold_records(world, range(4, 160), 40)
+    code, message = await refused(world, 4)
+    assert code is ErrorCode.INVALID_PARTITIONS
+    assert "The lineage of partition 0 would make its znode " in message and "more than 1024" in message
+    assert await counts(world) == (160, 3, 4, None)
+    await resized(world, 156)
+
+
+async def test_an_unknown_and_an_internal_topic_and_one_being_deleted(world: World, autojump_clock: object) -> None:
+    async def code_for(name: str) -> int:
+        topics = [CreatePartitionsTopic(name=name, count=60, assignments=None)]
+        return int((await world.request(CreatePartitionsRequest(topics=topics, timeout_ms=100))).results[0].error_code)
+
+    assert await code_for("nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[1].led())
+    assert await code_for("__consumer_offsets") == ErrorCode.INVALID_REQUEST
+    world.brokers[2].answering = trio.Event()
+    deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100)
+    await world.request(deletion)
+    assert await code_for(TOPIC) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.brokers[2].answering.set()
+
+
+async def test_a_request_that_names_the_topic_twice_is_refused(world: World, autojump_clock: object) -> None:
+    """Nobody can say which of the counts was meant, also of the same."""
+    for asked in ((6, 8), (6, 6)):
+        request = alter(asked[0])
+        request.topics = [alter(count).topics[0] for count in asked]
+        [result] = (await world.request(request)).results
+        assert result.error_code == ErrorCode.INVALID_REQUEST
+        assert result.error_message == "The topic is named more than once in the request."
+    assert len((await world.topic(TOPIC)).partitions) == 4
+
+
+@pytest.mark.parametrize(("before", "count"), [(4, 6), (6, 4)], ids=["grow", "shrink"])
+async def test_asking_again_for_what_is_under_way_waits_for_it(
+    world: World, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
+) -> None:
+    """As a client does whose answer was lost; it is one resize."""
+    if before > 4:
+        await resized(world, before)
+    version = (await world.topic(TOPIC)).layout_version
+    silence(world, 1)
+    answers: list[int] = []
+
+    async def ask() -> None:
+        answers.append((await world.request(alter(count, timeout_ms=10**6))).results[0].error_code)
+
+    for _ in range(2):
+        nursery.start_soon(ask)
+    await world.until(lambda: is_goal(world, count, version + 1))
+    dry = (await world.request(alter(count, validate_only=True))).results[0]
+    assert (answers, dry.error_code) == ([], ErrorCode.NONE)
+    assert "have not answered" in dry.error_message
+    release(world)
+    await world.until(lambda: len(answers) == 2)
+    assert answers == [ErrorCode.NONE] * 2
+    await world.until(lambda: finished(world, count))
+    assert (await world.topic(TOPIC)).layout_version == version + 1
+    code, message = await refused(world, count)
+    assert (code, message) == (ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
+
+
+async def test_what_was_accepted_is_not_undone_when_leaders_move_at_once(world: World, autojump_clock: object) -> None:
+    """Judged a second time, as an edit, it would be refused: leaders have not answered their new epochs then."""
+    await resized(world, 6)
+    session = world.sessions[1000]
+    multi = session.multi
+
+    async def slow(ops: Sequence[ZkOp]) -> list[int]:
+        session.multi = multi  # type: ignore[method-assign]
+        world.nursery.start_soon(world.request, ControlledShutdownRequest(broker_id=1, broker_epoch=-1))
+        await trio.sleep(1)  # virtual time: the request waits in the queue
+        return await multi(ops)
+
+    session.multi = slow  # type: ignore[method-assign]
+    await resized(world, 5)
+    assert (await world.topic(TOPIC)).undeleted_partition_count == 5
+
+
+async def test_ordered_delivery_is_settled_by_the_first_resize(world: World, autojump_clock: object) -> None:
+    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
+    assert await configure(world, enable_ordered_delivery="true") == ErrorCode.NONE
+    await resized(world, 6)
+    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.INVALID_CONFIG
+    assert await configure(world, retention_ms="1000") == ErrorCode.NONE
+
+
+# ---------------------------------------------------------------- edits by hand
+
+
+async def test_an_edit_by_hand_splits_and_merges(world: World, autojump_clock: object) -> None:
+    """KIP-253's own path: assignment or undeleted_partition_count grow, or the count sinks; not the version."""
+    partitions = {str(index): list(BROKERS) for index in range(6)}
+    await edit(world, partitions=partitions)
+    await world.until(lambda: finished(world, 6))
+    assert await counts(world) == (6, 1, 4, None)
+    await edit(world, undeleted_partition_count=4)
+    await world.until(lambda: finished(world, 4))
+    assert await counts(world) == (4, 2, 6, None)
+    await edit(world, undeleted_partition_count=8)
+    await world.until(lambda: finished(world, 8))
+    assert await counts(world) == (8, 3, 4, None)
+
+
+async def test_an_edit_while_a_resize_is_unfinished_is_queued(world: World, autojump_clock: object) -> None:
+    await begun(world, 6)
+    await edit(world, undeleted_partition_count=7)
+    await world.until(lambda: is_wanted(world, 7))
+    assert await counts(world) == (6, 1, 4, 7)
+    release(world)
+    await world.until(lambda: is_settled(world, 7, 2, 6, None))
+
+
+async def is_wanted(world: World, count: int | None) -> bool:
+    return (await counts(world))[3] == count
+
+
+async def test_an_edit_by_a_tool_that_does_not_know_our_fields(world: World, autojump_clock: object) -> None:
+    await resized(world, 6)
+    fields = dict.fromkeys(("initial_partition_count", "undeleted_partition_count", "layout_version"))
+    present = (await world.topic(TOPIC)).partitions
+    partitions = {str(index): present.get(index, list(BROKERS)) for index in range(8)}
+    await edit(world, partitions=partitions, **fields, last_leader_epochs=None)
+    await world.until(lambda: finished(world, 8))
+    assert (await world.topic(TOPIC)).initial_partition_count == 4
+
+
+async def test_counts_that_an_edit_takes_away_are_written_again(world: World, autojump_clock: object) -> None:
+    await resized(world, 6)
+    before = await world.topic(TOPIC)
+    await edit(world, **dict.fromkeys(LAYOUT_FIELDS), topic_id=None)
+
+    async def is_complete() -> bool:
+        return not (await world.topic(TOPIC)).absent
+
+    await world.until(is_complete)
+    assert await world.topic(TOPIC) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"undeleted_partition_count": 3},
+        {"initial_partition_count": 2},
+        {"layout_version": 7},
+        {"previous_undeleted_partition_count": 5},
+        {"wanted": 9},
+        {"last_leader_epochs": {"9": 1}},
+        {"last_offsets": {"9": 1}},
+        {"partitions": {str(index): [1, 2, 3] for index in range(5)}},
+        {"partitions": {str(index): [1, 2, 3] for index in range(7)}, "undeleted_partition_count": 5},
+        {"partitions": {**{str(index): [1, 2, 3] for index in range(6)}, "6": [1]}},
+        {"partitions": {"0": "one"}},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+async def test_an_edit_that_the_rules_refuse_is_undone(
+    world: World, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    await resized(world, 6)
+    before = await world.topic(TOPIC)
+    await edit(world, **changes)
+    await world.until(lambda: "event=topic.edit_undone" in caplog.text)
+    await world.until(lambda: _is_topic(world, before))
+    assert await finished(world, 6)
+
+
+async def _is_topic(world: World, expected: object) -> bool:
+    return await world.topic(TOPIC) == expected
+
+
+@pytest.mark.parametrize("count", [5, 9])
+async def test_a_count_that_is_edited_while_no_controller_is_in_office(
+    world: World, autojump_clock: object, count: int
+) -> None:
+    """A count unlike the stored layouts of its version gets a version of its own (hole 10)."""
+    await resized(world, 6)
+    vacate(world)
+    await edit(world, undeleted_partition_count=count)
+    await world.start_controller(1001)
+    await world.until(lambda: finished(world, count))
+    assert await counts(world) == (count, 2, 6, None)
+
+
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [
+        (2, "It was created with 4 partitions and cannot have fewer; 2 were asked for"),
+        (2**16 + 1, "It cannot have 65537 partitions: the largest count is 65536"),
+    ],
+)
+async def test_counts_that_cannot_be_are_written_back_by_the_next_controller(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, count: int, why: str
+) -> None:
+    await resized(world, 6)
+    before = await world.topic(TOPIC)
+    vacate(world)
+    await edit(world, undeleted_partition_count=count)
+    await world.start_controller(1001)
+    await world.until(lambda: _is_topic(world, before))
+    assert why in caplog.text
+    await resized(world, 7)
+
+
+async def test_a_count_that_is_raised_while_no_controller_looks_revives_what_drains(
+    world: World, autojump_clock: object
+) -> None:
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    vacate(world)
+    await edit(world, undeleted_partition_count=6)
+    await world.start_controller(1001)
+    await world.until(lambda: is_settled(world, 6, 3, 4, None))
+    assert (await lineages(world, (5,)))[5] == (*_entries(0, {1: 0}), *_entries(2, {1: 2}))
+
+
+@pytest.mark.parametrize("before", [(), (5,)], ids=["never-resized", "grown"])
+async def test_partitions_assigned_while_no_controller_looks_are_a_queued_count(
+    world: World, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No leader has answered a controller that takes office, and only a count can wait for them."""
+    for count in before:
+        await resized(world, count)
+    known = await world.topic(TOPIC)
+    vacate(world)
+    partitions = {str(index): known.partitions.get(index, list(BROKERS)) for index in range(6)}
+    await edit(world, partitions=partitions, undeleted_partition_count=6)
+    await world.start_controller(1001)
+    await world.until(lambda: finished(world, 6))
+    assert await counts(world) == (6, known.layout_version + 1, len(known.partitions), None)
+    said = "event=topic.edit_taken_in_part path=/brokers/topics/t why=The resize to 6 partitions is queued;"
+    assert said in caplog.text
+
+
+async def test_partitions_assigned_while_a_resize_is_unfinished_are_a_queued_count(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    await begun(world, 6)
+    known = (await world.topic(TOPIC)).partitions
+    await edit(world, partitions={str(index): known.get(index, list(BROKERS)) for index in range(7)})
+    await world.until(lambda: is_wanted(world, 7))
+    assert await counts(world) == (6, 1, 4, 7) and len((await world.topic(TOPIC)).partitions) == 6
+    assert "The resize to 7 partitions is queued; the replicas of new ones are chosen when it begins." in caplog.text
+    release(world)
+    await world.until(lambda: is_settled(world, 7, 2, 6, None))
+
+
+async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw(
+    world: World, autojump_clock: object
+) -> None:
+    """Another count of partitions would give every group another coordinator, without its offsets."""
+    path = paths.topic("__consumer_offsets")
+    await world.store.create(path, b'{"version":3,"partitions":{"0":[1]}}')
+    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[1].led())
+    known = await world.topic("__consumer_offsets")
+    vacate(world)
+    await world.store.set(path, known.replace(partitions={0: [1], 1: [2]}).encode())
+    await world.start_controller(1001)
+    await trio.sleep(5)  # virtual time: longer than anything waits
+    assert await world.topic("__consumer_offsets") == known
+
+
+# ---------------------------------------------------------------- size
+
+
+async def test_a_thousand_partitions_become_two_thousand_in_one_resize(world: World, autojump_clock: object) -> None:
+    """Partition znodes stay under 1 KiB, the topic's under 64 KiB."""
+    await resized(world, 1000)
+    await resized(world, 2000)
+    assert await finished(world, 2000)
+    assert len((await world.store.get(paths.topic(TOPIC))).data) < 64 * 1024
+    sizes = [len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(2000)]
+    assert max(sizes) < 1024

@@ -1,0 +1,234 @@
+"""A controller that dies after any one of the writes of a resize, or when any one of its requests has arrived: its
+successor finishes from the znodes alone, and no rule of ordered resize is broken on the way.
+
+The multis are kept as small as they may be, so that every two writes that may be apart are. An election between any two
+writes is tried as well: it raises a leader epoch as a resize does and must not pass for it (holes 2 and 3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from tests.sim import resize_mutations as off
+from tests.support.controller.controller_world import Log, World
+from tests.support.resize import lineage_mutations as rules_off
+from tests.support.resize.resize_world import TOPIC, Rules, alter, creation, finished, layouts_told
+
+pytestmark = pytest.mark.trio
+BROKERS = (1, 2, 3)
+OPERATIONS = {"grow": (4, 6), "shrink": (4, 6, 4), "merge-two-into-one": (1, 5, 1), "revive": (2, 4, 2, 5)}
+"""The count a topic is created with, those it is given first, and the one it is given at last. What is marked then
+drains at once; what was marked before does not.
+"""
+MOST_POINTS = 60
+
+
+@pytest.fixture(autouse=True)
+def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bump is a multi of its own."""
+    monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
+
+
+async def start(nursery: trio.Nursery, operation: str) -> tuple[World, Rules]:
+    """Two controllers, three brokers, a topic with as many partitions as the operation begins with."""
+    created, *earlier, after = OPERATIONS[operation]
+    world = World(nursery)
+    rules = Rules(world)
+    await world.start_controller(1000)
+    await world.until(world.active)
+    await world.start_controller(1001)
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == len(BROKERS))
+    await world.request(creation(created, *BROKERS))
+    rules.watch(1000)
+    rules.watch(1001)
+    for count in earlier:
+        for broker in world.brokers.values():
+            broker.logs = {(TOPIC, index): Log(7, 7, 0) for index in range(count, 8)}
+        assert (await world.request(alter(count))).results[0].error_code == 0
+    for broker in world.brokers.values():
+        broker.logs = {(TOPIC, index): Log(7, 7, 7) for index in range(after, 8)}
+    rules.writes = 0
+    return world, rules
+
+
+async def resize(world: World, nursery: trio.Nursery, operation: str) -> None:
+    """Ask for it, of the successor too when the controller died before it answered."""
+    count = OPERATIONS[operation][-1]
+
+    async def ask() -> None:
+        while True:
+            for controller_id in (1000, 1001):
+                with contextlib.suppress(Exception):  # whatever a client sees of a controller that dies
+                    answer = await world.request(alter(count), controller_id=controller_id)
+                    if answer.results[0].error_code == ErrorCode.NONE:
+                        return
+            await trio.sleep(0.1)  # polls: virtual time
+
+    nursery.start_soon(ask)
+    await world.until(lambda: finished(world, count), within_s=120)
+
+
+def kill_active(world: World) -> None:
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+
+
+def broken(world: World, rules: Rules) -> list[str]:
+    told = layouts_told(world).items()
+    return rules.broken + [f"{key} was told with {layouts}" for key, layouts in told if len(layouts) > 1]
+
+
+def disturb_at_write(rules: Rules, number: int, disturb: Callable[[], None]) -> trio.Event:
+    done = trio.Event()
+
+    def after(write: int) -> None:
+        if write == number:
+            done.set()
+            disturb()
+
+    rules.after_write = after
+    return done
+
+
+def disturb_at_request(world: World, number: int, disturb: Callable[[], None]) -> trio.Event:
+    done, seen = trio.Event(), 0
+
+    def received(_broker: Any, request: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            done.set()
+            disturb()
+
+    world.received = received
+    return done
+
+
+Arm = Callable[[World, Rules, int, trio.Nursery], trio.Event]
+"""Prepares a disturbance at the n-th point of a resize; the event is set when it has happened."""
+
+
+def kill_at_write(world: World, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_write(rules, number, lambda: kill_active(world))
+
+
+def kill_at_request(world: World, _rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_request(world, number, lambda: kill_active(world))
+
+
+async def bounce(world: World) -> None:
+    """The broker that leads everything goes, which others see, and comes again."""
+    world.brokers[1].leave()
+    await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+    await world.brokers[1].register()
+
+
+def bounce_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_write(rules, number, lambda: nursery.start_soon(bounce, world))
+
+
+def kill_both_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+    """Holes 2 and 3: the next controller elects leaders before it goes on, and their epochs are not those of bumps."""
+
+    def both() -> None:
+        kill_active(world)
+        nursery.start_soon(bounce, world)
+
+    return disturb_at_write(rules, number, both)
+
+
+async def broken_at_any_point(operation: str, arm: Arm) -> list[str]:
+    """Every point in turn, until the resize ends before the disturbance comes or something is broken."""
+    for number in range(1, MOST_POINTS):
+        async with trio.open_nursery() as nursery:
+            world, rules = await start(nursery, operation)
+            happened = arm(world, rules, number, nursery)
+            await resize(world, nursery, operation)
+            nursery.cancel_scope.cancel()
+        if found := broken(world, rules):
+            return found
+        if not happened.is_set():
+            assert number > 5
+            return []
+    raise AssertionError(f"{operation} has more than {MOST_POINTS} points")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write, kill_both_at_write])
+async def test_a_resize_ends_as_asked_whatever_point_it_is_disturbed_at(
+    autojump_clock: object, operation: str, arm: Arm
+) -> None:
+    assert await broken_at_any_point(operation, arm) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "arm", "switch_off", "what"),
+    [
+        ("grow", kill_at_write, rules_off.an_entry_is_written_after_the_bump, "the lineage of 4 is ()"),
+        ("grow", bounce_at_write, rules_off.a_losers_epoch_is_read_when_its_gainer_is_bumped, "the lineage of 4 is"),
+        (
+            "revive",
+            kill_at_write,
+            rules_off.a_revived_partition_gets_no_entry,
+            "the lineage of 2 is (LineageEntry(epoch=0",
+        ),
+        ("shrink", kill_at_write, off.a_removal_is_two_writes, "out of the assignment, and its state is still there"),
+    ],
+)
+async def test_a_rule_switched_off_is_noticed(
+    autojump_clock: object,
+    operation: str,
+    arm: Arm,
+    switch_off: Callable[[pytest.MonkeyPatch], None],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    switch_off(monkeypatch)
+    found = await broken_at_any_point(operation, arm)
+    assert any(what in text for text in found), found
+
+
+async def test_a_vanished_leader_has_not_acknowledged(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """Hole 8: an expired leader may still serve; who gains its keys waits for what the next leader says."""
+    world, rules = await start(nursery, "grow")
+    world.brokers[1].answering = trio.Event()  # leads everything, hears nothing, answers nothing
+    nursery.start_soon(world.request, alter(6))
+    await world.until(lambda: rules.writes >= 5)
+    assert not await exist(world, 4, 5)
+    world.brokers[2].answering = trio.Event()
+    world.brokers[1].leave()
+    await world.until(lambda: any(leader == 2 for leader, _ in world.brokers[3].led().values()))
+    await trio.sleep(5)  # virtual time: longer than anything the controller waits for
+    assert not await exist(world, 4, 5)
+    world.brokers[2].answering.set()
+    await world.until(lambda: finished(world, 6))
+    assert broken(world, rules) == []
+    assert world.brokers[2].sent(LeaderAndIsrRequest)
+
+
+async def exist(world: World, *partitions: int) -> bool:
+    """Whether any of these partitions has a state."""
+    return any([await world.store.exists(paths.partition_state(TOPIC, p)) is not None for p in partitions])
+
+
+async def test_losers_that_need_not_answer_are_noticed(
+    nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off.losers_need_not_answer(monkeypatch)
+    world, rules = await start(nursery, "grow")
+    world.brokers[1].answering = trio.Event()  # leads everything
+    nursery.start_soon(world.request, alter(6))
+    await world.until(lambda: exist(world, 5))
+    assert any("gains keys before 0 has acknowledged" in found for found in broken(world, rules))

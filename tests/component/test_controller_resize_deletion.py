@@ -1,0 +1,88 @@
+"""A topic deleted in the middle of a resize, and created again at once: nothing of the one is left in the other."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import CreateTopicsResponse
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.delete_topic import DeleteTopic
+from anabranch.zk_schemas.partition_state import Layout, LineageEntry
+from tests.component.test_controller_resize_crashes import OPERATIONS, disturb_at_request, kill_active, start
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_world import TOPIC, alter, creation, finished, resized
+
+pytestmark = pytest.mark.trio
+MOST_POINTS = 60
+
+
+@pytest.fixture(autouse=True)
+def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One partition's bump and its children go together, nothing else does."""
+    monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
+
+
+async def deleted(world: World, nursery: trio.Nursery, operation: str, number: int, *, killed: bool) -> bool:
+    """Have the topic deleted when the n-th request of a resize arrives, and wait until it is; False: there is none."""
+    before = (await world.store.get(paths.topic(TOPIC))).czxid
+
+    async def delete() -> None:
+        await world.store.create(paths.delete_topic(TOPIC), DeleteTopic(TOPIC).encode(), make_parents=True)
+
+    def disturb() -> None:
+        nursery.start_soon(delete)
+        if killed:
+            kill_active(world)
+
+    async def ask() -> None:
+        try:
+            await world.request(alter(OPERATIONS[operation][-1]), controller_id=1000)
+        except Exception:  # whatever a client sees of a controller that dies
+            return
+
+    async def is_gone() -> bool:
+        found = await world.store.exists(paths.topic(TOPIC))
+        return found is None or found.czxid != before
+
+    happened = disturb_at_request(world, number, disturb)
+    nursery.start_soon(ask)
+    with trio.move_on_after(30):
+        await happened.wait()
+    if happened.is_set():
+        await world.until(is_gone)
+    return happened.is_set()
+
+
+async def created_again(world: World) -> None:
+    """Ask for it until it is created: while the one before it is being deleted, there is no room."""
+
+    async def is_created() -> bool:
+        response: CreateTopicsResponse = await world.request(creation(4, 1, 2, 3))
+        return response.topics[0].error_code == ErrorCode.NONE
+
+    await world.until(is_created)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "controller-killed"])
+@pytest.mark.parametrize("operation", ["grow", "shrink", "revive"])
+async def test_deleted_at_any_point_and_created_again(autojump_clock: object, operation: str, killed: bool) -> None:
+    for number in range(1, MOST_POINTS):
+        async with trio.open_nursery() as nursery:
+            world, _ = await start(nursery, operation)
+            if not await deleted(world, nursery, operation, number, killed=killed):
+                assert number > 8
+                nursery.cancel_scope.cancel()
+                return
+            await created_again(world)  # with four partitions, whatever it had before
+            await resized(world, 6)
+            assert await finished(world, 6)
+            states = [await world.state(TOPIC, index) for index in range(6)]
+            assert [state.layout for state in states] == [Layout(6, 1)] * 6
+            entries = [LineageEntry(0, {0: 0}), LineageEntry(0, {1: 0})]
+            assert [state.lineage for state in states] == [(), (), (), (), *((entry,) for entry in entries)]
+            assert (await world.topic(TOPIC)).last_leader_epochs == {}
+            assert (await world.topic(TOPIC)).last_offsets == {}
+            nursery.cancel_scope.cancel()
+    raise AssertionError(f"{operation} has more than {MOST_POINTS} points")

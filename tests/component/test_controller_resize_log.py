@@ -1,0 +1,110 @@
+"""The lines in the controller's log from which an operator follows a resize: each step once, and the end once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_states import begun, release
+from tests.support.resize.resize_world import TOPIC, alter, finished, hold_records, led_by, resized
+
+pytestmark = pytest.mark.trio
+GROW = [
+    "asked-for initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+    "bump initial=4 undeleted=6 assigned=6 layout_version=1 partitions=0-3",
+    "create initial=4 undeleted=6 assigned=6 layout_version=1 partitions=4,5",
+    "finished initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+]
+SHRINK = [
+    "asked-for initial=4 undeleted=4 assigned=6 layout_version=2 partitions=",
+    "bump initial=4 undeleted=4 assigned=6 layout_version=2 partitions=2-5",
+    "bump initial=4 undeleted=4 assigned=6 layout_version=2 partitions=0,1",
+    "finished initial=4 undeleted=4 assigned=6 layout_version=2 partitions=",
+]
+REMOVAL = [
+    "leave initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
+    "forget initial=4 undeleted=4 assigned=4 layout_version=2 partitions=4,5",
+]
+
+
+def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of the topic's resizes from the step on."""
+    heads = [record.message.partition(f"event=resize.step topic={TOPIC} step=") for record in caplog.records]
+    return [step for before, head, step in heads if head and not before]
+
+
+async def test_each_step_of_a_grow_and_of_a_shrink_is_a_line(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await resized(world, 6)
+    assert steps(caplog) == GROW
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    assert steps(caplog) == GROW + SHRINK
+    hold_records(world, range(4, 6), 40, start=40)
+    await world.until(lambda: finished(world, 4))
+    await world.until(lambda: len(steps(caplog)) == len(GROW + SHRINK + REMOVAL))
+    assert steps(caplog) == GROW + SHRINK + REMOVAL
+
+
+async def test_the_end_is_said_when_the_last_leader_has_acknowledged_and_never_again(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leaders acknowledge at every election and to every new controller, too."""
+    caplog.set_level(logging.INFO)
+    world.brokers[1].answering = trio.Event()
+    await world.request(alter(6, timeout_ms=100))
+    await trio.sleep(10)  # virtual time: longer than anything waits
+    assert steps(caplog) == GROW[:2]
+    world.brokers[1].answering.set()
+    await world.until(lambda: finished(world, 6))
+    await trio.sleep(10)  # virtual time: longer than anything waits
+    assert steps(caplog) == GROW
+    world.brokers[1].leave()
+    await world.until(lambda: led_by(world, 3, 2))
+    await world.brokers[1].register()
+    await trio.sleep(10)  # virtual time: longer than anything waits
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.start_controller(1001)
+    await trio.sleep(10)  # virtual time: longer than anything waits
+    assert steps(caplog) == GROW
+    await resized(world, 7)
+    assert [step.partition(" initial=")[0] for step in steps(caplog)[len(GROW) :]] == [
+        step.partition(" initial=")[0] for step in GROW
+    ]
+
+
+async def test_a_controller_that_goes_on_with_a_resize_says_its_end(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world.brokers[1].answering = trio.Event()
+    await world.request(alter(6, timeout_ms=100))
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    world.brokers[1].answering.set()
+    await world.start_controller(1001)
+    await world.until(lambda: steps(caplog) == GROW)
+
+
+async def test_what_is_queued_and_taken_back_is_a_line(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await begun(world, 6)
+    for count in (9, 6, 4):
+        await world.request(alter(count, timeout_ms=100))
+    release(world)
+    await world.until(lambda: steps(caplog)[-1].startswith("finished"))
+    assert steps(caplog)[2:] == [
+        "queued initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+        "unqueued initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+        "cancelled initial=4 undeleted=4 assigned=4 layout_version=2 partitions=",
+        "bump initial=4 undeleted=4 assigned=4 layout_version=2 partitions=0-3",
+        "finished initial=4 undeleted=4 assigned=4 layout_version=2 partitions=",
+    ]

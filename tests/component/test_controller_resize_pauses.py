@@ -1,0 +1,79 @@
+"""A broker that does not know resizing and registers while a topic is being resized: it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import pytest
+import trio
+
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_world import TOPIC, alter, finished, hold_records, resized
+
+pytestmark = pytest.mark.trio
+STRANGER = 4
+"""Has no replica of the topic, so that no election and no answer of its own can hold the resize up."""
+
+
+class Held(NamedTuple):
+    """A resize to ``count`` partitions that has begun and goes on once ``release`` is called."""
+
+    count: int
+    release: Callable[[], None]
+
+
+async def held_before_gainers_are_led(world: World) -> Held:
+    world.brokers[1].answering = trio.Event()
+    await world.request(alter(6, timeout_ms=100))
+    return Held(6, world.brokers[1].answering.set)
+
+
+async def held_before_survivors_gain(world: World) -> Held:
+    await resized(world, 6)
+    leader = world.brokers[(await world.state(TOPIC, 5)).leader]
+    leader.answering = trio.Event()
+    await world.request(alter(4, timeout_ms=100))
+    return Held(4, leader.answering.set)
+
+
+async def held_while_it_drains(world: World) -> Held:
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    return Held(4, lambda: hold_records(world, range(4, 6), 40, start=40))
+
+
+@pytest.mark.parametrize("hold", [held_before_gainers_are_led, held_before_survivors_gain, held_while_it_drains])
+async def test_a_resize_goes_on_without_a_broker_that_does_not_know_resizing(
+    world: World,
+    autojump_clock: object,
+    caplog: pytest.LogCaptureFixture,
+    hold: Callable[[World], Awaitable[Held]],
+) -> None:
+    """KIP-584: it is refused when it registers, and leads nothing; with another release it is let in."""
+    await world.start_broker(STRANGER)
+    await world.until(lambda: is_live(world))
+    stranger = world.brokers[STRANGER]
+    stranger.leave()
+    await world.until(lambda: not is_live(world))
+    held = await hold(world)
+    stranger.requests.clear()
+    stranger.features = {}
+    await stranger.register()
+    held.release()
+    await world.until(lambda: finished(world, held.count))
+    assert not is_live(world) and stranger.requests == []
+    said = f"event=broker.refused broker={STRANGER} why=consumer_offsets_topic_schema is finalized at level 2, "
+    assert caplog.text.count(said) == 1
+    stranger.leave()
+    stranger.features = world.brokers[1].features
+    await stranger.register()
+    await world.until(lambda: is_live(world))
+
+
+def is_live(world: World) -> bool:
+    """Whether the controller has told of the stranger last."""
+    told = world.brokers[2].sent(UpdateMetadataRequest)[-1]
+    return STRANGER in {broker.id for broker in told.live_brokers}

@@ -1,0 +1,185 @@
+"""Holds on retention that the controller sends to leaders: ``ordered.delivery.retention.waits``."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.sim_clock import SimClock
+from anabranch.zk_schemas import paths
+from tests.support.controller.controller_world import Log, World
+from tests.support.resize.resize_world import BROKERS, TOPIC, configure, resized
+
+pytestmark = pytest.mark.trio
+
+ROUND_S = 60
+HELD_MS = 3 * ROUND_S * 1000
+SPLIT = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
+"""Another partition waits for offsets 10 to 49."""
+READ = 50
+
+
+async def split(world: World, **offsets: int) -> None:
+    """0 and 1 are split into 4 and 5; each group has committed the same offset in all partitions."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2]}}')
+    assert await configure(world, ordered_delivery_retention_waits="true") == ErrorCode.NONE
+    await resized(world, 6)
+    for broker in world.brokers.values():
+        for index in range(6):
+            broker.logs[TOPIC, index] = SPLIT
+    for name, offset in offsets.items():
+        commit(world, name, offset)
+
+
+def commit(world: World, group: str, offset: int, *partitions: int) -> None:
+    committed = world.brokers[2].groups.setdefault(group, {})
+    committed.update({(TOPIC, index): (offset, -1) for index in partitions or range(6)})
+
+
+async def held(world: World, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
+    """The holds that leaders get in so many rounds, by partition: offsets and groups."""
+    before = {broker: len(world.brokers[broker].requests) for broker in BROKERS}
+    await trio.sleep(rounds * ROUND_S)  # virtual time: rounds
+    found: dict[int, set[tuple[int, str]]] = {}
+    for broker in BROKERS:
+        for request in world.brokers[broker].requests[before[broker] :]:
+            for topic in request.topic_states if isinstance(request, UpdateMetadataRequest) else ():
+                for state in topic.partition_states:
+                    if state.held is not None:
+                        assert (topic.topic_name, state.leader, state.held.held_ms) == (TOPIC, broker, HELD_MS)
+                        assert state.leader_epoch == (await world.state(TOPIC, state.partition_index)).leader_epoch
+                        found.setdefault(state.partition_index, set()).add((state.held.offset, state.held.group_id))
+    return found
+
+
+async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_read(
+    world: World, autojump_clock: object
+) -> None:
+    """Only 0 and 1 were split, and no partition waits for their later records."""
+    await split(world, slow=30, fast=READ)
+    assert await held(world) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+    commit(world, "slow", READ, 1)
+    assert await held(world) == {0: {(30, "slow")}}
+    commit(world, "slow", READ)
+    assert await held(world) == {}
+
+
+async def test_holds_are_sent_again_in_each_round(world: World, autojump_clock: object) -> None:
+    """A hold that is not sent again ends."""
+    await split(world, slow=30)
+    for _ in range(5):
+        assert await held(world, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+
+
+async def test_a_deleted_group_holds_nothing(world: World, autojump_clock: object) -> None:
+    await split(world, slow=30)
+    assert await held(world)
+    del world.brokers[2].groups["slow"]
+    assert await held(world) == {}
+
+
+async def test_a_group_without_commits_holds_nothing(world: World, autojump_clock: object) -> None:
+    await split(world)
+    world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
+    assert await held(world) == {}
+
+
+@pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+async def test_everything_is_held_while_a_coordinator_does_not_answer(
+    world: World, autojump_clock: object, error: ErrorCode
+) -> None:
+    await split(world, done=READ)
+    assert await held(world) == {}
+    world.brokers[3].group_errors["h"], world.brokers[3].groups["h"] = error, {}
+    assert await held(world) == {0: {(0, "")}, 1: {(0, "")}}
+    world.brokers[3].group_errors.clear()
+    assert await held(world) == {}
+
+
+async def test_a_group_in_its_first_rebalance_holds_everything(world: World, autojump_clock: object) -> None:
+    await split(world, done=READ)
+    broker = world.brokers[3]
+    broker.groups["new"], broker.members["new"], broker.states["new"] = {}, [], "PreparingRebalance"
+    assert await held(world) == {0: {(0, "")}, 1: {(0, "")}}
+    broker.states["new"] = "Stable"
+    broker.groups["new"] = {(TOPIC, index): (20, -1) for index in range(6)}
+    assert await held(world) == {0: {(20, "new")}, 1: {(20, "new")}}
+
+
+async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(world: World, autojump_clock: object) -> None:
+    await split(world, done=READ)
+    leader = world.brokers[(await world.state(TOPIC, 0)).leader]
+    leader.errors[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await held(world) == {0: {(0, "")}}
+    leader.errors.clear()
+    assert await held(world) == {}
+
+
+async def test_all_records_count_while_the_end_of_an_epoch_is_not_known(world: World, autojump_clock: object) -> None:
+    """Its leader answers the end after the ISR has followed it."""
+    await split(world, g=READ)
+    for broker in world.brokers.values():
+        broker.logs[TOPIC, 0] = Log(100, 100, 10, offset_of_time=60)
+    assert await held(world) == {0: {(READ, "g")}}
+
+
+async def test_another_controller_goes_on(world: World, autojump_clock: object) -> None:
+    await split(world, slow=30)
+    assert await held(world)
+    await world.start_controller(1001)
+    world.kill_controller(1000)
+    await trio.sleep(ROUND_S)  # virtual time: it takes office
+    assert await held(world) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+
+
+async def test_another_leader_gets_the_hold_in_its_own_epoch(world: World, autojump_clock: object) -> None:
+    await split(world, slow=30)
+    before = await world.state(TOPIC, 0)
+    world.brokers[before.leader].leave()
+    await trio.sleep(ROUND_S)  # virtual time: its session ends, another is elected
+    after = await world.state(TOPIC, 0)
+    assert after.leader != before.leader and after.leader_epoch > before.leader_epoch
+    assert (await held(world))[0] == {(30, "slow")}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"ordered_delivery_retention_waits": "false"}, {"retention_ms": "-1"}, {"cleanup_policy": "compact"}],
+    ids=["off", "nothing expires", "nothing is deleted"],
+)
+async def test_no_hold_is_sent_where_retention_does_not_wait(
+    world: World, autojump_clock: object, config: dict[str, str]
+) -> None:
+    await split(world, slow=30)
+    assert await configure(world, **config) == ErrorCode.NONE
+    assert await held(world) == {}
+
+
+async def test_a_marked_partition_is_held_as_a_whole(world: World, autojump_clock: object) -> None:
+    await split(world, slow=READ)
+    await resized(world, 4)
+    assert await held(world) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
+
+
+async def test_a_warning_comes_before_the_bound_ends(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records are older than ``retention.ms`` when the bound is what keeps them."""
+    asked: list[int] = []
+    world.received = lambda _broker, request: asked.extend(
+        partition.timestamp
+        for topic in getattr(request, "topics", [])
+        for partition in getattr(topic, "partitions", [])
+        if getattr(partition, "timestamp", -1) > 0
+    )
+    await split(world, slow=30)
+    bound = {"retention_ms": "1000", "ordered_delivery_retention_waits_max_ms": "3600000"}
+    assert await configure(world, **bound) == ErrorCode.NONE
+    asked.clear()
+    await trio.sleep(ROUND_S)  # virtual time: rounds
+    said = [message for message in caplog.messages if "event=retention.unread_expires" in message]
+    assert any("partition=0 group=slow read=30 expires_before=50" in line for line in said)
+    now_ms = SimClock().now_ms()
+    assert asked and all(abs(now_ms - when - (3_601_000 - 600_000)) <= ROUND_S * 1000 for when in asked)

@@ -1,0 +1,294 @@
+"""Topics through a controller: created, grown, deleted, by request and by hand."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from anabranch.protocol.generated.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import NoNodeError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import NO_ID
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+
+
+def creation(name: str, partitions: int = 3, replication_factor: int = 1, **more: object) -> CreateTopicsRequest:
+    request_fields = {key: more.pop(key) for key in ("timeout_ms", "validate_only") if key in more}
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replication_factor, **more)
+    return CreateTopicsRequest(topics=[topic], **request_fields)
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in (1, 2, 3):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
+    return world
+
+
+async def create(world: World, name: str, partitions: int = 3) -> TopicZnode:
+    response = await world.request(creation(name, partitions))
+    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
+    return await world.topic(name)
+
+
+async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
+    world: World, autojump_clock: object
+) -> None:
+    configs = [CreatableTopicConfig(name="retention.ms", value="5000")]
+    response = await world.request(creation("events", 6, configs=configs))
+    result = response.topics[0]
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 6, 1)
+    shown = {config.name: (config.value, config.config_source) for config in result.configs}
+    assert shown["retention.ms"] == ("5000", 1)
+    assert shown["segment.bytes"] == ("1073741824", 5)
+    topic = await world.topic("events")
+    assert topic.topic_id == result.topic_id
+    assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (6, 6, 0)
+    leaders = {replicas[0] for replicas in topic.partitions.values()}
+    assert leaders == {1, 2, 3}
+    for broker in world.brokers.values():
+        assert {index for name, index in broker.metadata() if name == "events"} == set(range(6))
+        assert set(broker.led()) == {("events", i) for i, replicas in topic.partitions.items() if broker.id in replicas}
+    state_znode = await world.store.get(paths.partition_state("events", 0))
+    told = world.brokers[topic.partitions[0][0]].sent(LeaderAndIsrRequest)[-1].topic_states[0].partition_states[0]
+    assert (told.initial_partition_count, told.undeleted_partition_count, told.layout_version) == (6, 6, 0)
+    assert (told.incarnation, told.zk_version, told.is_new) == (state_znode.czxid, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (creation("bad/name"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (creation(""), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (creation("existing.topic"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (creation("existing_topic"), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (creation("t", partitions=0), ErrorCode.INVALID_PARTITIONS),
+        (creation("t", partitions=2**31 - 1), ErrorCode.INVALID_PARTITIONS),
+        (creation("t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (creation("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (creation("t", configs=[CreatableTopicConfig(name="no.such.key", value="1")]), ErrorCode.INVALID_CONFIG),
+        (creation("t", configs=[CreatableTopicConfig(name="retention.ms", value="-2")]), ErrorCode.INVALID_CONFIG),
+        (creation("t", configs=[CreatableTopicConfig(name="retention.ms", value=None)]), ErrorCode.INVALID_CONFIG),
+        (
+            creation("t", -1, -1, assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[9])]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ),
+        (
+            creation("t", -1, -1, assignments=[CreatableReplicaAssignment(partition_index=1, broker_ids=[1])]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ),
+        (
+            creation("t", 1, -1, assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]),
+            ErrorCode.INVALID_REQUEST,
+        ),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_leaves_nothing(
+    world: World, request_: CreateTopicsRequest, code: ErrorCode, autojump_clock: object
+) -> None:
+    await create(world, "existing_topic", 1)
+    response = await world.request(request_)
+    assert response.topics[0].error_code == code
+    assert response.topics[0].error_message
+    assert await world.store.children(paths.TOPICS) == ["existing_topic"]
+
+
+async def test_a_given_assignment_is_taken(world: World, autojump_clock: object) -> None:
+    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[3]) for i in range(2)]
+    response = await world.request(creation("placed", -1, -1, assignments=assignments))
+    assert response.topics[0].error_code == ErrorCode.NONE
+    assert (await world.topic("placed")).partitions == {0: [3], 1: [3]}
+
+
+async def test_minus_one_means_the_controllers_defaults(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = World(nursery)
+    await world.start_controller(num_partitions=4)
+    await world.start_broker(1)
+    await world.until(lambda: world.brokers[1].requests)
+    assert (await world.request(creation("t", -1, -1))).topics[0].num_partitions == 4
+
+
+async def test_validate_only_writes_nothing(world: World, autojump_clock: object) -> None:
+    response = await world.request(creation("t", validate_only=True))
+    assert response.topics[0].error_code == ErrorCode.NONE
+    assert response.topics[0].num_partitions == 3
+    assert await world.store.children(paths.TOPICS) == []
+
+
+async def test_a_broker_that_does_not_answer_makes_the_request_time_out(world: World, autojump_clock: object) -> None:
+    world.brokers[2].answering = trio.Event()
+    response = await world.request(creation("slow", timeout_ms=1000))
+    assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (await world.topic("slow")).partitions.keys() == {0, 1, 2}
+
+
+async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: World, autojump_clock: object) -> None:
+    path = paths.topic("by-hand")
+    await world.store.create(path, b'{"version":1,"partitions":{"0":[1],"1":[2]},"note":"kept"}')
+    await world.until(lambda: ("by-hand", 0) in world.brokers[1].led() and ("by-hand", 1) in world.brokers[2].led())
+    topic = await world.topic("by-hand")
+    assert topic.topic_id != NO_ID
+    assert not topic.absent
+    assert topic.extra == {"note": "kept"}
+
+
+async def test_a_malformed_topic_is_logged_with_path_and_field_and_the_rest_goes_on(
+    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        await world.store.create(paths.topic("broken"), b'{"partitions":{"0":"one"}}')
+        await create(world, "sound")
+    assert any("/brokers/topics/broken: field partitions.0" in record.message for record in caplog.records)
+
+
+async def test_create_partitions_splits_the_topic(world: World, autojump_clock: object) -> None:
+    before = await create(world, "t", 2)
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name="t", count=5, assignments=None)], timeout_ms=30_000
+    )
+    assert (await world.request(request)).results[0].error_code == ErrorCode.NONE
+    after = await world.topic("t")
+    assert len(after.partitions) == after.undeleted_partition_count == 5
+    assert (after.initial_partition_count, after.layout_version) == (2, 1)
+    assert after.topic_id == before.topic_id
+    assert {index for name, index in world.brokers[1].metadata()} == set(range(5))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        (CreatePartitionsTopic(name="t", count=2, assignments=None), ErrorCode.INVALID_PARTITIONS),
+        (CreatePartitionsTopic(name="t", count=1, assignments=None), ErrorCode.INVALID_PARTITIONS),
+        (CreatePartitionsTopic(name="none", count=3, assignments=None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (CreatePartitionsTopic(name="t", count=3, assignments=[]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (
+            CreatePartitionsTopic(name="t", count=3, assignments=[CreatePartitionsAssignment(broker_ids=[9])]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ),
+    ],
+)
+async def test_partitions_that_cannot_be_are_refused(
+    world: World, wanted: CreatePartitionsTopic, code: ErrorCode, autojump_clock: object
+) -> None:
+    await create(world, "t", 2)
+    response = await world.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000))
+    assert response.results[0].error_code == code
+    assert len((await world.topic("t")).partitions) == 2
+
+
+async def test_an_edit_that_removes_partitions_is_written_back(
+    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
+) -> None:
+    topic = await create(world, "t", 3)
+    with caplog.at_level(logging.ERROR):
+        shorter = topic.replace(partitions={0: topic.partitions[0]})
+        await world.store.set(paths.topic("t"), shorter.encode())
+
+        async def restored() -> bool:
+            return (await world.topic("t")).partitions == topic.partitions
+
+        await world.until(restored)
+    assert "event=topic.edit_undone" in caplog.text
+
+
+async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(
+    world: World, autojump_clock: object
+) -> None:
+    first = await create(world, "t")
+    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    assert (response.responses[0].error_code, response.responses[0].topic_id) == (ErrorCode.NONE, first.topic_id)
+    assert await world.store.children(paths.TOPICS) == []
+    assert await world.store.children(paths.DELETE_TOPICS) == []
+    assert await world.store.children(paths.TOPIC_CONFIGS) == []
+    for broker in world.brokers.values():
+        assert broker.metadata()["t", 0] == -2
+        stops = [state for r in broker.sent(StopReplicaRequest) for t in r.topic_states for state in t.partition_states]
+        assert {(stop.leader_epoch, stop.delete_partition) for stop in stops} == {(-2, True)}
+    second = await create(world, "t")
+    assert second.topic_id != first.topic_id
+
+
+async def test_a_deletion_with_an_unreadable_state_spares_the_successor(world: World, autojump_clock: object) -> None:
+    """KIP-570: the replica's incarnation is not known, so that of the request to delete stands for it."""
+    await create(world, "t")
+    await world.store.set(paths.partition_state("t", 0), b"{", -1)
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.start_controller(1001)
+    await world.until(world.active)
+    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    assert response.responses[0].error_code == ErrorCode.NONE
+    await create(world, "t")
+    successor = await world.store.get(paths.partition_state("t", 0))
+    stops = [
+        (state.leader_epoch, state.delete_partition, 0 <= state.incarnation < successor.czxid)
+        for broker in world.brokers.values()
+        for request in broker.sent(StopReplicaRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    ]
+    assert set(stops) == {(-2, True, True)}
+
+
+async def test_deletion_by_id_and_its_errors(world: World, autojump_clock: object) -> None:
+    topic = await create(world, "t")
+    wanted = [DeleteTopicState(topic_id=topic.topic_id), DeleteTopicState(name="none"), DeleteTopicState()]
+    response = await world.request(DeleteTopicsRequest(topics=wanted, timeout_ms=30_000))
+    assert [result.error_code for result in response.responses] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert response.responses[0].name == "t"
+    again = await world.request(DeleteTopicsRequest(topics=wanted[:1], timeout_ms=30_000))
+    assert again.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_deletion_waits_for_a_broker_that_is_away_and_resumes_with_a_new_controller(
+    world: World, autojump_clock: object
+) -> None:
+    topic = await create(world, "t")
+    world.brokers[2].leave()
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000))
+    assert response.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (await world.topic("t")).topic_id == topic.topic_id
+    refused = await world.request(creation("t"))
+    assert refused.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    world.kill_controller(1000)
+    await world.start_controller(1001)
+    await world.brokers[2].register()
+
+    async def gone() -> bool:
+        try:
+            await world.store.get(paths.topic("t"))
+        except NoNodeError:
+            return await world.store.children(paths.DELETE_TOPICS) == []
+        return False
+
+    await world.until(gone)
+    assert any(request.topic_states for request in world.brokers[2].sent(StopReplicaRequest))

@@ -1,0 +1,120 @@
+"""What each level of a feature switches in a broker that runs (KIP-584): one on real sockets and files."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.records import iter_batches
+from anabranch.runtime.sim_zk import FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import (
+    CONSUMER_OFFSETS_TOPIC_SCHEMA,
+    GROUP_COORDINATOR,
+    Features,
+    FeaturesStatus,
+    FinalizedFeature,
+)
+from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
+
+pytestmark = pytest.mark.trio
+
+OFFSETS, TOPIC = "__consumer_offsets", "t"
+COMMIT, GROUP = 1, 2
+"""Versions of the keys of committed offsets and of groups."""
+
+
+async def finalize(broker: OneBroker, levels: Mapping[str, int]) -> None:
+    """Write ``/features`` as a controller does, and return when the broker has read it."""
+    status = FeaturesStatus.ENABLED if levels else FeaturesStatus.DISABLED
+    content = Features(status, {name: FinalizedFeature(1, level) for name, level in levels.items()})
+    await broker.zk.session().set(paths.FEATURES, content.encode())
+    asked = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    with trio.fail_after(DEADLINE_S):
+        while {f.name: f.max_version_level for f in (await broker.request(asked)).finalized_features} != levels:
+            await trio.sleep(0.01)  # polls: the watch on the znode
+
+
+async def settled(broker: OneBroker, request: Any, version: int) -> Any:
+    """The answer, once the group's coordinator has loaded its partition."""
+    with trio.fail_after(DEADLINE_S):
+        while (answer := await broker.request(request, version)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            await trio.sleep(0.01)  # polls: until the partition is loaded
+    return answer
+
+
+async def use_a_group(broker: OneBroker, group: str) -> int:
+    """One member joins, is given its assignment, commits, and asks for positions: the error of the last."""
+    joining = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    member_id = (await settled(broker, joining, 3)).member_id
+    assigned = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"a")]
+    syncing = SyncGroupRequest(group_id=group, generation_id=1, member_id=member_id, assignments=assigned)
+    assert (await broker.request(syncing, 3)).error_code == ErrorCode.NONE
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    committed = await broker.request(
+        OffsetCommitRequest(
+            group_id=group,
+            generation_id=1,
+            member_id=member_id,
+            topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
+        )
+    )
+    assert committed.topics[0].partitions[0].error_code == ErrorCode.NONE
+    asking = ConsumerGroupPositionRequest(group_id=group, generation_id=1, member_id=member_id)
+    return int((await broker.request(asking)).error_code)
+
+
+def versions(directory: Path, group: str) -> dict[int, set[int]]:
+    """``{version of the key: versions of the values}`` of a group's records in the log."""
+    found: dict[int, set[int]] = {}
+    for file in sorted((directory / f"{OFFSETS}-0").glob("*.log")):
+        for batch in iter_batches(file.read_bytes()):
+            for record in batch.records():
+                assert record.key is not None
+                if group.encode() in record.key and record.value is not None:
+                    key, value = (struct.unpack_from(">h", data)[0] for data in (record.key, record.value))
+                    found.setdefault(key, set()).add(value)
+    return found
+
+
+async def test_levels_switch_record_versions_and_positions_and_back(tmp_path: Path) -> None:
+    """KIP-915, KIP-584: without a level and at level 1 as before; at level 2 flexible records, and positions."""
+    zk = FakeZk()
+    await zk.session().create(paths.FEATURES, Features(FeaturesStatus.DISABLED).encode())
+    async with one_broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}, zk) as broker:
+        await broker.create_topic(OFFSETS)
+        await broker.create_topic(TOPIC)
+        steps = [
+            ({}, 3, ErrorCode.UNSUPPORTED_VERSION),
+            ({CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}, 3, ErrorCode.UNSUPPORTED_VERSION),
+            ({CONSUMER_OFFSETS_TOPIC_SCHEMA: 2, GROUP_COORDINATOR: 1}, 4, ErrorCode.UNSUPPORTED_VERSION),
+            ({CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 2}, 3, ErrorCode.NONE),
+            ({CONSUMER_OFFSETS_TOPIC_SCHEMA: 2, GROUP_COORDINATOR: 2}, 4, ErrorCode.NONE),
+            ({}, 3, ErrorCode.UNSUPPORTED_VERSION),
+        ]
+        for number, (levels, version, error) in enumerate(steps):
+            await finalize(broker, levels)
+            group = f"group-{number}"
+            assert await use_a_group(broker, group) == error, levels
+            assert versions(tmp_path, group) == {COMMIT: {version}, GROUP: {version}}, levels

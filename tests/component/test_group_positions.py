@@ -1,0 +1,182 @@
+"""ConsumerGroupPosition over a real socket: a hand-over between two members of one broker's group (KIP-253)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+)
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.primitives import encode_versioned
+from anabranch.runtime.channel import Channel
+from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
+
+pytestmark = pytest.mark.trio
+
+GROUP, TOPIC = "g", "t"
+PARENT, CHILD = 1, 5
+INCARNATION = 40
+"""Of partition 0; the others' follow on."""
+LONG_MS = int(DEADLINE_S * 1000)
+
+
+@asynccontextmanager
+async def group_of_two(tmp_path: Path) -> AsyncIterator[tuple[OneBroker, str, str]]:
+    """A broker, the owner of the parent and the owner of the child, in generation 2."""
+    async with one_broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
+        await broker.create_topic("__consumer_offsets", 1)
+        topic_id = await broker.create_topic(TOPIC, CHILD + 1)
+        await broker.update_metadata(TOPIC, topic_id, CHILD + 1, incarnation=INCARNATION)
+        second: list[Any] = []
+
+        async def join_second() -> None:
+            async with connection(broker) as channel:
+                second.append(await channel.request(joining(""), version=3, timeout_s=DEADLINE_S))
+
+        with trio.fail_after(DEADLINE_S):
+            first = await join_first(broker)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(join_second)
+                while await heartbeat(broker, first) != ErrorCode.REBALANCE_IN_PROGRESS:
+                    await trio.sleep(0.02)  # polls: the second member joins
+                await broker.request(joining(first), version=3)
+        owner, waiter = first, second[0].member_id
+        shares = {
+            member: encode_versioned(
+                ConsumerProtocolAssignment(assigned_partitions=[TopicPartition(topic=TOPIC, partitions=[index])]), 1
+            )
+            for member, index in ((owner, PARENT), (waiter, CHILD))
+        }
+        assigned = [SyncGroupRequestAssignment(member_id=m, assignment=share) for m, share in shares.items()]
+        for member in (owner, waiter):  # the first member leads
+            request = SyncGroupRequest(group_id=GROUP, generation_id=2, member_id=member, assignments=assigned)
+            assert (await broker.request(request, version=3)).error_code == ErrorCode.NONE
+        yield broker, owner, waiter
+
+
+def joining(member_id: str) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=LONG_MS,
+        rebalance_timeout_ms=LONG_MS,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+async def join_first(broker: OneBroker) -> str:
+    """The member id of the first member, alone in generation 1."""
+    while True:
+        answer = await broker.request(joining(""), version=3)
+        if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            member_id: str = answer.member_id
+            return member_id
+        await trio.sleep(0.02)  # polls: the coordinator's partition is loaded
+
+
+async def heartbeat(broker: OneBroker, member_id: str) -> int:
+    request = HeartbeatRequest(group_id=GROUP, generation_id=1, member_id=member_id)
+    return int((await broker.request(request)).error_code)
+
+
+@asynccontextmanager
+async def connection(broker: OneBroker) -> AsyncIterator[Channel]:
+    async with Channel.open(broker.env.network, broker.host, broker.port, client_id="member") as channel:
+        yield channel
+
+
+def poll(member_id: str, *, wants: bool = False, position: int = -1, max_wait_ms: int = LONG_MS) -> Any:
+    partition = ConsumerGroupPositionRequestPartition(
+        partition_index=PARENT, incarnation=INCARNATION + PARENT, need_position=wants, position=position
+    )
+    return ConsumerGroupPositionRequest(
+        group_id=GROUP,
+        generation_id=2,
+        member_id=member_id,
+        max_wait_ms=max_wait_ms,
+        topics=[ConsumerGroupPositionRequestTopic(name=TOPIC, partitions=[partition])],
+    )
+
+
+def parent_in(response: Any) -> tuple[int, bool]:
+    assert response.error_code == ErrorCode.NONE
+    (partition,) = response.topics[0].partitions
+    assert (partition.partition_index, partition.incarnation) == (PARENT, INCARNATION + PARENT)
+    return partition.position, partition.need_position
+
+
+async def test_the_owner_is_asked_reports_and_the_waiter_is_told(tmp_path: Path) -> None:
+    told: list[tuple[int, bool]] = []
+
+    async def wait_for_parent(broker: OneBroker, member_id: str) -> None:
+        async with connection(broker) as channel:
+            told.append(parent_in(await channel.request(poll(member_id, wants=True), timeout_s=DEADLINE_S)))
+
+    async with group_of_two(tmp_path) as (broker, owner, waiter), connection(broker) as channel:
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_for_parent, broker, waiter)
+                assert parent_in(await channel.request(poll(owner), timeout_s=DEADLINE_S)) == (-1, True)
+                assert told == []
+                await channel.request(poll(owner, position=100, max_wait_ms=0), timeout_s=DEADLINE_S)
+    assert told == [(100, False)]
+
+
+async def test_a_poll_that_waits_stops_its_connection(tmp_path: Path) -> None:
+    """Were the next request applied, the member would leave and its poll be refused."""
+    answers: list[Any] = []
+
+    async with group_of_two(tmp_path) as (broker, owner, _), connection(broker) as channel:
+
+        async def ask(request: Any) -> None:
+            answers.append(await channel.request(request, timeout_s=DEADLINE_S))
+
+        leaving = LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id=owner)])
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                await channel.request(poll(owner, max_wait_ms=0), timeout_s=DEADLINE_S)
+                nursery.start_soon(ask, poll(owner, max_wait_ms=300))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(ask, leaving)
+    assert [answer.error_code for answer in answers] == [ErrorCode.NONE, ErrorCode.NONE]
+    assert answers[0].topics == []
+    assert answers[1].members[0].error_code == ErrorCode.NONE
+
+
+async def test_committed_offsets_carry_the_incarnation_the_broker_knows(tmp_path: Path) -> None:
+    async with group_of_two(tmp_path) as (broker, owner, _):
+        partition = OffsetCommitRequestPartition(partition_index=PARENT, committed_offset=7)
+        request = OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id=2,
+            member_id=owner,
+            topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
+        )
+        committed = await broker.request(request)
+        assert committed.topics[0].partitions[0].error_code == ErrorCode.NONE
+        asking = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
+        (group,) = (await broker.request(asking)).groups
+        (found,) = group.topics[0].partitions
+        assert (found.committed_offset, found.incarnation) == (7, INCARNATION + PARENT)

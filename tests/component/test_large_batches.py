@@ -1,0 +1,185 @@
+"""A batch of very many records, of which each matters: read in slices, while others are served (real sockets)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.broker import large_batches
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.replication import layout as layouts
+from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol import records as protocol_records
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
+from tests.support.broker.loop_probe import LoopProbe
+from tests.support.resize.layout_world import GROWN, UNTAGGED, broker_of, key_of
+
+pytestmark = pytest.mark.trio
+FEW = 10
+MANY = 9 * FEW + 5
+COMPACTED = {"log.cleanup.policy": "compact"}
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_batches, "RECORDS_AT_ONCE", FEW)
+    monkeypatch.setattr(TimeSlice, "due", lambda work: True)
+
+
+def produce(keys: list[bytes | None], codec: CompressionType = CompressionType.NONE) -> ProduceRequest:
+    records = build_batch([(key, b"v", (), 1_000) for key in keys], compression=codec)
+    data = PartitionProduceData(index=0, records=records)
+    return ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+
+
+async def answer(broker: OneBroker, request: ProduceRequest) -> Any:
+    return (await broker.request(request)).responses[0].partition_responses[0]
+
+
+def keyed(count: int = MANY) -> list[bytes | None]:
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
+async def test_a_batch_is_read_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: CompressionType
+) -> None:
+    probe = LoopProbe()
+    read = protocol_records._read_record
+
+    def counted(*arguments: Any) -> Any:
+        probe.step()
+        return read(*arguments)
+
+    monkeypatch.setattr(protocol_records, "_read_record", counted)
+    async with one_broker(tmp_path, COMPACTED) as broker:
+        await broker.create_topic("t")
+        with probe.watching():
+            result = await answer(broker, produce(keyed(), codec))
+        assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 0)
+        assert probe.steps == MANY and probe.most_steps == FEW
+        assert (await answer(broker, produce(keyed(3)))).base_offset == MANY
+
+
+async def test_a_record_without_a_key_is_named_as_in_a_small_batch(tmp_path: Path) -> None:
+    """KIP-467."""
+    keys = keyed()
+    keys[77] = None
+    async with one_broker(tmp_path, COMPACTED) as broker:
+        await broker.create_topic("t")
+        result = await answer(broker, produce(keys))
+        assert result.error_code == ErrorCode.INVALID_RECORD
+        assert [record.batch_index for record in result.record_errors] == [77]
+        assert (await answer(broker, produce(keyed()))).base_offset == 0
+
+
+async def test_a_batch_that_nobody_reads_is_not_read_in_slices_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_work: TimeSlice) -> None:
+        raise AssertionError("a batch of a plain topic was read")
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        monkeypatch.setattr(TimeSlice, "pause", never)
+        assert (await answer(broker, produce(keyed()))).base_offset == 0
+
+
+async def test_others_are_served_meanwhile_and_the_connection_answers_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        one_broker(tmp_path, COMPACTED) as broker,
+        Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other,
+    ):
+        await broker.create_topic("t")
+        answers: list[str] = []
+        pause, asked = TimeSlice.pause, False
+
+        async def ask_on_another_connection(work: TimeSlice) -> None:
+            nonlocal asked
+            if not asked:
+                asked = True
+                found = await other.request(ApiVersionsRequest(), timeout_s=DEADLINE_S)
+                assert isinstance(found, ApiVersionsResponse)
+                answers.append("other")
+            await pause(work)
+
+        monkeypatch.setattr(TimeSlice, "pause", ask_on_another_connection)
+
+        async def ask(name: str, request: Any) -> None:
+            await broker.request(request)
+            answers.append(name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "large", produce(keyed()))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ask, "behind it", ApiVersionsRequest())
+        assert answers == ["other", "large", "behind it"]
+
+
+def stock(keys: list[bytes], value: bytes = b"v") -> bytes:
+    return bytes(build_batch([(key, value, (), 1_000) for key in keys]))
+
+
+async def test_hole_29_the_keys_of_a_large_batch_are_placed_in_slices_with_the_same_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, right = key_of(5, 6), key_of(1, 6)
+    homes: list[int] = []
+    home = layouts._home
+
+    def counted(key: bytes, initial: int, undeleted: int) -> int:
+        homes.append(undeleted)
+        return home(key, initial, undeleted)
+
+    monkeypatch.setattr(layouts, "_home", counted)
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        mixed = stock([wrong if number in (30, 44) else right for number in range(45)])
+        await broker.produce(1, UNTAGGED, mixed)  # is sent for metadata
+        homes.clear()
+        refused = await broker.produce(1, UNTAGGED, mixed)
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert [record.batch_index for record in refused.record_errors] == [30, 44]
+        assert homes == [6] * 45, "each key is placed once"
+        assert (await broker.produce(1, UNTAGGED, stock([right] * 45, b"others"))).error_code == ErrorCode.NONE
+
+
+async def test_hole_29_a_layout_that_comes_while_a_batch_is_read_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = next(key for key in (b"%d" % n for n in range(10_000)) if home(key, 6) == 1 != home(key, 12))
+    pause, resized = TimeSlice.pause, False
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        await broker.produce(1, UNTAGGED, stock([key_of(5, 6)]))  # is sent for metadata
+        assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code == ErrorCode.NONE
+
+        async def resize_in_between(work: TimeSlice) -> None:
+            nonlocal resized
+            if not resized:
+                resized = True
+                partition = broker.node.replicas.leader(TopicPartition("t", 1))
+                partition.layout = Layout(12, 2, 4)  # as an order that another connection brings
+            await pause(work)
+
+        monkeypatch.setattr(TimeSlice, "pause", resize_in_between)
+        assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code != ErrorCode.NONE
+        assert resized and broker.end_offset(1) == 45
+
+
+def home(key: bytes, undeleted: int) -> int:
+    return place(positive_hash(key), 4, undeleted)

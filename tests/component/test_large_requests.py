@@ -1,0 +1,386 @@
+"""Requests and answers of very many partitions: read, served and written in slices (real sockets)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.broker import large_requests, metadata_cache
+from anabranch.broker.handlers import alter_replica_log_dirs, describe_log_dirs, fetch, metadata, update_metadata
+from anabranch.broker.handlers.fetch_read import FetchRead
+from anabranch.broker.large_requests import NAMED
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.replication.replica_manager import ReplicaManager
+from anabranch.protocol import steps
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime import pauses
+from anabranch.runtime.channel import Channel
+from tests.support.broker.broker_harness import DEADLINE_S, one_broker
+from tests.support.broker.loop_probe import LoopProbe
+
+pytestmark = pytest.mark.trio
+FEW = 4
+MANY = 5 * FEW + 3
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in list(NAMED):
+        monkeypatch.setitem(NAMED, key, NAMED[key]._replace(at_once=FEW))
+    monkeypatch.setattr(fetch, "READ_AT_ONCE", FEW)
+    for module in (metadata, metadata_cache, update_metadata, describe_log_dirs):
+        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", FEW)
+    monkeypatch.setattr(pauses, "STEPS_AT_ONCE", FEW)
+    monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 128)
+    monkeypatch.setattr(pauses, "MANY_ITEMS", FEW)
+    monkeypatch.setattr("anabranch.broker.connection.MANY_ITEMS", FEW)
+    monkeypatch.setattr(TimeSlice, "due", lambda work: True)
+
+
+@pytest.fixture
+async def probe() -> AsyncIterator[LoopProbe]:
+    found = LoopProbe()
+    with found.watching():
+        yield found
+
+
+def produce(count: int = MANY, *, topic: str = "t") -> ProduceRequest:
+    batch = build_batch([(b"k", b"v", (), 1_000)])
+    data = [PartitionProduceData(index=index, records=batch) for index in range(count)]
+    return ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+
+
+def latest(count: int = MANY) -> ListOffsetsRequest:
+    asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(count)]
+    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)])
+
+
+def full_fetch(offset: int, *, wait_ms: int = 0, count: int = MANY) -> FetchRequest:
+    asked = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20) for index in range(count)
+    ]
+    topics = [FetchTopic(topic="t", partitions=asked)]
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=0, topics=topics)
+
+
+def between_slices(monkeypatch: pytest.MonkeyPatch, module: ModuleType, work: Callable[[], Awaitable[None]]) -> None:
+    """Have a module do ``work`` where it lets others run."""
+    monkeypatch.setattr(module, "trio", SimpleNamespace(lowlevel=SimpleNamespace(checkpoint=work)))
+
+
+async def test_a_produce_of_very_many_partitions_is_appended_and_answered_in_order(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+        results = (await broker.request(produce())).responses[0].partition_responses
+        assert [result.index for result in results] == list(range(MANY))
+        assert {(result.error_code, result.base_offset) for result in results} == {(ErrorCode.NONE, 0)}
+        ends = (await broker.request(latest())).topics[0].partitions
+        assert [(end.partition_index, end.offset) for end in ends] == [(index, 1) for index in range(MANY)]
+
+
+async def test_others_are_served_between_two_slices_and_the_connection_answers_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        one_broker(tmp_path) as broker,
+        Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other,
+    ):
+        await broker.create_topic("t", MANY)
+        answers: list[str] = []
+        asked = False
+
+        async def ask_on_another_connection() -> None:
+            nonlocal asked
+            if not asked:
+                asked = True
+                await other.request(ApiVersionsRequest(), timeout_s=DEADLINE_S)
+                answers.append("other")
+
+        async def ask(name: str, request: Any) -> None:
+            await broker.request(request)
+            answers.append(name)
+
+        between_slices(monkeypatch, large_requests, ask_on_another_connection)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "large", produce())
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ask, "behind it", ApiVersionsRequest())
+        assert answers == ["other", "large", "behind it"]
+
+
+async def test_the_partitions_of_a_full_fetch_are_read_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    look = FetchRead._look_at
+
+    def counted(read: FetchRead, key: TopicPartition, waits: bool) -> None:
+        probe.step()
+        look(read, key, waits)
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+        await broker.request(produce())
+        monkeypatch.setattr(FetchRead, "_look_at", counted)
+        answer = await broker.request(full_fetch(0))
+        partitions = answer.responses[0].partitions
+        assert [found.partition_index for found in partitions] == list(range(MANY))
+        assert all(len(found.records) > 0 for found in partitions)
+        assert (probe.steps, probe.most_steps) == (MANY, FEW)
+        assert answer.session_id
+
+
+async def test_what_is_appended_while_a_fetch_reads_is_answered_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended = trio.Event()
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+
+        async def append() -> None:
+            async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
+                await other.request(produce(1), timeout_s=DEADLINE_S)
+            appended.set()
+
+        async with trio.open_nursery() as nursery:
+
+            async def append_in_between() -> None:
+                if not appended.is_set():
+                    nursery.start_soon(append)
+                    await appended.wait()
+
+            between_slices(monkeypatch, fetch, append_in_between)
+            answer = await broker.request(full_fetch(0, wait_ms=60_000))
+        assert appended.is_set(), "the append came while the fetch was read"
+        records = {found.partition_index: len(found.records) for found in answer.responses[0].partitions}
+        assert records[0] > 0 and not any(records[index] for index in range(1, MANY))
+
+
+async def test_a_fetch_of_a_session_that_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+        first = await broker.request(full_fetch(0))
+        again = full_fetch(0)
+        again.session_id, again.session_epoch = first.session_id, 1
+        codes: list[int] = []
+
+        async def fetch_in_between() -> None:
+            between_slices(monkeypatch, fetch, trio.lowlevel.checkpoint)
+            async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
+                impatient = FetchRequest(session_id=first.session_id, session_epoch=2, min_bytes=1)
+                codes.append((await other.request(impatient, timeout_s=DEADLINE_S)).error_code)
+
+        between_slices(monkeypatch, fetch, fetch_in_between)
+        assert (await broker.request(again)).error_code == ErrorCode.NONE
+        assert codes == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+
+
+@pytest.mark.parametrize("names", [None, ["few", "many"], ["many", "missing"]])
+async def test_metadata_of_many_partitions_is_gathered_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe, names: list[str] | None
+) -> None:
+    """Of all topics, by name, and where a topic is to be created for it, which no controller does here."""
+    partition = metadata._partition
+
+    def counted(*arguments: Any) -> Any:
+        probe.step()
+        return partition(*arguments)
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("many", MANY)
+        await broker.create_topic("few", 2)
+        monkeypatch.setattr(metadata, "_partition", counted)
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        answer = await broker.request(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+        assert [topic.name for topic in answer.topics] == (names or ["few", "many"])
+        found = {topic.name: topic for topic in answer.topics}
+        assert [shown.partition_index for shown in found["many"].partitions] == list(range(MANY))
+        others = 2 if "few" in found else 0
+        assert (probe.steps, probe.most_steps) == (MANY + others, FEW)
+
+
+async def test_replicas_are_moved_between_log_dirs_and_looked_for_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    move = alter_replica_log_dirs._move
+
+    def counted(*arguments: Any) -> Any:
+        probe.step()
+        return move(*arguments)
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+        monkeypatch.setattr(alter_replica_log_dirs, "_move", counted)
+        topics = [AlterReplicaLogDirTopic(name="t", partitions=list(range(MANY)))]
+        answer = await broker.request(AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/x", topics=topics)]))
+        found = [(result.partition_index, result.error_code) for result in answer.results[0].partitions]
+        assert found == [(index, ErrorCode.LOG_DIR_NOT_FOUND) for index in range(MANY)]
+        assert (probe.steps, probe.most_steps) == (MANY, 1)
+        wanted = [DescribableLogDirTopic(topic="t", partitions=[0, *range(FEW, 3 * MANY)])]
+        described = await broker.request(DescribeLogDirsRequest(topics=wanted))
+        shown = [found.partition_index for found in described.results[0].topics[0].partitions]
+        assert shown == [0, *range(FEW, MANY)]
+
+
+async def test_new_metadata_is_taken_over_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    described = metadata_cache._described
+
+    def counted(state: Any) -> Any:
+        probe.step()
+        return described(state)
+
+    async with one_broker(tmp_path) as broker:
+        topic_id = await broker.create_topic("t", MANY)
+        monkeypatch.setattr(metadata_cache, "_described", counted)
+        assert (await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)).error_code == ErrorCode.NONE
+        assert (probe.steps, probe.most_steps) == (MANY, FEW)
+        answer = await broker.request(MetadataRequest(topics=None))
+        assert [found.leader_epoch for found in answer.topics[0].partitions] == [3] * MANY
+
+
+async def test_metadata_of_an_older_controller_ends_at_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described, check = metadata_cache._described, ReplicaManager.check_controller
+    managers: list[ReplicaManager] = []
+
+    def checked(replicas: ReplicaManager, controller_epoch: int) -> bool:
+        managers.append(replicas)
+        return check(replicas, controller_epoch)
+
+    async with one_broker(tmp_path) as broker:
+        topic_id = await broker.create_topic("t", MANY)
+        monkeypatch.setattr(ReplicaManager, "check_controller", checked)
+
+        def overtaken(state: Any) -> Any:
+            if state.partition_index == 0:
+                check(managers[-1], broker.controller_epoch + 1)
+            return described(state)
+
+        monkeypatch.setattr(metadata_cache, "_described", overtaken)
+        answered = await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)
+        assert answered.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        answer = await broker.request(MetadataRequest(topics=None))
+        assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
+
+
+async def test_an_order_to_lead_very_many_partitions_lets_others_run_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    """Each may create a log, or write a checkpoint of leader epochs."""
+    apply = ReplicaManager.apply
+
+    def counted(replicas: ReplicaManager, *arguments: Any) -> ErrorCode:
+        probe.step()
+        return apply(replicas, *arguments)
+
+    monkeypatch.setattr(ReplicaManager, "apply", counted)
+    async with one_broker(tmp_path) as broker:
+        for leader_epoch in (0, 1):
+            await broker.create_topic("t", MANY, leader_epoch=leader_epoch)
+    assert (probe.steps, probe.most_steps) == (2 * MANY, 1)
+
+
+async def test_an_order_to_stop_very_many_replicas_ends_at_a_newer_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    stop = ReplicaManager.stop
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+
+        def counted(replicas: ReplicaManager, topic: str, state: StopReplicaPartitionState) -> Any:
+            probe.step()
+            if state.partition_index == 2:
+                replicas.check_controller(broker.controller_epoch + 1)
+            return stop(replicas, topic, state)
+
+        monkeypatch.setattr(ReplicaManager, "stop", counted)
+        states = [
+            StopReplicaPartitionState(partition_index=index, leader_epoch=1, delete_partition=True)
+            for index in range(MANY)
+        ]
+        order = StopReplicaRequest(
+            controller_id=1000,
+            controller_epoch=broker.controller_epoch,
+            topic_states=[StopReplicaTopicState(topic_name="t", partition_states=states)],
+        )
+        codes = [error.error_code for error in (await broker.request(order)).partition_errors]
+        assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.STALE_CONTROLLER_EPOCH] * (MANY - 3)
+        assert (probe.steps, probe.most_steps) == (3, 1)
+
+
+async def test_large_messages_are_decoded_and_encoded_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    def counted(verb: str, made: Any) -> Any:
+        def codec(cls: Any, version: int) -> Any:
+            function = made(cls, version)
+            seen.add((verb, cls.__name__))
+
+            def run(*arguments: Any) -> Generator[None, None, Any]:
+                for_all = function(*arguments)
+                while True:
+                    try:
+                        next(for_all)
+                    except StopIteration as stop:
+                        return stop.value
+                    probe.step()
+                    yield
+
+            return run
+
+        return codec
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+        await broker.request(produce())
+        monkeypatch.setattr(steps, "decoder", counted("decode", steps.decoder))
+        monkeypatch.setattr(steps, "encoder", counted("encode", steps.encoder))
+        await broker.request(latest())
+        await broker.request(full_fetch(0))
+        await broker.request(MetadataRequest(topics=None))
+        await broker.update_metadata("t", uuid.uuid5(uuid.NAMESPACE_DNS, "t"), MANY, leader_epoch=1)
+        for name in ("ListOffsets", "Fetch"):
+            assert {(verb, name + side) for verb in ("decode", "encode") for side in ("Request", "Response")} <= seen
+        assert {("decode", "UpdateMetadataRequest"), ("encode", "MetadataResponse")} <= seen
+        # The harness's own end of the connection is in the same loop, and takes its turn in the same round.
+        assert probe.steps > 10 * FEW and probe.most_steps <= 2 * FEW
+
+
+async def test_a_large_frame_that_is_no_message_closes_the_connection(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        stream = await broker.raw()
+        header = ApiKey.METADATA.to_bytes(2, "big") + (8).to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+        body = header + (200).to_bytes(4, "big") + b"\x00\x01a" * 100 + b"\x7f\xff"
+        await stream.send_all(len(body).to_bytes(4, "big") + body)
+        with trio.fail_after(DEADLINE_S):
+            assert await stream.receive_some(1) == b""

@@ -1,0 +1,550 @@
+"""What a broker takes and serves while its topic's partition count changes (KIP-253)."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.identity_file import IdentityFile
+from anabranch.broker.log.partition_log import AppendOrigin
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.fetch import FetchRequest
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsRequest,
+    PartitionLeaderEpochsForPartitionsRequestPartition,
+    PartitionLeaderEpochsForPartitionsRequestTopic,
+)
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponseTopic as LineageTopic,
+)
+from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.os_files import OsStorage
+from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
+from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
+from tests.support.resize.layout_world import (
+    FIRST,
+    GROWN,
+    SHRUNK,
+    TOPIC_ID,
+    UNTAGGED,
+    Broker,
+    broker_of,
+    key_of,
+    keyed,
+    of_producer,
+    produce_request,
+)
+
+pytestmark = pytest.mark.trio
+
+
+# ---------------------------------------------------------------- LeaderAndIsr
+
+
+async def test_layout_and_leader_epoch_change_together_and_only_together(broker: Broker) -> None:
+    assert (await broker.produce(1, FIRST)).error_code == 0
+    same_epoch = broker.state(1, 0, GROWN)
+    assert await broker.lead(same_epoch) == {ErrorCode.INVALID_REQUEST}
+    same_epoch.leader = 2
+    assert await broker.lead(same_epoch) == {ErrorCode.INVALID_REQUEST}
+    assert (await broker.produce(1, FIRST)).error_code == 0
+    await broker.has(GROWN, 1, epoch=1)
+    assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN)).error_code == 0
+
+
+async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(FIRST, 1, epoch=1)
+        await broker.has(GROWN, 1, epoch=2)
+    checkpoint = tmp_path / "t-1" / "partition-count-checkpoint"
+    assert checkpoint.read_text() == "0\n2\n0 4 4 0\n2 4 6 1\n"
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(SHRUNK, 1, epoch=5)
+    assert checkpoint.read_text() == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"version: 0\ntopic_id: ?\n"], ids=["missing", "empty", "malformed"])
+async def test_a_log_whose_metadata_file_is_lost_outlives_the_topics_next_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
+) -> None:
+    """Each removal gives the topic another id; a log without an incarnation was then taken for another topic's."""
+    zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
+        whole = file.read_bytes()
+    file.unlink() if damage is None else file.write_bytes(damage)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert file.read_bytes() == whole
+        state = broker.state(1, 1, FIRST)
+        await broker.harness.leader_and_isr("t", uuid.UUID(int=8), [state])
+        assert broker.end_offset(1) == 1
+
+
+@pytest.mark.parametrize("kept", [0, 2], ids=["nothing", "what-kafka-writes"])
+async def test_a_full_disk_does_not_make_a_broker_forget_whose_log_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
+        whole = file.read_bytes()
+    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
+    write_atomic = OsStorage.write_atomic
+
+    def refuse(storage: OsStorage, path: str, data: bytes) -> None:
+        if path == str(file):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomic(storage, path, data)
+
+    monkeypatch.setattr(OsStorage, "write_atomic", refuse)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(GROWN, 1, epoch=3)
+        assert await broker.lead(broker.state(1, 2, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+        await broker.harness.leader_and_isr("t", uuid.UUID(int=8), [broker.state(1, 4, GROWN)])
+        assert broker.end_offset(1) == 1
+        monkeypatch.setattr(OsStorage, "write_atomic", write_atomic)
+        await broker.harness.leader_and_isr("t", uuid.UUID(int=8), [broker.state(1, 4, GROWN)])
+        assert b"incarnation: 101" in file.read_bytes()
+
+
+async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controller(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resize gives every partition a new epoch in one request; what is left of it when it is overtaken is stale."""
+    asked = 0
+
+    def due(_slice: TimeSlice) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            assert broker.node.replicas.check_controller(broker.harness.controller_epoch + 1)
+        return True
+
+    monkeypatch.setattr(TimeSlice, "due", due)
+    states = [broker.state(partition, 1, GROWN) for partition in range(4)]
+    response = await broker.harness.leader_and_isr("t", TOPIC_ID, states)
+    codes = [error.error_code for error in response.topics[0].partition_errors]
+    assert codes == [0, 0, ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH]
+    assert [len(broker.history(partition)) for partition in range(4)] == [2, 2, 1, 1]
+
+
+async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -> None:
+    """While a shrink runs the survivor keeps the old layout: a count kept per topic would let its new keys in early."""
+    await broker.has(GROWN, 1, 5, epoch=1)
+    await broker.has(SHRUNK, 5, epoch=2)
+    assert (await broker.produce(5, GROWN)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN)).error_code == 0
+    assert (await broker.produce(1, SHRUNK)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
+async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -> None:
+    """KIP-570: partition 5 was removed and created again, and what was said of the first one comes late."""
+    assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
+    assert (await broker.produce(5, GROWN)).base_offset == 0
+    assert await broker.lead(broker.state(5, 9, (6, 3), incarnation=400)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert await broker.stop(5, leader_epoch=9, incarnation=400) == 0
+    assert (await broker.produce(5, GROWN)).base_offset == 1
+
+
+async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_role(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal gives every partition a new id; one full disk kept all the rest of the request from being applied."""
+
+    def refuse(identity: IdentityFile, metadata: PartitionMetadata) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IdentityFile, "replace", refuse)
+    states = [broker.state(0, 0, FIRST), broker.state(1, 0, FIRST), broker.state(2, 1, GROWN)]
+    response = await broker.harness.leader_and_isr("t", uuid.UUID(int=8), states)
+    assert response.error_code == ErrorCode.NONE
+    assert [error.error_code for error in response.topics[0].partition_errors] == [ErrorCode.NONE] * 3
+    assert (await broker.produce(2, GROWN)).error_code == ErrorCode.NONE
+
+
+async def test_a_late_order_takes_no_layout_back(broker: Broker) -> None:
+    """Of an earlier leader epoch: records that the old layout puts here would be behind what has moved on."""
+    await broker.has(GROWN, 1, epoch=1)
+    assert await broker.lead(broker.state(1, 0, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN)).error_code == ErrorCode.NONE
+
+
+async def test_a_late_order_does_not_revive_a_removed_partition(broker: Broker) -> None:
+    """What a producer with metadata of long ago wrote there would be acknowledged, and lost."""
+    await broker.has(GROWN, 5, epoch=1)
+    await broker.has(SHRUNK, 5, epoch=2)
+    assert await broker.stop(5, leader_epoch=2, incarnation=105) == 0
+    assert await broker.lead(broker.state(5, 1, GROWN)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert await broker.lead(broker.state(5, 2, SHRUNK)) == {ErrorCode.STALE_CONTROLLER_EPOCH}, "its last epoch too"
+    assert (await broker.produce(5, GROWN)).error_code != ErrorCode.NONE
+    assert await broker.lead(broker.state(5, 3, SHRUNK)) == {ErrorCode.NONE}, "a replica may be assigned here again"
+
+
+async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
+    assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
+    await broker.produce(5, GROWN)
+    assert await broker.lead(broker.state(5, 8, (6, 3), incarnation=600)) == {0}
+    assert (await broker.produce(5, (6, 3))).base_offset == 0
+
+
+async def test_hole_20_what_deletes_the_newborn_deletes_what_was_before_it(broker: Broker) -> None:
+    """KIP-570: the broker never heard of the second incarnation: its removal is the first one's, whatever its epoch."""
+    assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
+    assert await broker.stop(5, leader_epoch=3, incarnation=600) == 0
+    assert broker.node.logs.get(TopicPartition("t", 5)) is None
+
+
+# ---------------------------------------------------------------- Produce
+
+
+async def test_hole_17_a_repeated_batch_is_answered_before_the_layout_is_looked_at(broker: Broker) -> None:
+    """The answer was lost, then the layout changed: placed again, the records would be there twice."""
+    assert (await broker.produce(1, FIRST, of_producer(0))).base_offset == 0
+    assert (await broker.produce(1, FIRST, of_producer(1))).base_offset == 1
+    await broker.has(GROWN, 1, epoch=1)
+    again = await broker.produce(1, FIRST, of_producer(0))
+    assert (again.error_code, again.base_offset) == (0, 0)
+    new = await broker.produce(1, FIRST, of_producer(2))
+    assert (new.error_code, new.base_offset) == (ErrorCode.INVALID_PARTITION_METADATA, -1)
+    assert broker.end_offset(1) == 2
+
+
+async def test_hole_17_also_where_the_partition_is_closed_or_the_producer_names_no_layout(broker: Broker) -> None:
+    misrouted = keyed(key_of(5, 6), producer_id=9, producer_epoch=0, base_sequence=0)
+    assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+    await broker.has(GROWN, 1, epoch=1)
+    assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+    await broker.has(GROWN, 5, epoch=1)
+    assert (await broker.produce(5, GROWN, of_producer(0))).error_code == 0
+    await broker.has(SHRUNK, 5, epoch=2)
+    assert (await broker.produce(5, GROWN, of_producer(0))).error_code == 0
+    assert (await broker.produce(5, GROWN, of_producer(1))).error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
+async def test_what_follows_a_refused_batch_is_refused_for_the_same_reason(broker: Broker) -> None:
+    """A gap in the sequence is no news then: with 45 the producer would give up what it can still place."""
+    await broker.produce(1, FIRST, of_producer(0))
+    await broker.has(GROWN, 1, epoch=1)
+    for sequence in (1, 2):
+        refused = await broker.produce(1, FIRST, of_producer(sequence))
+        assert refused.error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN, of_producer(1))).error_code == 0
+
+
+async def test_hole_25_a_transaction_marker_lands_on_a_closed_partition(broker: Broker) -> None:
+    await broker.has(SHRUNK, 5, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 5))
+    marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
+    assert partition.append(marker, all_in_sync=True, origin=AppendOrigin.COORDINATOR).base_offset == 0
+
+
+async def test_hole_27_acks_0_with_another_layout_closes_the_connection(broker: Broker) -> None:
+    harness = broker.harness
+    await broker.has(GROWN, 1, epoch=1)
+    async with Channel.open(harness.env.network, harness.host, harness.port, client_id="acks-0") as channel:
+        with pytest.raises(ConnectionError), trio.fail_after(DEADLINE_S):
+            await channel.request(produce_request(1, FIRST, acks=0), timeout_s=DEADLINE_S)
+    assert broker.end_offset(1) == 0
+
+
+async def test_hole_29_stock_producers_are_verified_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    misrouted, right = keyed(key_of(5, 6)), keyed(key_of(1, 6), None)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+        await broker.has(GROWN, 1, epoch=1)
+        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        refused = await broker.produce(1, UNTAGGED, misrouted)
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert "belongs to partition 5, not 1" in str(refused.error_message)
+        assert [record.batch_index for record in refused.record_errors] == [0]
+        assert (await broker.produce(1, UNTAGGED, right)).error_code == 0
+        await broker.produce(1, FIRST)
+        await broker.configure(zk, ordered_delivery_legacy_producers="accept")
+        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+        metrics = broker.node.metrics.render().decode()
+    assert 'anabranch_legacy_produce_refusals_total{topic="t"} 1.0' in metrics
+    assert 'anabranch_layout_refusals_total{topic="t"} 1.0' in metrics
+
+
+async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_merged_away(broker: Broker) -> None:
+    """An error that it retries would have it wait until its delivery timeout; aiokafka's idempotent one, for ever."""
+    await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100)
+    assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
+    await broker.harness.update_metadata("t", uuid.uuid4(), 4, layout=(4, 4, 2), incarnation=100)
+    assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.POLICY_VIOLATION
+    assert (await broker.produce(5, GROWN)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_hole_29_a_marked_partition_that_another_broker_leads_is_asked_there(broker: Broker) -> None:
+    """It may have the batch: a retry whose answer was lost is told success, not that it was refused."""
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
+    assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_hole_29_the_brokers_default_holds_for_a_topic_that_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"ordered.delivery.legacy.producers": "reject"}
+    async with broker_of(tmp_path, monkeypatch, settings=settings) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        assert (await broker.produce(1, UNTAGGED, keyed(None))).error_code == ErrorCode.POLICY_VIOLATION
+        assert (await broker.produce(2, UNTAGGED, keyed(None))).error_code == 0
+
+
+async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.configure(zk, enable_ordered_delivery="false")
+        await broker.has(GROWN, 1, epoch=1)
+        for layout in (FIRST, UNTAGGED):
+            assert (await broker.produce(1, layout, keyed(key_of(5, 6)))).error_code == 0
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_what_the_first_resize_settled_is_not_edited_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    """Neither before the layout comes, nor after; a client is told what its broker does."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+
+        async def checks() -> bool:
+            return (await broker.produce(1, FIRST)).error_code != ErrorCode.NONE
+
+        async def told() -> bool:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+            return bool((await broker.harness.request(request)).topics[0].ordered_delivery)
+
+        grown = broker.state(1, 1, GROWN)
+        grown.ordered_delivery = int(settled)
+        layout = (4, *GROWN)
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=layout, ordered_delivery=int(settled))
+        assert await broker.lead(grown) == {0}
+        assert (await checks(), await told()) == (settled, settled)
+        await broker.configure(zk, enable_ordered_delivery=str(not settled).lower())
+        assert (await checks(), await told()) == (settled, settled)
+        grown.leader_epoch += 1
+        assert await broker.lead(grown) == {0}
+        assert (await checks(), await told()) == (settled, settled)
+        kept_from = NO_EPOCH if settled else EVERY_EPOCH  # no znode is there that says more
+        assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
+
+
+async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ordered delivery is on again, and the topic grows before the broker has heard of the first."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.configure(zk, enable_ordered_delivery="false")
+        session = zk.session()
+        await session.set(ConfigZnode.topic_path("t"), ConfigZnode({"enable.ordered.delivery": "true"}).encode())
+        await broker.has(GROWN, 1, epoch=1)
+        assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
+async def test_an_order_for_a_known_layout_does_not_wait_for_zookeeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was altered since the layout came is told by notices: elections and survivors lose no time to reading."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        session = broker.node.env.zk
+        assert isinstance(session, FakeSession)
+        session.disconnect()
+        with trio.fail_after(DEADLINE_S):
+            await broker.has(GROWN, 1, 5, epoch=2)
+        session.reconnect()
+
+
+async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first order comes before it has read everybody's configuration again."""
+    zk = FakeZk(lambda: 0.002)
+    admin = zk.session()
+    for number in range(100):
+        other = ConfigZnode({"retention.ms": "1000"}).encode()
+        await admin.create(ConfigZnode.topic_path(f"a{number}"), other, make_parents=True)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        session, epoch = broker.node.env.zk, broker.node.broker_epoch
+        assert isinstance(session, FakeSession)
+        session.disconnect()
+        zk.end_session(session.session_id)
+        await admin.create(ConfigZnode.topic_path("t"), ConfigZnode({"min.insync.replicas": "2"}).encode())
+        change = ConfigChange("topics/t").encode()
+        await admin.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+        session.reconnect()
+        with trio.fail_after(DEADLINE_S):
+            while broker.node.broker_epoch == epoch:
+                await trio.sleep(0.001)  # polls: the registration
+        await broker.has(GROWN, 1, epoch=2)
+        assert (await broker.produce(1, GROWN)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+# ---------------------------------------------------------------- Fetch
+
+
+async def test_a_fetch_asks_for_no_layout_and_a_session_goes_on_through_a_resize(broker: Broker) -> None:
+    """Each batch carries its leader epoch: a consumer holds back what it may not deliver yet."""
+    first = await broker.fetch(1, session_epoch=0)
+    await broker.has(GROWN, 1, 5, epoch=1)
+    for partition in (1, 5):
+        await broker.produce(partition, GROWN)
+    next_fetch = FetchRequest(max_wait_ms=0, min_bytes=1, session_id=first.session_id, session_epoch=1)
+    found = (await broker.harness.request(next_fetch)).responses[0].partitions[0]
+    assert (found.error_code, RecordBatch(bytes(found.records)).partition_leader_epoch) == (ErrorCode.NONE, 1)
+    await broker.has(SHRUNK, 5, epoch=2)
+    response = await broker.fetch(5)
+    found = response.responses[0].partitions[0]
+    assert (found.error_code, found.high_watermark, len(found.records) > 0) == (0, 1, True), "closed, and read"
+
+
+async def test_hole_23_a_closed_partition_of_a_compacted_topic_is_drained_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.configure(zk, cleanup_policy="compact")
+        await broker.has(GROWN, 1, 5, epoch=1)
+        await broker.produce(1, GROWN, keyed(b"k"))
+        await broker.produce(5, GROWN, keyed(b"k"))
+
+        async def code(partition: int, leader_epoch: int = -1) -> int:
+            asked = DeleteRecordsPartition(partition_index=partition, offset=1, leader_epoch=leader_epoch)
+            topics = [DeleteRecordsTopic(name="t", partitions=[asked])]
+            response = await broker.harness.request(DeleteRecordsRequest(topics=topics, timeout_ms=5_000))
+            return int(response.topics[0].partitions[0].error_code)
+
+        await broker.has(SHRUNK, 5, epoch=2)
+        assert await code(5) == ErrorCode.POLICY_VIOLATION
+        for policy in ("compact", "compact,delete"):
+            await zk.session().delete(ConfigZnode.topic_path("t"))
+            await broker.configure(zk, cleanup_policy=policy, delete_records_when_drained="true")
+            why = "a drain that was decided before the topic was compacted"
+            assert await code(5, leader_epoch=2) == ErrorCode.POLICY_VIOLATION, why
+        await zk.session().delete(ConfigZnode.topic_path("t"))
+        await broker.configure(zk, cleanup_policy="compact", delete_latest_values_when_drained="true")
+        assert await code(1) == ErrorCode.POLICY_VIOLATION
+        assert await code(5, leader_epoch=2) == 0
+
+
+async def test_hole_24_the_cleaner_goes_by_the_lineage_of_each_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        first_kept_epoch = broker.node.logs.cleaner.first_kept_epoch
+        root, child = TopicPartition("t", 1), TopicPartition("t", 5)
+        assert await first_kept_epoch(root) == NO_EPOCH, "the topic is not in the metadata yet"
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1))
+        assert await first_kept_epoch(root) == NO_EPOCH, "no znode is there"
+        topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)})
+        controller = zk.session()
+        await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
+        for tp, epoch, entries in ((root, 3, ()), (child, 2, (LineageEntry(1, {1: 2}),))):
+            state = PartitionState(1, BROKER_ID, epoch, [BROKER_ID], StoredLayout(*GROWN), initial_partition_count=4)
+            found = state.replace(lineage=entries).encode()
+            await controller.create(PartitionState.path(*tp), found, make_parents=True)
+        assert (await first_kept_epoch(root), await first_kept_epoch(child)) == (4, 1)
+        await broker.configure(zk, enable_ordered_delivery="false")
+        assert await first_kept_epoch(child) == EVERY_EPOCH
+
+
+# ---------------------------------------------------------------- Metadata
+
+
+async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+
+        async def told(version: int = 11) -> MetadataResponseTopic:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+            response = await broker.harness.request(request, version)
+            found: MetadataResponseTopic = response.topics[0]
+            return found
+
+        described = {"layout": (4, 4, 2), "incarnation": 100, "topic_incarnation": 90}
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, **described)
+        topic = await told()
+        assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (4, 4, 2)
+        assert (topic.ordered_delivery, topic.topic_incarnation) == (1, 90)
+        assert [(found.partition_index, found.incarnation) for found in topic.partitions] == [
+            (index, 100 + index) for index in range(6)
+        ]
+        await broker.configure(zk, enable_ordered_delivery="false")
+        assert (await told()).ordered_delivery == 0
+        for version in (8, 9):  # librdkafka 2.1 asks for 9 and cannot skip a tag
+            plain = await told(version)
+            layout = plain.initial_partition_count, plain.undeleted_partition_count, plain.layout_version
+            assert (*layout, plain.ordered_delivery, plain.topic_incarnation) == (-1, -1, -1, 0, -1)
+            assert {found.incarnation for found in plain.partitions} == {-1}
+
+
+# ---------------------------------------------------------------- PartitionLeaderEpochsForPartitions
+
+
+async def test_a_lineage_is_told_to_who_can_read_it_and_to_others_that_it_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        controller = zk.session()
+        topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)}).replace(last_leader_epochs={6: 4})
+        state = PartitionState(1, BROKER_ID, 2, [BROKER_ID], lineage=(LineageEntry(1, {1: 0, 3: 2}),), floor=0)
+        await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
+        await controller.create(PartitionState.path("t", 5), state.encode(), make_parents=True)
+        incarnation = (await controller.get(TopicZnode.path("t"))).czxid
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
+
+        async def told(version: int, *partitions: int, of_topic: int = -1) -> LineageTopic:
+            asked = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in partitions]
+            named = PartitionLeaderEpochsForPartitionsRequestTopic(name="t", partitions=asked)
+            if version > 0:
+                named.topic_incarnation = of_topic
+            request = PartitionLeaderEpochsForPartitionsRequest(topics=[named])
+            found: LineageTopic = (await broker.harness.request(request, version)).topics[0]
+            return found
+
+        answer = await told(1, 5, 6, 7, of_topic=incarnation)
+        assert answer.topic_incarnation == incarnation
+        lineages = [(p.error_code, p.as_of, p.over, p.floor, len(p.lineage)) for p in answer.partitions]
+        assert lineages == [(0, 2, -1, 0, 1), (0, -1, 4, -1, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, 0)]
+        (entry,) = answer.partitions[0].lineage
+        assert (entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) == (1, {1: 0, 3: 2})
+        for late in (await told(1, 5, of_topic=incarnation + 1), await told(1, 4)):
+            assert late.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        (old,) = (await told(0, 5)).partitions
+        assert (old.error_code, old.incarnation) == (ErrorCode.NONE, 105)
+        await controller.set(TopicZnode.path("t"), topic.replace(layout_version=1).encode())
+        assert (await told(0, 5)).partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE

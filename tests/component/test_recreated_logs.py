@@ -1,0 +1,189 @@
+"""The log of a partition that a shrink removed and a grow created again goes on where the one before ended.
+
+With offsets that begin anew, a consumer's position or commit of before would skip the first records of the new one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from anabranch.broker.log.partition_log import AppendOrigin
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_zk import FakeZk
+from tests.support.broker.broker_harness import BROKER_ID
+from tests.support.resize.layout_world import GROWN, Broker, broker_of
+
+pytestmark = pytest.mark.trio
+P5 = TopicPartition("t", 5)
+BASE = 40
+CONSUMER = -1
+
+
+def created_again(broker: Broker, epoch: int = 2, base: int = BASE) -> LeaderAndIsrPartitionState:
+    state = broker.state(5, epoch, GROWN, incarnation=500)
+    state.base_offset = base
+    return state
+
+
+async def fetched(broker: Broker, offset: int, replica_id: int = CONSUMER) -> PartitionData:
+    asked = FetchPartition(partition=5, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        replica_id=replica_id,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        topics=[FetchTopic(topic="t", partitions=[asked])],
+    )
+    found: PartitionData = (await broker.harness.request(request)).responses[0].partitions[0]
+    return found
+
+
+async def offsets(broker: Broker, offset: int) -> list[int]:
+    """Offsets of the records that a consumer gets there."""
+    found = await fetched(broker, offset)
+    assert found.error_code == ErrorCode.NONE
+    return [record.offset for batch in iter_batches(found.records) for record in batch]
+
+
+async def listed(broker: Broker, timestamp: int) -> int:
+    asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=5, timestamp=timestamp)])
+    response = await broker.harness.request(ListOffsetsRequest(replica_id=CONSUMER, topics=[asked]))
+    return int(response.topics[0].partitions[0].offset)
+
+
+async def epoch_end(broker: Broker, epoch: int) -> tuple[int, int]:
+    asked = OffsetForLeaderTopic(topic="t", partitions=[OffsetForLeaderPartition(partition=5, leader_epoch=epoch)])
+    response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=[asked]))
+    found = response.topics[0].partitions[0]
+    assert found.error_code == ErrorCode.NONE
+    return found.leader_epoch, found.end_offset
+
+
+async def test_it_begins_where_its_predecessor_ended(broker: Broker) -> None:
+    assert await broker.lead(created_again(broker)) == {0}
+    assert (await listed(broker, -2), await listed(broker, -1)) == (BASE, BASE)
+    found = await fetched(broker, BASE)
+    assert (found.log_start_offset, found.high_watermark, found.last_stable_offset) == (BASE, BASE, BASE)
+    assert (await broker.produce(5, GROWN)).base_offset == BASE
+
+
+async def test_a_consumer_below_it_is_answered_from_its_beginning(broker: Broker) -> None:
+    """A position of before stays good: what lies between is a hole, as compaction leaves, not out of range."""
+    assert await broker.lead(created_again(broker)) == {0}
+    assert await offsets(broker, 12) == []
+    for _ in range(3):
+        await broker.produce(5, GROWN)
+    assert await offsets(broker, 0) == await offsets(broker, 39) == await offsets(broker, BASE) == [40, 41, 42]
+    assert await offsets(broker, 41) == [41, 42]
+    for outside in (-1, 44):
+        assert (await fetched(broker, outside)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await fetched(broker, 12, replica_id=1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE, (
+        "followers start there"
+    )
+
+
+async def test_a_consumer_below_it_is_out_of_range_once_records_were_deleted(broker: Broker) -> None:
+    assert await broker.lead(created_again(broker)) == {0}
+    for _ in range(3):
+        await broker.produce(5, GROWN)
+    partition = broker.node.replicas.hosted(P5)
+    assert partition is not None
+    partition.log.delete_records_before(41)
+    assert (await fetched(broker, 39)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert await offsets(broker, 41) == [41, 42]
+
+
+async def test_epochs_of_its_predecessor_end_where_it_begins(broker: Broker) -> None:
+    """A consumer that validates its position after the leader epoch grew is not truncated (KIP-320)."""
+    assert await broker.lead(created_again(broker)) == {0}
+    assert await epoch_end(broker, 1) == (1, BASE)
+    assert await epoch_end(broker, 2) == (2, BASE)
+    await broker.produce(5, GROWN)
+    assert await epoch_end(broker, 1) == (1, BASE)
+    assert await epoch_end(broker, 2) == (2, BASE + 1)
+
+
+async def test_a_follower_begins_there_too_and_knows_where_epochs_ended_when_it_leads(broker: Broker) -> None:
+    """Nothing was written in the first epoch, so the log does not say that there was one."""
+    follows = created_again(broker)
+    follows.leader, follows.isr, follows.replicas = 2, [2, BROKER_ID], [2, BROKER_ID]
+    assert await broker.lead(follows) == {0}
+    partition = broker.node.replicas.hosted(P5)
+    assert partition is not None
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (BASE, BASE)
+    assert await broker.lead(created_again(broker, epoch=3)) == {0}
+    assert [await epoch_end(broker, epoch) for epoch in (1, 2, 3)] == [(1, BASE), (2, BASE), (3, BASE)]
+    assert (await broker.produce(5, GROWN)).base_offset == BASE
+    assert await epoch_end(broker, 2) == (2, BASE)
+    assert await offsets(broker, 12) == [BASE]
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["", "disk-emptied"])
+@pytest.mark.parametrize("records", [0, 2])
+async def test_it_begins_there_after_a_restart_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, emptied: bool
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert await broker.lead(created_again(broker)) == {0}
+        for _ in range(records):
+            await broker.produce(5, GROWN)
+    if emptied:
+        shutil.rmtree(tmp_path / "t-5")
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert await broker.lead(created_again(broker, epoch=3)) == {0}
+        assert await listed(broker, -2) == BASE
+        assert await offsets(broker, 7) == ([] if emptied else list(range(BASE, BASE + records)))
+        assert (await broker.produce(5, GROWN)).base_offset == BASE + (0 if emptied else records)
+
+
+async def test_a_directory_whose_segment_a_crash_took_begins_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert await broker.lead(created_again(broker)) == {0}
+    for file in (tmp_path / "t-5").glob("000*"):
+        file.unlink()
+    (tmp_path / "log-start-offset-checkpoint").unlink(missing_ok=True)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert await broker.lead(created_again(broker, epoch=3)) == {0}
+        assert (await broker.produce(5, GROWN)).base_offset == BASE
+
+
+async def test_a_log_that_has_records_stays_whatever_the_base_says(broker: Broker) -> None:
+    assert await broker.lead(created_again(broker, base=0)) == {0}
+    await broker.produce(5, GROWN)
+    assert await broker.lead(created_again(broker, epoch=3)) == {0}
+    assert await offsets(broker, 0) == [0]
+
+
+async def test_a_deleted_replica_reports_its_end_also_when_it_is_asked_again(broker: Broker) -> None:
+    """Markers count. The first answer may have been lost with the controller that asked (KIP-570)."""
+    await broker.has(GROWN, 5, epoch=1)
+    await broker.produce(5, GROWN)
+    partition = broker.node.replicas.hosted(P5)
+    assert partition is not None
+    marker = build_control_batch(CONTROL_COMMIT, 9, 0, 1, 1_000)
+    partition.append(marker, all_in_sync=False, origin=AppendOrigin.COORDINATOR)
+    ends = []
+    for _ in range(2):
+        assert await broker.stop(5, leader_epoch=1, incarnation=105) == 0
+        ends.append(broker.stopped_at)
+    assert await broker.stop(5, leader_epoch=1, incarnation=77) == 0
+    assert (ends, broker.stopped_at) == ([2, 2], -1)

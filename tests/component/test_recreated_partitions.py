@@ -1,0 +1,119 @@
+"""The controller keeps where a removed partition ended, for one that is created again: ``test_recreated_logs``."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from tests.component.test_controller_resize_crashes import kill_active
+from tests.support.controller.controller_world import Log, World
+from tests.support.resize.resize_world import TOPIC, edit, finished, hold_records, resized
+
+pytestmark = pytest.mark.trio
+
+
+def bases_told(world: World, partition: int) -> set[int]:
+    """The base offsets in LeaderAndIsr for the newest incarnation that was named."""
+    told = [
+        state
+        for broker in world.brokers.values()
+        for request in broker.sent(LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+        if state.partition_index == partition
+    ]
+    newest = max(state.incarnation for state in told)
+    return {state.base_offset for state in told if state.incarnation == newest}
+
+
+async def removed(world: World, end: int) -> None:
+    """Partition 4 grows to ``end`` records and is merged away again."""
+    await resized(world, 5)
+    hold_records(world, range(4, 5), end)
+    await resized(world, 4)
+    hold_records(world, range(4, 5), end, end)
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_the_controller_keeps_where_a_removed_partition_ended(world: World, autojump_clock: object) -> None:
+    await resized(world, 5)
+    assert bases_told(world, 4) == {0}
+    hold_records(world, range(4, 5), 40)
+    await resized(world, 4)
+    hold_records(world, range(4, 5), 40, 40)
+    await world.until(lambda: finished(world, 4))
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40}
+    await resized(world, 6)
+    assert (bases_told(world, 4), bases_told(world, 5)) == ({40}, {0})
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40}, "as long as the topic exists"
+
+
+async def test_the_highest_reported_end_counts(world: World, autojump_clock: object) -> None:
+    """Markers of transactions may follow the last record; replicas that were out of sync may have less, or more."""
+    await resized(world, 5)
+    hold_records(world, range(4, 5), 40)
+    await resized(world, 4)
+    world.brokers[2].logs[TOPIC, 4] = Log(43, 40, 40)
+    for other in (1, 3):
+        world.brokers[other].logs[TOPIC, 4] = Log(41, 40, 40)
+    await world.until(lambda: finished(world, 4))
+    assert (await world.topic(TOPIC)).last_offsets == {4: 43}
+
+
+async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(world: World, autojump_clock: object) -> None:
+    """They deleted it, restarted, and are asked again."""
+    for broker in world.brokers.values():
+        broker.forgets_ends = True
+    await removed(world, 40)
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40}
+
+
+async def test_it_never_goes_back(world: World, autojump_clock: object) -> None:
+    await removed(world, 40)
+    await removed(world, 40)  # created again at 40, nothing was written
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40}
+    await removed(world, 12)  # by brokers that began at 0
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40}
+    await removed(world, 55)
+    assert (await world.topic(TOPIC)).last_offsets == {4: 55}
+
+
+async def test_a_removal_that_another_controller_ends_keeps_the_end(world: World, autojump_clock: object) -> None:
+    await world.start_controller(1001)
+    await resized(world, 5)
+    hold_records(world, range(4, 5), 40)
+    killed = trio.Event()
+
+    def kill_at_the_first(_broker: object, request: object) -> None:
+        if isinstance(request, StopReplicaRequest) and not killed.is_set():
+            killed.set()
+            kill_active(world)
+
+    world.received = kill_at_the_first
+    await resized(world, 4)
+    hold_records(world, range(4, 5), 40, 40)
+    await world.until(lambda: finished(world, 4), within_s=120)
+    assert killed.is_set()
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40}
+
+
+@pytest.mark.parametrize("changes", [{"last_offsets": {"4": 3}}, {"last_offsets": {"4": 40, "9": 1}}])
+async def test_an_edit_by_hand_does_not_change_it(
+    world: World, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    await removed(world, 40)
+    await edit(world, **changes)
+    await world.until(lambda: "last_offsets cannot be changed" in caplog.text)
+    await world.until(lambda: _ends(world, {4: 40}))
+
+
+async def test_an_edit_that_drops_it_is_completed(world: World, autojump_clock: object) -> None:
+    await removed(world, 40)
+    await edit(world, last_offsets=None)
+    await world.until(lambda: _ends(world, {4: 40}))
+
+
+async def _ends(world: World, expected: dict[int, int]) -> bool:
+    return (await world.topic(TOPIC)).last_offsets == expected

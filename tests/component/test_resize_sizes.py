@@ -1,0 +1,54 @@
+"""A thousand partitions split into two thousand in one alter, and back: what is kept in ZooKeeper stays small."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.zk_schemas import paths
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_world import BROKERS, TOPIC, creation, hold_records, is_gone, resized, started
+
+pytestmark = pytest.mark.trio
+
+PARTITION_BYTES = 1_024
+TOPIC_BYTES = 65_536
+
+
+async def test_znodes_of_two_thousand_partitions(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await started(nursery)
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=30_000))
+    await world.until(lambda: is_gone(world))
+    await world.request(creation(1_000, *BROKERS))
+    await resized(world, 2_000)
+    await world.until(lambda: has_count(world, 2_000), within_s=600)
+    assert await largest(world) < PARTITION_BYTES
+    assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
+    hold_records(world, range(1_000, 2_000), 2**62)
+    await resized(world, 1_000)
+    await world.until(lambda: is_closed(world, range(1_000, 2_000)), within_s=600)
+    assert await largest(world) < PARTITION_BYTES
+    hold_records(world, range(1_000, 2_000), 2**62, 2**62)
+    await world.until(lambda: has_count(world, 1_000), within_s=600)
+    assert len((await world.topic(TOPIC)).last_leader_epochs) == 1_000
+    assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
+
+
+async def largest(world: World) -> int:
+    """Bytes of the largest partition state."""
+    count = len((await world.topic(TOPIC)).partitions)
+    return max([len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(count)])
+
+
+async def has_count(world: World, count: int) -> bool:
+    topic = await world.topic(TOPIC)
+    if len(topic.partitions) != count or topic.undeleted_partition_count != count:
+        return False
+    return (await world.state(TOPIC, count - 1)).leader >= 0
+
+
+async def is_closed(world: World, partitions: range) -> bool:
+    """Whether each of them has a layout that does not count it."""
+    layouts = [(await world.state(TOPIC, index)).layout for index in partitions]
+    return all(layout is not None and layout.undeleted_partition_count == partitions.start for layout in layouts)

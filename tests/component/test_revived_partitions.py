@@ -1,0 +1,258 @@
+"""A partition that was marked for deletion, and is counted again before it was drained (KIP-253): 4 -> 6 -> 4 -> 8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.broker.log.partition_log import AppendOrigin
+from anabranch.broker.replication.isr import ReplicaProgress
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.batch_builder import build_control_batch
+from anabranch.protocol.batch_layout import CONTROL_COMMIT
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.sim_zk import FakeZk
+from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
+from tests.support.resize.layout_world import (
+    FIRST,
+    GROWN,
+    GROWN_AGAIN,
+    NEVER_ANSWERED_MS,
+    SHRUNK,
+    UNTAGGED,
+    Broker,
+    broker_of,
+    key_of,
+    keyed,
+    of_producer,
+    produce_request,
+)
+
+pytestmark = pytest.mark.trio
+
+P5 = TopicPartition("t", 5)
+OTHER_BROKER = 2
+MISMATCH, FENCED, NOT_KNOWN = ErrorCode.INVALID_PARTITION_METADATA, ErrorCode.FENCED_LEADER_EPOCH, (-1, -1)
+
+
+async def closed(broker: Broker, records: int = 2) -> Partition:
+    """Partition 5, with records of leader epoch 0, marked for deletion in epoch 1."""
+    await broker.has(GROWN, 5, epoch=0)
+    for sequence in range(records):
+        assert (await broker.produce(5, GROWN, of_producer(sequence))).base_offset == sequence
+    await broker.has(SHRUNK, 5, epoch=1)
+    return broker.node.replicas.leader(P5)
+
+
+async def epoch_end(broker: Broker, epoch: int, current_leader_epoch: int = -1) -> tuple[int, int] | ErrorCode:
+    """Of partition 5 (epoch, end offset), or the error."""
+    asked = OffsetForLeaderPartition(partition=5, current_leader_epoch=current_leader_epoch, leader_epoch=epoch)
+    topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
+    found = (await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))).topics[0]
+    end = found.partitions[0]
+    return (end.leader_epoch, end.end_offset) if end.error_code == 0 else ErrorCode.of(end.error_code)
+
+
+# ---------------------------------------------------------------- Produce
+
+
+async def test_a_closed_partition_takes_nothing_and_a_revived_one_what_is_placed_by_its_new_pair(
+    broker: Broker,
+) -> None:
+    await closed(broker)
+    for layout in (GROWN, SHRUNK, GROWN_AGAIN, FIRST):
+        assert (await broker.produce(5, layout)).error_code == MISMATCH
+    assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.POLICY_VIOLATION
+    await broker.has(GROWN_AGAIN, 5, epoch=2)
+    for layout in (GROWN, SHRUNK, FIRST, (8, 1)):
+        assert (await broker.produce(5, layout)).error_code == MISMATCH
+    assert (await broker.produce(5, GROWN_AGAIN)).base_offset == 2
+    assert (await broker.produce(5, UNTAGGED, keyed(key_of(5, 8)))).base_offset == 3
+    misplaced = keyed(key_of(1, 8))
+    assert (await broker.produce(5, UNTAGGED, misplaced)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "asked again"
+    assert (await broker.produce(5, UNTAGGED, misplaced)).error_code == ErrorCode.POLICY_VIOLATION
+
+
+async def test_its_producers_go_on(broker: Broker) -> None:
+    """It is the same log: a retry whose answer was lost is a duplicate, and the next sequence follows on."""
+    await closed(broker)
+    assert (await broker.produce(5, GROWN, of_producer(2))).error_code == MISMATCH
+    await broker.has(GROWN_AGAIN, 5, epoch=2)
+    for layout in (GROWN, GROWN_AGAIN, UNTAGGED):
+        again = await broker.produce(5, layout, of_producer(1))
+        assert (again.error_code, again.base_offset) == (ErrorCode.NONE, 1)
+    assert (await broker.produce(5, GROWN_AGAIN, of_producer(3))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await broker.produce(5, GROWN_AGAIN, of_producer(2))).base_offset == 2
+
+
+async def test_its_records_carry_the_epoch_in_which_it_takes_them(broker: Broker) -> None:
+    """By that a consumer knows what it has to wait for."""
+    partition = await closed(broker, records=1)
+    marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
+    partition.append(marker, all_in_sync=True, origin=AppendOrigin.COORDINATOR)
+    await broker.has(GROWN_AGAIN, 5, epoch=2)
+    await broker.produce(5, GROWN_AGAIN)
+    records = (await broker.fetch(5)).responses[0].partitions[0].records
+    assert [batch.partition_leader_epoch for batch in iter_batches(records)] == [0, 1, 2]
+
+
+async def test_a_follower_is_closed_and_revived_like_its_leader(broker: Broker) -> None:
+    """It leads next by what it was told as a follower, and keeps each layout on disk."""
+    for epoch, layout in enumerate((GROWN, SHRUNK, GROWN_AGAIN)):
+        state = broker.state(5, epoch, layout)
+        state.leader, state.replicas, state.isr = OTHER_BROKER, [OTHER_BROKER, BROKER_ID], [OTHER_BROKER, BROKER_ID]
+        assert await broker.lead(state) == {ErrorCode.NONE}
+        assert (await broker.produce(5, layout)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await broker.lead(broker.state(5, 3, GROWN_AGAIN)) == {ErrorCode.NONE}
+    assert (await broker.produce(5, SHRUNK)).error_code == MISMATCH
+    assert (await broker.produce(5, GROWN_AGAIN)).error_code == ErrorCode.NONE
+    assert [entry[0] for entry in broker.history(5)] == [0, 1, 2]
+
+
+async def test_each_layout_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await closed(broker)
+        await broker.has(GROWN_AGAIN, 5, epoch=2)
+    checkpoint = tmp_path / "t-5" / "partition-count-checkpoint"
+    assert checkpoint.read_text() == "0\n3\n0 4 6 1\n1 4 4 2\n2 4 8 3\n"
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(GROWN_AGAIN, 5, epoch=4)
+        assert len(broker.history(5)) == 3
+        assert (await broker.produce(5, SHRUNK)).error_code == MISMATCH
+        assert (await broker.produce(5, GROWN_AGAIN, of_producer(2))).base_offset == 2
+
+
+async def test_what_waits_for_replicas_is_answered_across_closing_and_revival(broker: Broker) -> None:
+    """What was appended before is acknowledged; what was refused while it was closed stays refused, for its producer
+    places it again."""
+    await broker.has(GROWN, 5, epoch=0)
+    partition = broker.node.replicas.leader(P5)
+    partition.isr, partition.progress = (1, OTHER_BROKER), {OTHER_BROKER: ReplicaProgress()}
+    answers: list[tuple[int, int]] = []
+
+    async def send(sequence: int) -> None:
+        request = produce_request(5, GROWN, of_producer(sequence), timeout_ms=NEVER_ANSWERED_MS)
+        at = broker.harness
+        async with Channel.open(at.env.network, at.host, at.port, client_id="producer") as channel:
+            response = await channel.request(request, timeout_s=DEADLINE_S)
+        found = response.responses[0].partition_responses[0]
+        answers.append((found.error_code, found.base_offset))
+
+    async def closes_and_comes_again(epoch: int, layout: tuple[int, int]) -> None:
+        state = broker.state(5, epoch, layout)
+        state.isr = state.replicas = [BROKER_ID, OTHER_BROKER]
+        assert await broker.lead(state) == {ErrorCode.NONE}
+
+    async def waiting(count: int) -> None:
+        while len(partition.watchers) < count:
+            await trio.sleep(0.005)  # polls: the request came in
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, 0)
+            await waiting(1)
+            await closes_and_comes_again(1, SHRUNK)
+            partition.progress = {OTHER_BROKER: ReplicaProgress()}
+            nursery.start_soon(send, 1)
+            await waiting(2)
+            await closes_and_comes_again(2, GROWN_AGAIN)
+            assert answers == []
+            partition.follower_fetched(OTHER_BROKER, 0, 1, 0)
+    assert sorted(answers) == [(0, 0), (MISMATCH, -1)]
+    assert partition.log.log_end_offset == 1
+
+
+# ---------------------------------------------------------------- OffsetForLeaderEpoch
+
+
+async def test_the_end_of_an_epoch_does_not_move_when_it_is_closed_revived_and_written(broker: Broker) -> None:
+    partition = await closed(broker)
+    assert await epoch_end(broker, 0) == (0, 2)
+    partition.append(
+        build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000), all_in_sync=True, origin=AppendOrigin.COORDINATOR
+    )
+    assert await epoch_end(broker, 0) == (0, 2), "markers follow its end"
+    await broker.has(GROWN_AGAIN, 5, epoch=2)
+    await broker.produce(5, GROWN_AGAIN)
+    assert [await epoch_end(broker, epoch) for epoch in (0, 1, 2)] == [(0, 2), (1, 3), (2, 4)]
+
+
+async def test_an_epoch_without_records_ends_where_the_next_begins(broker: Broker) -> None:
+    await closed(broker)
+    await broker.has(GROWN_AGAIN, 5, epoch=4)
+    assert [await epoch_end(broker, epoch) for epoch in (1, 2, 3)] == [(0, 2)] * 3, "closed, or never seen here"
+    await broker.produce(5, GROWN_AGAIN)
+    assert [await epoch_end(broker, epoch) for epoch in (1, 3)] == [(0, 2)] * 2
+    assert await epoch_end(broker, 4) == (4, 3)
+
+
+async def test_a_newborn_knows_its_first_epoch_at_once(broker: Broker) -> None:
+    assert await broker.lead(broker.state(5, 3, GROWN)) == {ErrorCode.NONE}
+    assert await epoch_end(broker, 3) == (3, 0), "not final: it is the leader's own"
+    assert await broker.lead(broker.state(5, 4, SHRUNK)) == {ErrorCode.NONE}
+    assert await epoch_end(broker, 3) == (3, 0)
+
+
+async def test_the_end_of_an_epoch_is_told_by_who_is_above_it_alone(broker: Broker) -> None:
+    """A leader that was deposed, or not told yet, would say where its log ends; who asks names a higher epoch."""
+    await closed(broker)
+    assert await epoch_end(broker, 2) == NOT_KNOWN
+    assert await epoch_end(broker, 1, current_leader_epoch=2) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert await epoch_end(broker, 0, current_leader_epoch=1) == (0, 2)
+    await broker.has(GROWN_AGAIN, 5, epoch=2)
+    assert await epoch_end(broker, 0, current_leader_epoch=1) == FENCED
+
+
+@pytest.mark.parametrize("layout", [SHRUNK, GROWN_AGAIN], ids=["closed", "revived"])
+async def test_the_end_of_an_earlier_layout_waits_until_the_isr_has_followed(
+    broker: Broker, layout: tuple[int, int]
+) -> None:
+    """A replica that led before and was cut off may lead next, and bring back what it alone took."""
+    partition = await closed(broker)
+    await broker.has(layout, 5, epoch=2)
+    partition.isr, partition.progress = (1, OTHER_BROKER), {OTHER_BROKER: ReplicaProgress()}
+    assert await epoch_end(broker, 0) == ErrorCode.OFFSET_NOT_AVAILABLE
+    partition.follower_fetched(OTHER_BROKER, 0, 0, 0)
+    assert await epoch_end(broker, 0) == (0, 2)
+
+
+# ---------------------------------------------------------------- DeleteRecords
+
+
+@pytest.mark.parametrize(
+    ("layout", "epoch", "named", "code"),
+    [
+        (SHRUNK, 1, 1, ErrorCode.NONE),
+        (SHRUNK, 2, 1, FENCED),
+        (SHRUNK, 1, 2, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (GROWN_AGAIN, 2, 1, FENCED),
+        (GROWN_AGAIN, 2, 2, FENCED),
+        (GROWN_AGAIN, 2, -1, ErrorCode.NONE),
+    ],
+    ids=["it", "elected", "behind", "revived", "revived, its epoch", "an administrator"],
+)
+async def test_a_drain_deletes_from_the_closed_partition_that_it_means(
+    broker: Broker, layout: tuple[int, int], epoch: int, named: int, code: ErrorCode
+) -> None:
+    """A late order would take from a revived one what new readers still want."""
+    partition = await closed(broker)
+    if epoch > 1:
+        await broker.has(layout, 5, epoch=epoch)
+    asked = DeleteRecordsPartition(partition_index=5, offset=2, leader_epoch=named)
+    topics = [DeleteRecordsTopic(name="t", partitions=[asked])]
+    response = await broker.harness.request(DeleteRecordsRequest(topics=topics, timeout_ms=5_000))
+    assert response.topics[0].partitions[0].error_code == code
+    assert partition.log.log_start_offset == (2 if code is ErrorCode.NONE else 0)

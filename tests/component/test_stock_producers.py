@@ -1,0 +1,178 @@
+"""What a broker does for producers that name no layout, before and after a split that their placement can follow."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.channel import Channel
+from anabranch.runtime.real_trio import RealNetwork
+from tests.support.broker.broker_harness import DEADLINE_S
+from tests.support.resize.layout_world import TOPIC_ID, UNTAGGED, Broker, key_of, keyed, produce_request
+
+pytestmark = pytest.mark.trio
+INITIAL, DOUBLED = (4, 4, 0), (8, 1)
+
+
+async def announce(broker: Broker, *, refreshes: bool) -> list[StockProducersOfTopic]:
+    """Tell the broker that 8 partitions are announced; what it reports of stock producers."""
+    answer = await broker.harness.update_metadata(
+        "t", TOPIC_ID, 4, layout=INITIAL, incarnation=100, announced=8, refreshes=refreshes
+    )
+    assert answer.error_code == 0
+    reports: list[StockProducersOfTopic] = answer.stock_producers
+    return reports
+
+
+async def partitions_shown(channel: Channel) -> dict[int, int]:
+    """``{partition: error}``"""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    (topic,) = (await channel.request(request)).topics
+    return {partition.partition_index: partition.error_code for partition in topic.partitions}
+
+
+async def test_an_announced_split_is_shown_to_stock_clients_alone(broker: Broker) -> None:
+    await announce(broker, refreshes=False)
+    waiting = dict.fromkeys(range(4, 8), ErrorCode.LEADER_NOT_AVAILABLE)
+    assert await partitions_shown(broker.harness.channel) == {**dict.fromkeys(range(4), 0), **waiting}
+    where = (broker.harness.host, broker.harness.port)
+    async with Channel.open(RealNetwork(), *where, "ours", negotiate=True) as ours:
+        assert await partitions_shown(ours) == dict.fromkeys(range(4), 0)
+    await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=INITIAL, incarnation=100)
+    assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(4), 0)
+
+
+async def test_a_library_that_asks_for_metadata_seldom_is_shown_who_is_to_lead(broker: Broker) -> None:
+    await announce(broker, refreshes=True)
+    seldom = ApiVersionsRequest(client_software_name="kgo", client_software_version="1")
+    assert (await broker.harness.request(seldom)).error_code == 0
+    assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(8), 0)
+    moved = keyed(key_of(5, 8))
+    assert (await broker.produce(5, UNTAGGED, moved)).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (await broker.produce(8, UNTAGGED, moved)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await broker.has(DOUBLED, 5, epoch=0)
+    assert (await broker.produce(5, UNTAGGED, moved)).error_code == 0
+
+
+async def test_a_batch_placed_by_the_old_count_is_refused_once_and_taken_when_it_is_repeated(broker: Broker) -> None:
+    moving, staying = keyed(key_of(5, 8)), keyed(key_of(1, 8))
+    assert await announce(broker, refreshes=False) == []
+    assert (await broker.produce(1, UNTAGGED, moving)).error_code == 0  # not every broker knows the count yet
+    await announce(broker, refreshes=True)
+    assert (await broker.produce(1, UNTAGGED, staying)).error_code == 0
+    assert (await broker.produce(1, UNTAGGED, moving)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    (report,) = await announce(broker, refreshes=True)
+    assert (report.topic_name, report.misplaced_ms_ago) == ("t", 0)  # it is still to be repeated
+    assert (await broker.produce(1, UNTAGGED, staying)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for batch in (moving, staying, moving):
+        assert (await broker.produce(1, UNTAGGED, batch)).error_code == 0
+    await broker.has(DOUBLED, 1, epoch=1)
+    assert (await broker.produce(1, UNTAGGED, moving)).error_code == ErrorCode.POLICY_VIOLATION
+    assert (await broker.produce(1, UNTAGGED, staying)).error_code == 0
+
+
+def numbered(number: int) -> bytes:
+    """A batch of one record whose key moves from partition 1."""
+    return build_batch([(key_of(5, 8), b"%d" % number, (), 1_000)])
+
+
+def values(broker: Broker) -> list[bytes | None]:
+    """Those of the records in partition 1, in their order."""
+    log = broker.node.logs.get(TopicPartition("t", 1))
+    assert log is not None
+    read = log.read(0, 1 << 20, upper_bound=log.log_end_offset).records
+    data = read if isinstance(read, bytes) else read.read()
+    return [record.value for batch in iter_batches(data) for record in batch.records()]
+
+
+def hold_for(monkeypatch: pytest.MonkeyPatch, broker: Broker, hold_ms: int) -> None:
+    key = "ordered.delivery.legacy.producers.max.hold.ms"
+    monkeypatch.setitem(broker.node.config.values, key, hold_ms)
+
+
+async def refuse_in_flight(broker: Broker, count: int) -> None:
+    """Have a producer without idempotence that has ``count`` batches in flight sent for metadata."""
+    await announce(broker, refreshes=True)
+    for number in range(count):
+        assert (await broker.produce(1, UNTAGGED, numbered(number))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once(
+    broker: Broker, acks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for its turn counts as memory of requests (``queued.max.request.bytes``) until it is written."""
+    hold_for(monkeypatch, broker, 60_000)
+    await refuse_in_flight(broker, 4)
+    answers: dict[int, tuple[int, int]] = {}
+
+    async def repeat(number: int) -> None:
+        answer = await broker.harness.request(produce_request(1, UNTAGGED, numbered(number), acks=acks))
+        (found,) = answer.responses[0].partition_responses
+        answers[number] = (found.error_code, found.base_offset)
+
+    async with trio.open_nursery() as nursery:
+        for number in (3, 2, 1, 0):
+            nursery.start_soon(repeat, number)
+            await trio.testing.wait_all_tasks_blocked()
+            held = [numbered(other) for other in range(number, 4)] if number > 0 else []
+            with trio.fail_after(DEADLINE_S):
+                while broker.node.request_memory.held_bytes != sum(map(len, held)):
+                    await trio.lowlevel.checkpoint()
+    assert answers == {number: (0, number) for number in range(4)}
+    assert values(broker) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_batch_whose_turn_does_not_come_is_refused_once_more(broker: Broker) -> None:
+    await refuse_in_flight(broker, 3)
+    assert (await broker.produce(1, UNTAGGED, numbered(2))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broker.node.request_memory.held_bytes == 0
+    for number in range(3):
+        assert (await broker.produce(1, UNTAGGED, numbered(number))).error_code == 0
+    assert values(broker) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("hold_ms", "timeout_ms", "answer"),
+    [(0, 60_000, ErrorCode.NOT_LEADER_OR_FOLLOWER), (60_000, 500, ErrorCode.REQUEST_TIMED_OUT)],
+)
+async def test_a_batch_waits_for_its_turn_as_long_as_is_configured(
+    broker: Broker, hold_ms: int, timeout_ms: int, answer: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_for(monkeypatch, broker, hold_ms)
+    await refuse_in_flight(broker, 3)
+    request = produce_request(1, UNTAGGED, numbered(2), timeout_ms=timeout_ms)
+    (found,) = (await broker.harness.request(request)).responses[0].partition_responses
+    assert found.error_code == answer
+
+
+async def test_another_partitioner_is_not_waited_for(broker: Broker) -> None:
+    await announce(broker, refreshes=True)
+    assert (await broker.produce(1, UNTAGGED, keyed(key_of(2, 4), key_of(5, 8)))).error_code == 0
+    (report,) = await announce(broker, refreshes=True)
+    assert report.misplaced_ms_ago == -1
+
+
+async def test_a_connection_that_is_gone_has_nothing_to_repeat(broker: Broker) -> None:
+    await announce(broker, refreshes=True)
+    where = (broker.harness.host, broker.harness.port)
+    async with Channel.open(RealNetwork(), *where, "stock") as stock:
+        own, broker.harness.channel = broker.harness.channel, stock
+        refused = await broker.produce(1, UNTAGGED, keyed(key_of(5, 8)))
+        broker.harness.channel = own
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    async def is_waited_for() -> bool:
+        (report,) = await announce(broker, refreshes=True)
+        return report.misplaced_ms_ago == 0
+
+    while await is_waited_for():  # polls: the broker sees the end of the connection a little later
+        pass

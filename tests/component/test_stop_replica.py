@@ -1,0 +1,322 @@
+"""StopReplica as a broker obeys it (KIP-570), over a real socket; the test sends what a controller sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaPartitionV0,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+    StopReplicaTopicV1,
+)
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.sim_zk import FakeZk
+from tests.support.broker.broker_harness import OneBroker, one_broker
+from tests.support.resize.layout_world import FIRST, TOPIC_ID, Broker, broker_of, produce_request
+
+pytestmark = pytest.mark.trio
+FENCED = ErrorCode.FENCED_LEADER_EPOCH
+NONE = ErrorCode.NONE
+INCREMENTAL, FULL = 1, 2
+"""Types of a LeaderAndIsr."""
+
+
+async def stop(broker: OneBroker, asked: Sequence[tuple[int, int, bool]]) -> list[int]:
+    """The error of each ``(partition, leader epoch, delete)`` of topic ``t``, asked for in one request."""
+    states = [
+        StopReplicaPartitionState(partition_index=index, leader_epoch=epoch, delete_partition=delete)
+        for index, epoch, delete in asked
+    ]
+    return await stop_states(broker, states)
+
+
+async def stop_states(broker: OneBroker, states: list[StopReplicaPartitionState]) -> list[int]:
+    """The error of each partition of topic ``t``."""
+    response = await broker.request(
+        StopReplicaRequest(
+            controller_id=1000,
+            controller_epoch=broker.controller_epoch,
+            topic_states=[StopReplicaTopicState(topic_name="t", partition_states=states)],
+        )
+    )
+    assert response.error_code == NONE
+    assert [error.partition_index for error in response.partition_errors] == [s.partition_index for s in states]
+    return [error.error_code for error in response.partition_errors]
+
+
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize(
+    ("leader_epoch", "expected"),
+    [(1, FENCED), (2, NONE), (3, NONE), (-1, NONE), (-2, NONE), (-3, FENCED)],
+    ids=["older", "equal (KAFKA-13972)", "newer", "absent", "topic deletion", "no sentinel"],
+)
+async def test_stop_replica_obeys_the_leader_epoch(
+    tmp_path: Path, leader_epoch: int, expected: int, delete: bool
+) -> None:
+    """KIP-570: what is older than known is FENCED_LEADER_EPOCH; -2 overrides any epoch, -1 is no epoch."""
+    zk = FakeZk()
+    async with one_broker(tmp_path, zk=zk) as broker:
+        await broker.create_topic("t", leader_epoch=2)
+        assert await stop(broker, [(0, leader_epoch, delete)]) == [expected]
+        assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete)
+    async with one_broker(tmp_path, zk=zk):
+        assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete), "after a restart as well"
+
+
+async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: from version 3 on one request has both, and an error for each partition."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, 1, 2, 3, epoch=2)
+        asked = [(0, 2, False), (1, 2, True), (2, 1, True), (3, 1, False), (9, 0, True)]
+        assert await stop(broker.harness, asked) == [NONE, NONE, FENCED, FENCED, NONE]
+        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [True, False, True, True]
+        codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [NONE] * 2
+
+
+async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: an error for each partition."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        rename = broker.node.env.storage.rename
+
+        def refuse(path: str, target: str) -> None:
+            if path.endswith("t-1"):
+                raise OSError(5, "Input/output error")
+            rename(path, target)
+
+        monkeypatch.setattr(broker.node.env.storage, "rename", refuse, raising=False)
+        asked = [(0, 0, True), (1, 0, True), (2, 0, True)]
+        assert await stop(broker.harness, asked) == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
+
+
+async def test_an_older_deletion_that_comes_late_lets_no_older_order_revive_the_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: reordered requests. Found by the simulation: the late deletion counted as the last one."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, epoch=6)
+        assert await broker.stop(0, leader_epoch=7, incarnation=100) == NONE
+        assert await broker.stop(0, leader_epoch=3, incarnation=100) == NONE
+        assert await broker.lead(broker.state(0, 6, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+        assert await broker.lead(broker.state(0, 8, FIRST)) == {NONE}
+
+
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize(("named", "last"), [(7, 7), (-1, 6), (-2, 2**31 - 1)])
+async def test_no_order_from_before_a_stop_replica_revives_the_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int, last: int, delete: bool
+) -> None:
+    """KIP-570: reordered requests. A LeaderAndIsr of a leader epoch up to ``last`` is from before."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, epoch=6)
+        assert await broker.stop(0, leader_epoch=named, incarnation=100, delete=delete) == NONE
+        for epoch in (6, last):
+            assert await broker.lead(broker.state(0, epoch, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+        assert broker.node.replicas.hosted(TopicPartition("t", 0)) is None
+        if last < 2**31 - 1:
+            await broker.has(FIRST, 0, epoch=last + 1)
+        assert await broker.lead(broker.state(0, 0, FIRST, incarnation=200)) == {NONE}, "a topic that is created anew"
+
+
+def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
+    """A request for the partitions 0 and 2 of topic ``t``."""
+    request = StopReplicaRequest(controller_id=1000, controller_epoch=epoch, delete_partitions=delete)
+    if version == 0:
+        request.ungrouped_partitions = [StopReplicaPartitionV0(topic_name="t", partition_index=i) for i in (0, 2)]
+    else:
+        request.topics = [StopReplicaTopicV1(name="t", partition_indexes=[0, 2])]
+    return request
+
+
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_versions_without_leader_epochs_override_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, delete: bool
+) -> None:
+    """KIP-570: an older version stands for the leader epoch -1; its one flag counts for every partition."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, 1, 2, 3, epoch=7)
+        request = older(version, broker.harness.controller_epoch, delete)
+        response = await broker.harness.request(request, version)
+        assert [(e.topic_name, e.partition_index, e.error_code) for e in response.partition_errors] == [
+            ("t", 0, NONE),
+            ("t", 2, NONE),
+        ]
+        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [not delete, True, not delete, True]
+        codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE]
+
+
+@pytest.mark.parametrize(
+    ("controller", "registration", "expected"),
+    [(-1, 0, ErrorCode.STALE_CONTROLLER_EPOCH), (0, -1, ErrorCode.STALE_BROKER_EPOCH), (1, 1, NONE)],
+    ids=["earlier controller", "earlier registration", "newer ones"],
+)
+async def test_a_request_of_an_earlier_controller_or_registration_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: int, registration: int, expected: int
+) -> None:
+    """KIP-570: a late request is refused as a whole, even one that deletes a topic."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        state = StopReplicaPartitionState(partition_index=0, leader_epoch=-2, delete_partition=True)
+        response = await broker.harness.request(
+            StopReplicaRequest(
+                controller_id=1000,
+                controller_epoch=broker.harness.controller_epoch + controller,
+                broker_epoch=broker.node.broker_epoch + registration,
+                topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])],
+            )
+        )
+        assert (response.error_code, len(response.partition_errors)) == (expected, int(expected == NONE))
+        assert (tmp_path / "t-0").exists() == (expected != NONE)
+
+
+async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: a deletion that is answered with NONE is done, and a late one spares the successor."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.produce(0, FIRST)
+    (segment,) = (tmp_path / "t-0").glob("*.log")
+    segment.unlink()
+    segment.mkdir()
+    async with one_broker(tmp_path, zk=zk) as harness:
+        for incarnation, stays in ((99, True), (100, False)):
+            state = StopReplicaPartitionState(leader_epoch=-2, delete_partition=True, incarnation=incarnation)
+            assert (await stop_states(harness, [state])) == [NONE]
+            assert (tmp_path / "t-0").exists() == stays
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
+    """A broker in the list gets orders of a newer controller once two partitions are done with."""
+    brokers: list[Broker] = []
+    asked = 0
+
+    def due(_slice: TimeSlice) -> bool:
+        nonlocal asked
+        asked += bool(brokers)
+        if asked == 3:
+            (broker,) = brokers
+            assert broker.node.replicas.check_controller(broker.harness.controller_epoch + 1)
+        return True
+
+    monkeypatch.setattr(TimeSlice, "due", due)
+    return brokers
+
+
+async def test_a_large_request_lets_others_through_and_ends_at_a_newer_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: list[Broker]
+) -> None:
+    """KIP-570: what is left of an overtaken request stops nothing."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        overtaken.append(broker)
+        codes = await stop(broker.harness, [(index, 0, True) for index in range(4)])
+        assert codes == [NONE, NONE, ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH]
+        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [False, False, True, True]
+
+
+async def test_a_broker_that_stops_deletes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logs are being closed. The controller asks again when it is back."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.node.replicas.close()
+        assert await stop(broker.harness, [(0, -2, True)]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert (tmp_path / "t-0").exists()
+
+
+# ---------------------------------------------------------------- strays
+
+
+async def name_all(broker: OneBroker, **changes: Any) -> None:
+    """The first LeaderAndIsr of a controller that names no replica."""
+    fields = {"controller_id": 1000, "controller_epoch": broker.controller_epoch, "type": FULL, **changes}
+    response = await broker.request(LeaderAndIsrRequest(**fields))
+    assert response.error_code == NONE
+
+
+async def test_a_replica_whose_stop_replica_was_lost_is_not_led_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-570: no stray replica goes on (KAFKA-10548, 14616). Its log stays: a malformed znode names none either."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.harness.controller_epoch += 1
+        await name_all(broker.harness)
+        assert broker.node.replicas.all() == []
+        assert (await broker.produce(0, FIRST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert "replica.stray" in capsys.readouterr().out and (tmp_path / "t-0").is_dir()
+
+
+@pytest.mark.parametrize("delete", [True, False])
+async def test_the_log_of_a_stray_is_deleted_when_its_stop_replica_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delete: bool
+) -> None:
+    """KIP-570: a log without a role has no leader epoch that is known."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.harness.controller_epoch += 1
+        await name_all(broker.harness)
+        assert await stop(broker.harness, [(0, 0, delete)]) == [NONE]
+        assert (tmp_path / "t-0").exists() != delete
+
+
+async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-570: a broker that was away while its replica moved finds the log on its disk, and does not lead it."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk):
+        pass
+    async with one_broker(tmp_path, zk=zk) as harness:
+        await name_all(harness)
+        response = await harness.request(produce_request(0, FIRST))
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (tmp_path / "t-0").exists()
+
+
+async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: an order that is late or comes twice takes nothing from a newer replica."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.harness.controller_epoch += 1
+        await name_all(broker.harness)
+        await broker.has(FIRST, 0, epoch=1)
+        await name_all(broker.harness)
+        assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
+        assert (await broker.produce(0, FIRST)).error_code == NONE
+
+
+async def test_a_replica_whose_stop_replica_was_dropped_when_its_controller_read_the_cluster_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: it is a stray of the same controller, whose earlier orders come too late to revive it."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await name_all(broker.harness, image_number=1)
+        assert broker.node.replicas.all() == []
+        for partition, kind in ((0, INCREMENTAL), (1, FULL)):
+            late = await broker.harness.leader_and_isr("t", TOPIC_ID, [broker.state(partition, 0, FIRST)], type=kind)
+            assert (late.error_code, late.topics) == (ErrorCode.STALE_CONTROLLER_EPOCH, [])
+        assert broker.node.replicas.all() == []
+        broker.harness.image_number = 1
+        await broker.has(FIRST, 0, epoch=1)
+        await name_all(broker.harness, image_number=1)
+        assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
+
+
+async def test_what_an_earlier_registration_was_told_is_a_stray_when_the_next_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: a StopReplica is lost with the registration that it was meant for."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await name_all(broker.harness, broker_epoch=broker.node.broker_epoch + 1)
+        assert broker.node.replicas.all() == []

@@ -1,0 +1,227 @@
+"""The replicas of one partition without a network: real logs on simulated disks, real leaders and followers.
+
+The test is the controller and decides when who fetches. What crosses from leader to follower is what the broker's own
+handler reads and what its fetcher takes.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from anabranch.broker.fetch_session import FetchTarget
+from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
+from anabranch.broker.log.checkpoint_files import PartitionMetadata
+from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_creation import create_log
+from anabranch.broker.log.log_loader import Checkpoints, open_log
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.log.producer_snapshot import encode_snapshot
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.replication.fetch_plan import FetchPlan
+from anabranch.broker.replication.fetcher import FetcherConfig
+from anabranch.broker.replication.follower import FollowedPartition, Outcome
+from anabranch.broker.replication.partition import NO_EPOCH, Partition
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.broker.replication.throttle import UNLIMITED, ReplicationQuota
+from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.generated.fetch import FetchResponse, PartitionData
+from anabranch.protocol.records import iter_batches
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
+from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.sim_storage import SimDisk
+from tests.support.log.log_world import START_MS, ManualClock
+
+KEY = TopicPartition("t", 0)
+LAG_S = 30.0
+
+
+class Services:
+    """``PartitionServices`` that keep what they are asked for."""
+
+    def __init__(self, world: ReplicaWorld, flushes_on_ack: bool) -> None:
+        self.clock = world.clock
+        self.max_lag_s = LAG_S
+        self.flushes_on_ack = flushes_on_ack
+        self._world = world
+        self.proposed: list[Partition] = []
+        self.storage_failures = 0
+        self.to_flush: list[Partition] = []
+
+    def is_live(self, broker_id: int) -> bool:
+        return broker_id in self._world.live
+
+    def propose_isr(self, partition: Partition) -> None:
+        self.proposed.append(partition)
+
+    def storage_failed(self) -> None:
+        self.storage_failures += 1
+
+    def flush(self, partition: Partition) -> None:
+        self.to_flush.append(partition)
+
+
+class Replica:
+    """One broker's replica. ``partition`` is there while its broker runs."""
+
+    def __init__(self, world: ReplicaWorld, broker_id: int, flushes_on_ack: bool) -> None:
+        self.id = broker_id
+        self._world = world
+        self.disk = SimDisk(world.rng, clock=world.clock)
+        self.storage = self.disk.mount()
+        self.services = Services(world, flushes_on_ack)
+        self.followed: FollowedPartition | None = None
+        log = create_log(
+            self._env(), "/t-0", KEY, PartitionMetadata(uuid.UUID(int=1), 1), world.config, ProducerState()
+        )
+        self.partition = Partition(KEY, broker_id, log, world.min_insync_replicas, self.services)
+
+    def _env(self) -> Env:
+        return Env(self._world.clock, RealNetwork(), self._world.rng, self.storage)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.partition.log
+
+    # ``FetchRead`` looks replicas up by these.
+
+    def leader(self, _key: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
+        self.partition.check_leader(current_leader_epoch)
+        return self.partition
+
+    def hosted(self, _key: TopicPartition) -> Partition:
+        return self.partition
+
+    def values(self, below: int | None = None) -> list[bytes | None]:
+        """Values of the records below an offset (the log end), in order."""
+        return [value for _, _, value in self.records(below)]
+
+    def records(self, below: int | None = None) -> list[tuple[int, int, bytes | None]]:
+        """(offset, leader epoch, value) of the records below an offset (the log end)."""
+        end = self.log.log_end_offset if below is None else below
+        found: list[tuple[int, int, bytes | None]] = []
+        offset = self.log.log_start_offset
+        while offset < end:
+            read = self.log.read(offset, 1 << 20, upper_bound=self.log.log_end_offset).records
+            for batch in iter_batches(read if isinstance(read, bytes) else read.read()):
+                epoch = batch.partition_leader_epoch
+                found += [(record.offset, epoch, record.value) for record in batch if offset <= record.offset < end]
+                offset = batch.next_offset
+        return found
+
+    async def restart(self, *, power_failure: bool) -> None:
+        """The process dies, or the machine with it; another one opens what is on the disk, and has no role yet."""
+        if power_failure:
+            self.disk.crash(self.storage)
+        else:
+            self.disk.kill(self.storage)
+        self.storage = self.disk.mount()
+        checkpoints = Checkpoints(0, 0, 0)
+        log = await open_log(self._env(), "/t-0", KEY, self._world.config, checkpoints, clean=False)
+        self.partition = Partition(KEY, self.id, log, self._world.min_insync_replicas, self.services)
+        self.services.proposed.clear()
+        self.services.to_flush.clear()
+        self.followed = None
+
+
+class ReplicaWorld:
+    """``replicas`` by id, preferred leader first."""
+
+    def __init__(
+        self, count: int = 3, *, min_insync_replicas: int = 1, flushes_on_ack: bool = False, seed: int = 1
+    ) -> None:
+        self.clock = ManualClock()
+        self.rng = random.Random(seed)
+        self.config = LogConfig(segment_bytes=2000)
+        self.min_insync_replicas = min_insync_replicas
+        self.live = dict.fromkeys(range(1, count + 1))
+        self.replicas = {id: Replica(self, id, flushes_on_ack) for id in self.live}
+        self.broker_epochs = dict.fromkeys(self.live, 1)
+        self.version = 0
+        self.throttle = ReplicationQuota(0, self.clock, lambda: UNLIMITED, lambda _topic: [])
+
+    def __getitem__(self, broker_id: int) -> Replica:
+        return self.replicas[broker_id]
+
+    # ------------------------------------------------------------ the controller
+
+    def elect(self, leader: int, epoch: int, isr: Sequence[int], *, tell: Sequence[int] | None = None) -> None:
+        """LeaderAndIsr to ``tell`` (everybody who is live)."""
+        self.version += 1
+        for id in self.live if tell is None else tell:
+            self.tell(id, leader, epoch, isr)
+
+    def tell(self, broker_id: int, leader: int, epoch: int, isr: Sequence[int]) -> None:
+        replica = self.replicas[broker_id]
+        replica.partition.partition_epoch = self.version
+        if leader == broker_id:
+            replica.followed = None
+            replica.partition.make_leader(epoch, isr, list(self.replicas))
+        else:
+            replica.partition.make_follower(leader, epoch, isr, list(self.replicas))
+            replica.followed = FollowedPartition(replica.partition)
+
+    def commit_isr(self, leader: int) -> None:
+        """The controller says yes to what the leader proposed."""
+        partition = self[leader].partition
+        assert partition.pending_isr is not None
+        self.version += 1
+        partition.isr_committed(partition.pending_isr.isr, self.version)
+
+    # ------------------------------------------------------------ records
+
+    def append(self, leader: int, *values: bytes, all_in_sync: bool = False, **fields: Any) -> int:
+        """Append one batch; its last offset."""
+        batch = bytearray(build_batch([(b"k", value, (), START_MS) for value in values], **fields))
+        return self[leader].partition.append(memoryview(batch), all_in_sync=all_in_sync).last_offset
+
+    def ask(self, follower: int, leader: int) -> PartitionData:
+        """The leader's answer to the follower's next fetch, which is a full one."""
+        followed = self[follower].followed
+        assert followed is not None
+        plan = FetchPlan()
+        plan.want(KEY)
+        config = FetcherConfig(follower, 1 << 20, 1, 1 << 20, 0, 1.0, 30.0, flushes=False)
+        request, _ = plan.request({KEY: followed}, config, self.broker_epochs[follower], 0)
+        target = FetchTarget(Purgatory(self.clock))
+        target.add(request)
+        limits = ReadLimits(
+            follower, request.replica_epoch, 1 << 20, read_committed=False, full=True, reports_divergence=True
+        )
+        read = FetchRead(self[leader], self.throttle, target, limits)  # type: ignore[arg-type]
+        read.run()
+        # Over the wire and back: what the follower gets is bytes.
+        parts = read.response().encode_parts(12)
+        sent = b"".join(
+            bytes(part) if isinstance(part, bytes | bytearray | memoryview) else part.read() for part in parts
+        )
+        response = FetchResponse.decode(sent, 12)
+        return response.responses[0].partitions[0]
+
+    def fetch(self, follower: int, leader: int, times: int = 1) -> Outcome:
+        """Fetch and take over the answer."""
+        outcome = Outcome.NOTHING_NEW
+        for _ in range(times):
+            followed = self[follower].followed
+            assert followed is not None
+            offset = self[follower].log.log_end_offset
+            outcome = followed.take(offset, self.ask(follower, leader))
+            if outcome is Outcome.OUT_OF_RANGE:
+                log = self[leader].log
+                snapshot = encode_snapshot(log.producers.below(log.log_start_offset))
+                followed.reset_to_range(log.log_start_offset, log.log_end_offset, snapshot)
+        return outcome
+
+    def catch_up(self, leader: int, *followers: int) -> None:
+        """Fetch until each has everything and the leader knows."""
+        for follower in followers:
+            for _ in range(20):
+                if self.fetch(follower, leader) is Outcome.NOTHING_NEW:
+                    break
+            else:
+                raise AssertionError(f"replica {follower} does not catch up")
+        for follower in followers:
+            self.fetch(follower, leader)  # it learns of the watermark that its own progress moved

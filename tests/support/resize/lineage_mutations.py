@@ -1,0 +1,198 @@
+"""Rules of ``ordered_resize`` switched off, one at a time, for a simulation that has to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from anabranch.ordered_resize import facts, gate, lineage, resize
+from anabranch.ordered_resize.layout import Layout
+from anabranch.ordered_resize.resize import Phase, Step
+from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
+from tests.support.resize import lineage_world
+
+Patch = pytest.MonkeyPatch
+
+
+def no_lineage(patch: Patch) -> None:
+    patch.setattr(resize, "entries_of", lambda *_: ())
+
+
+def a_revived_partition_gets_no_entry(patch: Patch) -> None:
+    original = resize.entries_of
+
+    def entries(snapshot: Snapshot, partition: int, epoch: int) -> tuple[LineageEntry, ...]:
+        counted = snapshot.topic.previous_undeleted_partition_count or 0
+        revived = partition in snapshot.states and partition >= counted
+        return () if revived else original(snapshot, partition, epoch)
+
+    patch.setattr(resize, "entries_of", entries)
+
+
+def an_entry_is_written_after_the_bump(patch: Patch) -> None:
+    entries, steps = resize.entries_of, resize.next_steps
+    patch.setattr(resize, "entries_of", lambda *_: ())
+
+    def with_entries(snapshot: Snapshot) -> list[Step]:
+        found = steps(snapshot)
+        for p in snapshot.moves.losers_of:
+            state = snapshot.states.get(p)
+            are_there = state is not None and all(q in snapshot.states for q in snapshot.moves.losers_of[p])
+            if state is None or not are_there or not snapshot.has_goal(p):
+                continue
+            if all(e.epoch < state.leader_epoch for e in state.lineage):
+                entry = entries(snapshot, p, state.leader_epoch)
+                found.append(Step("entry", {p: state.replace(lineage=(*state.lineage, *entry))}))
+        return found
+
+    patch.setattr(resize, "next_steps", with_entries)
+
+
+def a_losers_epoch_is_noted_with_the_goal(patch: Patch) -> None:
+    """And not with its bump: an election in between raises it."""
+    noted: dict[int, int] = {}
+    begun = resize.begun
+
+    def noting(snapshot: Snapshot, *args: Any) -> TopicZnode:
+        noted.update({p: state.leader_epoch for p, state in snapshot.states.items()})
+        return begun(snapshot, *args)
+
+    patch.setattr(resize, "begun", noting)
+    patch.setattr(resize, "last_epoch", lambda _, loser: noted[loser])
+
+
+def a_losers_epoch_is_read_when_its_gainer_is_bumped(patch: Patch) -> None:
+    patch.setattr(resize, "last_epoch", lambda snapshot, loser: snapshot.states[loser].leader_epoch)
+
+
+def losers_need_not_answer_and_producers_go_back(patch: Patch) -> None:
+    """Either alone is covered by the other (``docs/model``)."""
+    patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
+    patch.setattr(lineage_world, "NEVER_BACK", False)
+
+
+def the_next_resize_begins_at_any_time(patch: Patch) -> None:
+    patch.setattr(resize, "is_settled", lambda _: True)
+
+
+def the_next_resize_begins_when_all_is_stored(patch: Patch) -> None:
+    patch.setattr(resize, "is_settled", resize.is_stored)
+
+
+def a_resize_is_cancelled_at_any_time(patch: Patch) -> None:
+    patch.setattr(resize, "may_cancel", lambda snapshot: bool(snapshot.moves.losers_of))
+
+
+def a_removal_does_not_wait_for_gainers(patch: Patch) -> None:
+    patch.setattr(resize, "removals_may_begin", lambda _: True)
+
+
+def a_log_that_comes_again_begins_at_0(patch: Patch) -> None:
+    patch.setattr(TopicZnode, "base_offset", lambda *_: 0)
+
+
+def a_partition_that_comes_again_begins_at_epoch_0(patch: Patch) -> None:
+    create = resize.STEPS[Phase.CREATE]
+
+    def again(snapshot: Snapshot, partition: int) -> Step:
+        state = create(snapshot, partition).states[partition]
+        lineage = tuple(LineageEntry(0, entry.losers) for entry in state.lineage)
+        return Step("create", {partition: state.replace(leader_epoch=0, lineage=lineage)})
+
+    patch.setattr(resize, "STEPS", MappingProxyType({**resize.STEPS, Phase.CREATE: again}))
+
+
+def a_batch_of_another_version_is_taken(patch: Patch) -> None:
+    patch.setattr(Layout, "takes", lambda self, p, named: self.undeleted_partition_count == named[0] and self.counts(p))
+
+
+def no_recursion(patch: Patch) -> None:
+    patch.setattr(lineage, "behind", lambda *_: [])
+
+
+def batches_newer_than_what_was_read_are_delivered(patch: Patch) -> None:
+    original = lineage.cap
+
+    def cap(facts: Any, partition: int) -> int:
+        found, known = original(facts, partition), facts.lineages.get(partition)
+        return 2**31 if known is not None and found == known.as_of else found
+
+    patch.setattr(gate.lineage, "cap", cap)
+    patch.setattr(gate, "knows_batch", lambda *_: True)
+
+
+def lineages_of_any_age_serve(patch: Patch) -> None:
+    patch.setattr(lineage, "is_fresh", lambda *_: True)
+    patch.setattr(gate, "is_fresh", lambda *_: True)
+
+
+def what_a_broker_does_not_know_is_over(patch: Patch) -> None:
+    original = lineage.is_over
+    patch.setattr(lineage, "is_over", lambda facts, q, f: q in facts.missing or original(facts, q, f))
+
+
+def pruned_entries_leave_no_floor(patch: Patch) -> None:
+    patch.setattr(lineage, "raised_floor", lambda floor, _: floor)
+
+
+def pruned_epochs_are_those_not_over(patch: Patch) -> None:
+    """One too many: an entry of what was removed in a later life."""
+
+    def pruned(entries: Any, floor: int, over: Mapping[int, int]) -> Any:
+        left = [LineageEntry(e, {q: f for q, f in d.items() if q not in over}) for e, d in entries]
+        kept = tuple(entry for entry in left if entry.losers)
+        dropped = [e.epoch for e in entries if e not in kept]
+        return kept, max([floor, *dropped])
+
+    patch.setattr(resize, "pruned", pruned)
+
+
+def a_bump_keeps_what_it_replaced_before(patch: Patch) -> None:
+    """``before`` is written once and stays."""
+    bump = resize.STEPS[Phase.BUMP]
+
+    def keep(snapshot: Snapshot, partition: int) -> Step:
+        known = snapshot.states[partition].before
+        state: PartitionState = bump(snapshot, partition).states[partition]
+        return Step("bump", {partition: state.replace(before=known or state.before)})
+
+    patch.setattr(resize, "STEPS", MappingProxyType({**resize.STEPS, Phase.BUMP: keep}))
+
+
+def no_load_is_due(patch: Patch) -> None:
+    patch.setattr(lineage, "loaded_up_to", lambda *_: lineage.EVERY_EPOCH)
+
+
+def a_load_covers_what_is_satisfied_when_it_returns(patch: Patch) -> None:
+    original = gate.Gate.load_returned
+
+    def load_returned(self: gate.Gate, partition: int, called: Any) -> None:
+        original(self, partition, self.load_called(partition))
+
+    patch.setattr(gate.Gate, "load_returned", load_returned)
+
+
+def what_was_dropped_needs_no_load(patch: Patch) -> None:
+    original = lineage.loaded_up_to
+    patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known._replace(floor=-1), loaded))
+
+
+def a_load_below_the_floor_is_due_for_ever(patch: Patch) -> None:
+    """The floor of the last load does not count, only its cap: an entry that waits below the floor keeps that low."""
+    original = lineage.loaded_up_to
+    patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known, loaded._replace(floor=-1)))
+
+
+def an_expired_log_start_counts_for_every_partition(patch: Patch) -> None:
+    """Also for one whose live owner has delivered records and not flushed them."""
+    patch.setattr(facts, "log_start_counts", lambda *_: True)
+    patch.setattr(gate, "log_start_counts", lambda *_: True)
+
+
+def what_is_passed_is_never_taken_back(patch: Patch) -> None:
+    patch.setattr(facts, "take_back", lambda *_: None)

@@ -1,0 +1,107 @@
+"""What a simulated controller's topic has in ZooKeeper in the middle of resizes, and brokers that keep it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from anabranch.protocol.generated.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from tests.support.controller.controller_world import World
+from tests.support.resize.resize_world import TOPIC, alter
+
+Entries = tuple[LineageEntry, ...]
+
+
+def silence(world: World, *brokers: int) -> None:
+    """These brokers answer nothing until they are released."""
+    for broker in brokers:
+        world.brokers[broker].answering = trio.Event()
+
+
+def release(world: World) -> None:
+    for broker in world.brokers.values():
+        broker.answering.set()
+
+
+async def begun(world: World, count: int) -> None:
+    """A resize is asked for that the leaders do not answer: broker 1 leads what the topic was created with."""
+    silence(world, 1)
+    await world.request(alter(count, timeout_ms=100))
+
+
+def placed(count: int, added: int, replicas: list[int]) -> CreatePartitionsRequest:
+    """A request for a count that gives each of the partitions it adds these replicas."""
+    given = [CreatePartitionsAssignment(broker_ids=replicas)] * added
+    return CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=TOPIC, count=count, assignments=given)], timeout_ms=30_000
+    )
+
+
+async def states(world: World, partitions: Iterable[int]) -> dict[int, PartitionState]:
+    return {p: await world.state(TOPIC, p) for p in partitions}
+
+
+async def lineages(world: World, partitions: Iterable[int]) -> dict[int, Entries]:
+    return {p: state.lineage for p, state in (await states(world, partitions)).items()}
+
+
+async def epochs(world: World, partitions: Iterable[int]) -> list[int]:
+    return [state.leader_epoch for state in (await states(world, partitions)).values()]
+
+
+async def layouts(world: World, partitions: Iterable[int]) -> set[Layout | None]:
+    return {state.layout for state in (await states(world, partitions)).values()}
+
+
+async def befores(world: World, partitions: Iterable[int]) -> dict[int, Before | None]:
+    return {p: state.before for p, state in (await states(world, partitions)).items()}
+
+
+async def has_layout(world: World, partition: int, *layout: int) -> bool:
+    """Whether the partition exists and has this count and version."""
+    if await world.store.exists(paths.partition_state(TOPIC, partition)) is None:
+        return False
+    return (await world.state(TOPIC, partition)).layout == layout
+
+
+async def counts(world: World) -> tuple[int, int, int | None, int | None]:
+    """Goal, version, the count before, and what is asked for next."""
+    topic = await world.topic(TOPIC)
+    return (
+        topic.undeleted_partition_count,
+        topic.layout_version,
+        topic.previous_undeleted_partition_count,
+        topic.wanted,
+    )
+
+
+async def is_settled(world: World, *expected: int | None) -> bool:
+    """Whether the counts are as expected, and every counted partition is led in that layout, which everybody knows.
+
+    Marked partitions may be there.
+    """
+    if await counts(world) != expected:
+        return False
+    count, version, *_ = await counts(world)
+    return all([await _is_told(world, p, (count, version)) for p in range(count)])
+
+
+async def _is_told(world: World, partition: int, layout: tuple[int, int]) -> bool:
+    if not await has_layout(world, partition, *layout):
+        return False
+    state = await world.state(TOPIC, partition)
+    live = [world.brokers[int(id)] for id in await world.store.children(paths.BROKER_IDS)]
+    return state.leader >= 0 and all(broker.metadata().get((TOPIC, partition)) == state.leader for broker in live)
+
+
+def vacate(world: World, controller: int = 1000) -> None:
+    """No controller is in office."""
+    world.kill_controller(controller)
+    world.zk.end_session(world.sessions[controller].session_id)
