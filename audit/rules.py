@@ -22,7 +22,7 @@ _OF_RECORDS = [
     "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
 ]  # fmt: skip
 """What the checks of the order of records need."""
-_OVERLAPS = "overlapping stretches"
+_OVERLAPS, _DESCENDING = "overlapping stretches", "keys that do not ascend"
 _OF_TRANSACTIONS = ["batch_start", "base_offset", "producer_id", "is_transactional", "is_control", "marker"]
 """What is needed besides to leave out aborted records."""
 _COLUMNS = ("topic", "partition", "offset", "segment", "position")
@@ -52,7 +52,7 @@ class Found:
     ``kept``: the rows of the view ``summary``. ``read`` gives columns of the view ``checks``. ``copies``: ``topics`` as
     the leaders have them, then the replicas. ``epochs`` and ``indexes`` are the rows of ``totals``. ``deliveries``: the
     consumer log, if there is one. ``batches_of`` reads partitions of topics with a row for each batch; it is None where
-    ``kept`` has these already.
+    ``kept`` has these already. ``keys_ascend``: whether no key's summaries are out of order; None: it is not known.
     """
 
     spark: SparkSession
@@ -66,6 +66,7 @@ class Found:
     order_by: str | None
     deliveries: DataFrame | None
     batches_of: Callable[[dict[str, list[int]]], DataFrame] | None = None
+    keys_ascend: bool | None = None
     _again: DataFrame | None = None
 
     @cached_property
@@ -103,16 +104,7 @@ class Found:
 
 def apply_rules(found: Found, first: int) -> list[Check]:
     """All checks. Each keeps its ``first`` violations."""
-    rules = _rules(found)
-    if found.batches_of is None:
-        counts = _count(rules)
-    else:
-        overlaps = Rule(_OVERLAPS, "", 0, [checks.overlapping_stretches(found.stretches)])
-        counts = _count([*rules, overlaps])
-        if counts.pop(_OVERLAPS, 0):
-            found.read_batches()
-            rules = _rules(found)
-            counts = _count(rules)
+    rules, counts = _applied(found)
     named = _first([rule for rule in rules if rule.name in counts], first)
     unread = counts.get("readable batches", 0)
     return [
@@ -127,6 +119,31 @@ def apply_rules(found: Found, first: int) -> list[Check]:
         )
         for rule in rules
     ]
+
+
+def _applied(found: Found) -> tuple[list[Rule], dict[str, int]]:
+    """The rules, and how many offences there are against each.
+
+    Most files have stretches that do not overlap and keys that ascend. Whether it is so is counted in the same query;
+    where it is not, more is read and the rules are applied again.
+    """
+    assumed = []
+    if found.batches_of is not None:
+        assumed.append(Rule(_OVERLAPS, "", 0, [checks.overlapping_stretches(found.stretches)]))
+    if found.order_by is not None:
+        found.keys_ascend = True
+        assumed.append(Rule(_DESCENDING, "", 0, [_descending_keys(found)]))
+    rules = _rules(found)
+    counts = _count([*rules, *assumed])
+    overlap, descend = (counts.pop(name, 0) > 0 for name in (_OVERLAPS, _DESCENDING))
+    if overlap:
+        found.read_batches()
+    if descend:
+        found.keys_ascend = None
+    if overlap or descend:
+        rules = _rules(found)
+        counts = _count(rules)
+    return rules, counts
 
 
 def _rules(found: Found) -> list[Rule]:
@@ -340,11 +357,17 @@ def _suspects(found: Found, records: DataFrame, transactional: bool) -> DataFram
     if transactional:
         return found.committed
     unreadable = records.where("order_error is not null").select(_OF_RECORDS)
-    keys = checks.keys_that_do_not_ascend(found.kept.where(f"kind = 'key' and replica = {OF_LEADERS}")).persist()
+    if found.keys_ascend:
+        return unreadable
+    keys = _descending_keys(found).persist()
     if keys.isEmpty():
         return unreadable
     readable = found.read(_OF_RECORDS).where("offset is not null and order_error is null")
     return readable.join(keys, ["topic", "key"], "left_semi").select(_OF_RECORDS).unionByName(unreadable)
+
+
+def _descending_keys(found: Found) -> DataFrame:
+    return checks.keys_that_do_not_ascend(found.kept.where(f"kind = 'key' and replica = {OF_LEADERS}"))
 
 
 # ---------------------------------------------------------------- consumers
