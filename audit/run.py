@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import anabranch
@@ -122,7 +123,23 @@ def spark_session(
         try:
             yield spark
         finally:
-            spark.stop()
+            _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session. Its server for accumulators notices that within a second, which is not waited for."""
+    from pyspark.accumulators import AccumulatorTCPServer
+
+    context = spark.sparkContext
+    server = context._accumulatorServer
+    if not isinstance(server, AccumulatorTCPServer):  # another leaves a file
+        spark.stop()
+        return
+    context._accumulatorServer = None
+    try:
+        spark.stop()
+    finally:
+        Thread(target=server.shutdown, daemon=True).start()
 
 
 def _started(builder: SparkSession.Builder, settings: dict[str, str], classes: ClassArchive) -> SparkSession:
