@@ -92,7 +92,7 @@ def brokers(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
 def log_dirs(
     *topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False
 ) -> int:
-    """Show how much each log directory of each broker holds.
+    """Show how much each log directory of each broker holds, and what of its file system is free.
 
     Parameters
     ----------
@@ -112,6 +112,8 @@ def log_dirs(
                 "directory": directory.path,
                 "replicas": len(directory.partitions),
                 "size_bytes": sum(replica.size_bytes for replica in directory.partitions.values()),
+                "total_bytes": directory.total_bytes,
+                "usable_bytes": directory.usable_bytes,
                 "error": None if directory.error is None else directory.error.code.name,
             }
             for broker, directories in sorted(found.items())
@@ -119,13 +121,17 @@ def log_dirs(
         ]
 
     rows = with_admin(bootstrap_server, work)
-    columns = ["broker", "directory", "replicas", "size_bytes", "error"]
+    columns = ["broker", "directory", "replicas", "size_bytes", "total_bytes", "usable_bytes", "error"]
     if json_ or tsv:
         print_rows(rows, columns, as_json=json_, as_tsv=tsv)
     else:
-        shown = [{**row, "size": size(row["size_bytes"])} for row in rows]
-        print_rows(shown, ["broker", "directory", "replicas", "size", "error"], as_json=False, as_tsv=False)
+        shown = [{**row, "size": size(row["size_bytes"]), "free": _size_or_none(row["usable_bytes"])} for row in rows]
+        print_rows(shown, ["broker", "directory", "replicas", "size", "free", "error"], as_json=False, as_tsv=False)
     return 0
+
+
+def _size_or_none(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else size(size_bytes)
 
 
 def delete_records(

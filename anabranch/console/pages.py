@@ -7,7 +7,7 @@ from datetime import UTC
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from anabranch import KafkaError, TopicDescription, TopicPartition
+from anabranch import KafkaError, LogDirDescription, TopicDescription, TopicPartition
 from anabranch.cli.configs import source_name
 from anabranch.cli.groups import wait_sentences
 from anabranch.cli.times import milliseconds
@@ -76,6 +76,7 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
     counts = by_broker(topics.value)
     lost = {b: [d.path for d in found if d.error is not None] for b, found in dirs.value.items()}
     used = {b: sum(r.size_bytes for d in found for r in d.partitions.values()) for b, found in dirs.value.items()}
+    releases = (await watch.releases()).value
     live = {node.id: node for node in seen.value.nodes}
     behind = await _furthest_behind(watch, topics.value)
     rates = _rates_by_leader(watch, topics.value.values())
@@ -84,6 +85,8 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
             "id": broker,
             "address": f"{live[broker].host}:{live[broker].port}" if broker in live else None,
             "bytes": used.get(broker),
+            "free": _free(dirs.value.get(broker, ())),
+            "release": releases.get(broker),
             "rate": rates.get(broker),
             **counts.get(broker, {"leads": 0, "hosts": 0}),
         }
@@ -104,6 +107,15 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         "error": seen.error or topics.error,
     }
     return Rendered("cluster", values)
+
+
+def _free(directories: Iterable[LogDirDescription]) -> list[tuple[str, int, int]]:
+    """(path, free bytes, bytes) of each log directory whose broker says how large its file system is (KIP-827)."""
+    return [
+        (d.path, d.usable_bytes, d.total_bytes)
+        for d in directories
+        if d.usable_bytes is not None and d.total_bytes is not None
+    ]
 
 
 async def _furthest_behind(watch: Watch, topics: Mapping[str, TopicDescription]) -> list[tuple[str, int, str]]:

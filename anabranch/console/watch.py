@@ -6,6 +6,7 @@ cluster, do not load brokers more. When the cluster does not answer, the last an
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -159,6 +160,25 @@ class Watch:
             return found
 
         return await self.cached("log dirs", ask, SIZES_FRESH_S)
+
+    async def releases(self) -> Seen[dict[int, str]]:
+        """The release of this software that each broker runs; nothing of a broker of another project."""
+
+        async def ask() -> dict[int, str]:
+            found: dict[int, str] = {}
+
+            async def one(broker: int) -> None:
+                with contextlib.suppress(KafkaError, TimeoutError), anyio.fail_after(5):
+                    release = await self.admin.describe_release(broker)
+                    if release is not None:
+                        found[broker] = release
+
+            async with anyio.create_task_group() as tasks:
+                for node in (await self.cluster()).value.nodes:
+                    tasks.start_soon(one, node.id)
+            return found
+
+        return await self.cached("releases", ask, SIZES_FRESH_S)
 
     async def sizes(self) -> dict[str, int]:
         """Bytes on disk by topic, of all replicas."""

@@ -2,7 +2,7 @@
 
 The table of ``dispatch`` is the answer. An unknown version gets a version 0 answer with UNSUPPORTED_VERSION and the
 range of this API alone (KIP-511). Version 3 brings the features (KIP-584): what this broker supports, and what is
-finalized with its epoch as far as this broker knows.
+finalized with its epoch as far as this broker knows. This project's own clients are told the release of the software.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import HEALTH_CHECK
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.runtime.release import SOFTWARE_NAME, software_version
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -24,6 +25,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     ctx.session.software_name = request.client_software_name
     failures = ctx.node.background.describe() if request.client_software_name == HEALTH_CHECK else []
+    release = software_version() if request.client_software_name == SOFTWARE_NAME else ""
     features = ctx.node.features
     return ApiVersionsResponse(
         api_keys=ctx.node.advertised,
@@ -31,6 +33,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
         finalized_features_epoch=features.epoch,
         finalized_features=features.finalized_keys(),
         background_failures=failures,
+        software_version=release,
     )
 
 

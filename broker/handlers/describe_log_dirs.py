@@ -1,6 +1,7 @@
 """DescribeLogDirs (35): every log dir with the sizes of its replicas; those on their way into it too.
 
-Of partitions led here version 2 says what retention by time leaves there for a group (tag 10272).
+Of partitions led here version 2 says what retention by time leaves there for a group (tag 10272). Version 4 says
+how large the file system is and what of it is free (KIP-827); -1 where it does not say.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ PARTITIONS_AT_ONCE = 256
 def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Answer:
     work = _described(ctx, request)
     return ctx.node.later(
-        lambda: in_slices(work, TimeSlice(ctx.node.env.clock)), lambda _error: DescribeLogDirsResponse(results=[])
+        lambda: in_slices(work, TimeSlice(ctx.node.env.clock)),
+        lambda error: DescribeLogDirsResponse(error_code=error.code),
     )
 
 
@@ -64,6 +66,8 @@ def _described(ctx: RequestContext, request: DescribeLogDirsRequest) -> Generato
                 error_code=ErrorCode.KAFKA_STORAGE_ERROR if directory.is_lost else ErrorCode.NONE,
                 log_dir=directory.path,
                 topics=[DescribeLogDirsTopic(name=name, partitions=shown) for name, shown in topics.items()],
+                total_bytes=directory.total_bytes,
+                usable_bytes=directory.usable_bytes,
             )
         )
     return DescribeLogDirsResponse(results=results)

@@ -39,7 +39,7 @@ from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
 from anabranch.client.options import AdminOptions
 from anabranch.ordered_resize.autoscale import Measured
-from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -276,15 +276,19 @@ class Admin(Client[AdminConfig]):
     async def describe_features(self) -> FeatureMetadata:
         """What a broker supports, and what is finalized in the cluster (KIP-584)."""
 
-        async def once() -> FeatureMetadata:
-            body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version())
-            response = await self._connections.request(self._metadata.any_node(), body)
-            error = codec.code_error(response.error_code, "ApiVersions")
-            if error is not None:
-                raise error
-            return features.read_features(response)
+        return features.read_features(await self._api_versions())
 
-        return await self._retry("ApiVersions", once)
+    async def describe_release(self, broker: int) -> str | None:
+        """The release of this project's software that a broker runs. None: it is another's."""
+        return (await self._api_versions(broker)).software_version or None
+
+    async def _api_versions(self, broker: int | None = None) -> ApiVersionsResponse:
+        body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version())
+        response: ApiVersionsResponse = await self._ask("ApiVersions", body, broker)
+        error = codec.code_error(response.error_code, "ApiVersions")
+        if error is not None:
+            raise error
+        return response
 
     async def update_features(
         self, updates: Mapping[str, FeatureUpdate], *, timeout_ms: int | None = None, validate_only: bool = False

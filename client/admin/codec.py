@@ -313,6 +313,10 @@ def describe_log_dirs(partitions: Iterable[TopicPartition] | None) -> DescribeLo
 
 
 def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
+    """Raises the error of the whole request, which there is from version 3 on (KIP-784)."""
+    error = code_error(response.error_code, "DescribeLogDirs")
+    if error is not None:
+        raise error
     return [
         LogDirDescription(
             result.log_dir,
@@ -324,6 +328,8 @@ def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
                 for p in topic.partitions
             },
             code_error(result.error_code, result.log_dir),
+            None if result.total_bytes < 0 else result.total_bytes,
+            None if result.usable_bytes < 0 else result.usable_bytes,
         )
         for result in response.results
     ]

@@ -200,6 +200,10 @@ class LogDirDescription:
     path: str
     partitions: Mapping[TopicPartition, ReplicaSize]
     error: KafkaError | None = None
+    total_bytes: int | None = None
+    """Of the file system it is in (KIP-827). None: the broker does not say."""
+    usable_bytes: int | None = None
+    """What of it is free."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,21 @@ def _decode_tag_background_failures(data: memoryview) -> tuple[list[str], int]:
         background_failures.append(background_failures_item)
     return background_failures, pos
 
+def _decode_tag_software_version(data: memoryview) -> tuple[str, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("software_version", n, pos, size)
+    software_version = str(data[pos:end], "utf-8")
+    pos = end
+    return software_version, pos
+
 def _encode_tag_supported_features(value: list[SupportedFeatureKey], out: bytearray) -> None:
     n = len(value) + 1
     if n < 128:
@@ -245,6 +260,15 @@ def _encode_tag_background_failures(value: list[str], out: bytearray) -> None:
         else:
             write_uvarint(out, n)
         out += raw
+
+def _encode_tag_software_version(value: str, out: bytearray) -> None:
+    raw = value.encode()
+    n = len(raw) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += raw
 
 def _decode_api_versions_request_v0(data: memoryview) -> tuple[ApiVersionsRequest, int]:
     pos = 0
@@ -404,6 +428,7 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
     finalized_features_epoch: int = -1
     finalized_features: list[FinalizedFeatureKey] = EMPTY
     background_failures: list[str] = EMPTY
+    software_version: str = ""
     if n:
         tags, pos = read_tags(data, pos, n)
         value = tags.get(0)
@@ -418,6 +443,9 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
         value = tags.get(10261)
         if value is not None:
             background_failures = whole(_decode_tag_background_failures(value), value, "background_failures")
+        value = tags.get(10275)
+        if value is not None:
+            software_version = whole(_decode_tag_software_version(value), value, "software_version")
     decoded = ApiVersionsResponse(
         error_code=error_code,
         api_keys=api_keys,
@@ -426,6 +454,7 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
         finalized_features_epoch=finalized_features_epoch,
         finalized_features=finalized_features,
         background_failures=background_failures,
+        software_version=software_version,
     )
     return decoded, pos
 
@@ -440,7 +469,7 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
     for api_keys_item in message.api_keys:
         out += _pack_hhhB(api_keys_item.api_key, api_keys_item.min_version, api_keys_item.max_version, 0)
     out += _pack_i(message.throttle_time_ms)
-    tag_count = (1 if bool(message.supported_features) else 0) + (1 if message.finalized_features_epoch != -1 else 0) + (1 if bool(message.finalized_features) else 0) + (1 if bool(message.background_failures) else 0)
+    tag_count = (1 if bool(message.supported_features) else 0) + (1 if message.finalized_features_epoch != -1 else 0) + (1 if bool(message.finalized_features) else 0) + (1 if bool(message.background_failures) else 0) + (1 if message.software_version != "" else 0)
     out.append(tag_count)
     if tag_count:
         if bool(message.supported_features):
@@ -465,6 +494,12 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
             tagged = bytearray()
             _encode_tag_background_failures(message.background_failures, tagged)
             write_uvarint(out, 10261)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if message.software_version != "":
+            tagged = bytearray()
+            _encode_tag_software_version(message.software_version, tagged)
+            write_uvarint(out, 10275)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -510,6 +545,7 @@ class ApiVersionsResponse(Message):
         "finalized_features_epoch",
         "finalized_features",
         "background_failures",
+        "software_version",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 18
@@ -537,6 +573,7 @@ class ApiVersionsResponse(Message):
         finalized_features_epoch: int = -1,
         finalized_features: list[FinalizedFeatureKey] = EMPTY,
         background_failures: list[str] = EMPTY,
+        software_version: str = "",
     ) -> None:
         self.error_code = error_code
         self.api_keys = [] if api_keys is EMPTY else api_keys
@@ -545,3 +582,4 @@ class ApiVersionsResponse(Message):
         self.finalized_features_epoch = finalized_features_epoch
         self.finalized_features = [] if finalized_features is EMPTY else finalized_features
         self.background_failures = [] if background_failures is EMPTY else background_failures
+        self.software_version = software_version

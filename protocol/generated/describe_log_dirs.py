@@ -23,17 +23,21 @@ from anabranch.protocol.types import Part
 _pack_h = Struct(">h").pack
 _pack_hh = Struct(">hh").pack
 _pack_i = Struct(">i").pack
+_pack_ih = Struct(">ih").pack
 _pack_ii = Struct(">ii").pack
 _pack_iqqt = Struct(">iqq?").pack
+_pack_qqB = Struct(">qqB").pack
 _pack_qqqqq = Struct(">qqqqq").pack
 _unpack_h = Struct(">h").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_hh = Struct(">hh").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
+_unpack_ihB = Struct(">ihB").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
 _unpack_iqqt = Struct(">iqq?").unpack_from
 _unpack_iqqtB = Struct(">iqq?B").unpack_from
+_unpack_qqB = Struct(">qqB").unpack_from
 _unpack_qqqqqB = Struct(">qqqqqB").unpack_from
 
 class DescribableLogDirTopic(Base):
@@ -130,6 +134,8 @@ class DescribeLogDirsResult(Base):
         "error_code",
         "log_dir",
         "topics",
+        "total_bytes",
+        "usable_bytes",
     )
     __slots__ = FIELDS
 
@@ -139,10 +145,14 @@ class DescribeLogDirsResult(Base):
         error_code: int = 0,
         log_dir: str = "",
         topics: list[DescribeLogDirsTopic] = EMPTY,
+        total_bytes: int = -1,
+        usable_bytes: int = -1,
     ) -> None:
         self.error_code = error_code
         self.log_dir = log_dir
         self.topics = [] if topics is EMPTY else topics
+        self.total_bytes = total_bytes
+        self.usable_bytes = usable_bytes
 
 
 def _decode_tag_results_topics_partitions_held(data: memoryview) -> tuple[DescribeLogDirsHeldRecords, int]:
@@ -538,6 +548,304 @@ def _encode_describe_log_dirs_response_v2(message: DescribeLogDirsResponse, out:
     parts.append(out)
 
 
+def _decode_describe_log_dirs_response_v3(data: memoryview) -> tuple[DescribeLogDirsResponse, int]:
+    size = len(data)
+    pos = 0
+    throttle_time_ms, error_code, n = _unpack_ihB(data, pos)
+    pos += 7
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 5 > size - pos:
+        raise bad_length("results", n, pos, size)
+    results = []
+    results_count = n
+    for _ in range(results_count):
+        results_error_code, n = _unpack_hB(data, pos)
+        pos += 3
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("results[].log_dir", n, pos, size)
+        results_log_dir = str(data[pos:end], "utf-8")
+        pos = end
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n < 0 or n * 3 > size - pos:
+            raise bad_length("results[].topics", n, pos, size)
+        results_topics = []
+        results_topics_count = n
+        for _ in range(results_topics_count):
+            n = data[pos]
+            pos += 1
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            end = pos + n
+            if n < 0 or end > size:
+                raise bad_length("results[].topics[].name", n, pos, size)
+            results_topics_name = str(data[pos:end], "utf-8")
+            pos = end
+            n = data[pos]
+            pos += 1
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            if n < 0 or n * 22 > size - pos:
+                raise bad_length("results[].topics[].partitions", n, pos, size)
+            results_topics_partitions = []
+            results_topics_partitions_count = n
+            for _ in range(results_topics_partitions_count):
+                results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key, n = _unpack_iqqtB(data, pos)
+                pos += 22
+                results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
+                if n:
+                    tags, pos = read_tags(data, pos, n)
+                    value = tags.get(10272)
+                    if value is not None:
+                        results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
+                results_topics_partitions.append(DescribeLogDirsPartition(
+                    partition_index=results_topics_partitions_partition_index,
+                    partition_size=results_topics_partitions_partition_size,
+                    offset_lag=results_topics_partitions_offset_lag,
+                    is_future_key=results_topics_partitions_is_future_key,
+                    held=results_topics_partitions_held,
+                ))
+            n = data[pos]
+            pos += 1
+            if n:
+                pos = skip_tags(data, pos, n)
+            results_topics.append(DescribeLogDirsTopic(
+                name=results_topics_name,
+                partitions=results_topics_partitions,
+            ))
+        n = data[pos]
+        pos += 1
+        if n:
+            pos = skip_tags(data, pos, n)
+        results.append(DescribeLogDirsResult(
+            error_code=results_error_code,
+            log_dir=results_log_dir,
+            topics=results_topics,
+        ))
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = DescribeLogDirsResponse(
+        throttle_time_ms=throttle_time_ms,
+        error_code=error_code,
+        results=results,
+    )
+    return decoded, pos
+
+
+def _encode_describe_log_dirs_response_v3(message: DescribeLogDirsResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_ih(message.throttle_time_ms, message.error_code)
+    n = len(message.results) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for results_item in message.results:
+        raw = results_item.log_dir.encode()
+        out += _pack_h(results_item.error_code)
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        n = len(results_item.topics) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        for results_topics_item in results_item.topics:
+            raw = results_topics_item.name.encode()
+            n = len(raw) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            out += raw
+            n = len(results_topics_item.partitions) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            for results_topics_partitions_item in results_topics_item.partitions:
+                out += _pack_iqqt(results_topics_partitions_item.partition_index, results_topics_partitions_item.partition_size, results_topics_partitions_item.offset_lag, results_topics_partitions_item.is_future_key)
+                tag_count = (1 if results_topics_partitions_item.held is not None else 0)
+                out.append(tag_count)
+                if tag_count:
+                    if results_topics_partitions_item.held is not None:
+                        tagged = bytearray()
+                        _encode_tag_results_topics_partitions_held(results_topics_partitions_item.held, tagged)
+                        write_uvarint(out, 10272)
+                        write_uvarint(out, len(tagged))
+                        out += tagged
+            out.append(0)
+        out.append(0)
+    out.append(0)
+    parts.append(out)
+
+
+def _decode_describe_log_dirs_response_v4(data: memoryview) -> tuple[DescribeLogDirsResponse, int]:
+    size = len(data)
+    pos = 0
+    throttle_time_ms, error_code, n = _unpack_ihB(data, pos)
+    pos += 7
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 21 > size - pos:
+        raise bad_length("results", n, pos, size)
+    results = []
+    results_count = n
+    for _ in range(results_count):
+        results_error_code, n = _unpack_hB(data, pos)
+        pos += 3
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("results[].log_dir", n, pos, size)
+        results_log_dir = str(data[pos:end], "utf-8")
+        pos = end
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n < 0 or n * 3 > size - pos:
+            raise bad_length("results[].topics", n, pos, size)
+        results_topics = []
+        results_topics_count = n
+        for _ in range(results_topics_count):
+            n = data[pos]
+            pos += 1
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            end = pos + n
+            if n < 0 or end > size:
+                raise bad_length("results[].topics[].name", n, pos, size)
+            results_topics_name = str(data[pos:end], "utf-8")
+            pos = end
+            n = data[pos]
+            pos += 1
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            if n < 0 or n * 22 > size - pos:
+                raise bad_length("results[].topics[].partitions", n, pos, size)
+            results_topics_partitions = []
+            results_topics_partitions_count = n
+            for _ in range(results_topics_partitions_count):
+                results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key, n = _unpack_iqqtB(data, pos)
+                pos += 22
+                results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
+                if n:
+                    tags, pos = read_tags(data, pos, n)
+                    value = tags.get(10272)
+                    if value is not None:
+                        results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
+                results_topics_partitions.append(DescribeLogDirsPartition(
+                    partition_index=results_topics_partitions_partition_index,
+                    partition_size=results_topics_partitions_partition_size,
+                    offset_lag=results_topics_partitions_offset_lag,
+                    is_future_key=results_topics_partitions_is_future_key,
+                    held=results_topics_partitions_held,
+                ))
+            n = data[pos]
+            pos += 1
+            if n:
+                pos = skip_tags(data, pos, n)
+            results_topics.append(DescribeLogDirsTopic(
+                name=results_topics_name,
+                partitions=results_topics_partitions,
+            ))
+        results_total_bytes, results_usable_bytes, n = _unpack_qqB(data, pos)
+        pos += 17
+        if n:
+            pos = skip_tags(data, pos, n)
+        results.append(DescribeLogDirsResult(
+            error_code=results_error_code,
+            log_dir=results_log_dir,
+            topics=results_topics,
+            total_bytes=results_total_bytes,
+            usable_bytes=results_usable_bytes,
+        ))
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = DescribeLogDirsResponse(
+        throttle_time_ms=throttle_time_ms,
+        error_code=error_code,
+        results=results,
+    )
+    return decoded, pos
+
+
+def _encode_describe_log_dirs_response_v4(message: DescribeLogDirsResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_ih(message.throttle_time_ms, message.error_code)
+    n = len(message.results) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for results_item in message.results:
+        raw = results_item.log_dir.encode()
+        out += _pack_h(results_item.error_code)
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        n = len(results_item.topics) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        for results_topics_item in results_item.topics:
+            raw = results_topics_item.name.encode()
+            n = len(raw) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            out += raw
+            n = len(results_topics_item.partitions) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            for results_topics_partitions_item in results_topics_item.partitions:
+                out += _pack_iqqt(results_topics_partitions_item.partition_index, results_topics_partitions_item.partition_size, results_topics_partitions_item.offset_lag, results_topics_partitions_item.is_future_key)
+                tag_count = (1 if results_topics_partitions_item.held is not None else 0)
+                out.append(tag_count)
+                if tag_count:
+                    if results_topics_partitions_item.held is not None:
+                        tagged = bytearray()
+                        _encode_tag_results_topics_partitions_held(results_topics_partitions_item.held, tagged)
+                        write_uvarint(out, 10272)
+                        write_uvarint(out, len(tagged))
+                        out += tagged
+            out.append(0)
+        out += _pack_qqB(results_item.total_bytes, results_item.usable_bytes, 0)
+    out.append(0)
+    parts.append(out)
+
+
 class DescribeLogDirsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
@@ -548,10 +856,14 @@ class DescribeLogDirsRequest(Message):
     DECODERS: ClassVar[dict[int, Decoder]] = {
         1: _decode_describe_log_dirs_request_v1,
         2: _decode_describe_log_dirs_request_v2,
+        3: _decode_describe_log_dirs_request_v2,
+        4: _decode_describe_log_dirs_request_v2,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         1: _encode_describe_log_dirs_request_v1,
         2: _encode_describe_log_dirs_request_v2,
+        3: _encode_describe_log_dirs_request_v2,
+        4: _encode_describe_log_dirs_request_v2,
     }
 
     def __init__(
@@ -565,6 +877,7 @@ class DescribeLogDirsRequest(Message):
 class DescribeLogDirsResponse(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
+        "error_code",
         "results",
     )
     __slots__ = FIELDS
@@ -573,17 +886,23 @@ class DescribeLogDirsResponse(Message):
     DECODERS: ClassVar[dict[int, Decoder]] = {
         1: _decode_describe_log_dirs_response_v1,
         2: _decode_describe_log_dirs_response_v2,
+        3: _decode_describe_log_dirs_response_v3,
+        4: _decode_describe_log_dirs_response_v4,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         1: _encode_describe_log_dirs_response_v1,
         2: _encode_describe_log_dirs_response_v2,
+        3: _encode_describe_log_dirs_response_v3,
+        4: _encode_describe_log_dirs_response_v4,
     }
 
     def __init__(
         self,
         *,
         throttle_time_ms: int = 0,
+        error_code: int = 0,
         results: list[DescribeLogDirsResult] = EMPTY,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
         self.results = [] if results is EMPTY else results

@@ -1,6 +1,7 @@
 """ApiVersions (18): the APIs and versions the broker serves.
 
-Tag 10261 names what fails in the server's background work; only a health check is told.
+Tag 10261 names what fails in the server's background work; only a health check is told. Tag 10275 is the release of the
+server's software; only clients of this project are told.
 
 Version 1 brings the throttle time; 3 is flexible, names the client's software (KIP-511) and may list features. The
 response header is always version 0, and an unsupported version is answered in version 0.
@@ -63,5 +64,6 @@ RESPONSE = message(
             ],
         ),
         field("background_failures", "[]string", "3+", ignorable=True, tag=10261),
+        field("software_version", "string", "3+", ignorable=True, tag=10275),
     ],
 )

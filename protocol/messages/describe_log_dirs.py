@@ -1,6 +1,7 @@
 """DescribeLogDirs (35): log directories and the sizes of the replicas in them.
 
-A null topic list asks for all. Version 2 is flexible. Tag 10272 (ours) is what the leader of a partition holds back
+A null topic list asks for all. Version 2 is flexible, 3 has an error for the whole request (KIP-784), and 4 the size
+of each file system and what of it is free (KIP-827). Tag 10272 (ours) is what the leader of a partition holds back
 from retention by time, since when, until when at most, and for which group ("": not known); None when it holds nothing.
 """
 
@@ -9,7 +10,7 @@ from anabranch.protocol.schema import field, message
 REQUEST = message(
     "DescribeLogDirsRequest",
     api_key=35,
-    versions="1-2",
+    versions="1-4",
     flexible="2+",
     fields=[
         field(
@@ -28,10 +29,11 @@ REQUEST = message(
 RESPONSE = message(
     "DescribeLogDirsResponse",
     api_key=35,
-    versions="1-2",
+    versions="1-4",
     flexible="2+",
     fields=[
         field("throttle_time_ms", "int32", "1+"),
+        field("error_code", "int16", "3+", ignorable=True),
         field(
             "results",
             "[]DescribeLogDirsResult",
@@ -73,6 +75,8 @@ RESPONSE = message(
                         ),
                     ],
                 ),
+                field("total_bytes", "int64", "4+", default=-1, ignorable=True),
+                field("usable_bytes", "int64", "4+", default=-1, ignorable=True),
             ],
         ),
     ],

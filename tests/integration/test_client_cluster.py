@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from typing import Any
 
 import anyio
@@ -244,6 +245,9 @@ def test_what_the_admin_client_changes_is_seen(cluster: Cluster, fresh_name: Nam
             assert (await admin.list_offsets({tp: "earliest"}))[tp].offset == 4
             dirs = await admin.describe_log_dirs()
             assert sum(tp in d.partitions for described in dirs.values() for d in described) == 1
+            for described in dirs.values():
+                assert all(0 < (d.usable_bytes or 0) < (d.total_bytes or 0) for d in described)
+            assert {await admin.describe_release(broker) for broker in dirs} == {version("anabranch")}
             await admin.delete_topics([topic])
             while topic in {listing.name for listing in await admin.list_topics()}:
                 await anyio.sleep(0.05)  # polls: the condition of the loop

@@ -16,6 +16,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 
 import pytest
 
@@ -248,6 +249,13 @@ def test_the_cluster_page_shows_what_is_written(cluster: Cluster, console: Serve
             return in_all is not None and re.search(r"<dt>Controller</dt><dd>\d+</dd>", page) is not None
 
         wait_for(is_shown, DEADLINE_S, "two looks tell a rate")
+
+
+def test_the_cluster_page_shows_releases_and_free_space(cluster: Cluster, console: Served) -> None:
+    brokers = len(cluster.bootstrap_servers.split(","))
+    _, page = console.get("/")
+    assert page.count(f"<td>live</td><td>{version('anabranch')}</td>") == brokers
+    assert len(re.findall(r'<span title="/[^"]+">[\d.]+ [KMGT]?i?B of [\d.]+ [KMGT]?i?B</span>', page)) == brokers
 
 
 def test_messages_are_shown_by_their_schemas(cluster: Cluster, console: Served, topic: str) -> None:

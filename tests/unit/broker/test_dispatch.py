@@ -31,7 +31,7 @@ ADVERTISED = {
     "DESCRIBE_CONFIGS": (1, 4),
     "ALTER_CONFIGS": (0, 2),
     "ALTER_REPLICA_LOG_DIRS": (1, 2),
-    "DESCRIBE_LOG_DIRS": (1, 2),
+    "DESCRIBE_LOG_DIRS": (1, 4),
     "CREATE_PARTITIONS": (0, 3),
     "DELETE_GROUPS": (0, 2),
     "ELECT_LEADERS": (0, 2),

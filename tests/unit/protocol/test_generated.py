@@ -39,7 +39,7 @@ RANGES = {
     "DESCRIBE_CONFIGS": (1, 4, 4),
     "ALTER_CONFIGS": (0, 2, 2),
     "ALTER_REPLICA_LOG_DIRS": (1, 2, 2),
-    "DESCRIBE_LOG_DIRS": (1, 2, 2),
+    "DESCRIBE_LOG_DIRS": (1, 4, 2),
     "CREATE_PARTITIONS": (0, 3, 2),
     "DELETE_GROUPS": (0, 2, 2),
     "ELECT_LEADERS": (0, 2, 2),
