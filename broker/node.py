@@ -24,11 +24,11 @@ from anabranch.broker.log_dir_failure import LogDirFailures
 from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
-from anabranch.broker.offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.registration import Registration
+from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.fetcher import FetcherConfig
-from anabranch.broker.replication.fetchers import ReplicaFetchers
+from anabranch.broker.replication.fetcher_per_leader import ReplicaFetchers
 from anabranch.broker.replication.flusher import Flusher
 from anabranch.broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from anabranch.broker.replication.isr_changes import IsrChanges

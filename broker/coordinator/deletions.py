@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from anabranch.broker.coordinator.broker_services import Topics
 from anabranch.broker.coordinator.durable import NO_INCARNATION
-from anabranch.broker.coordinator.offsets_log import Topics
 from anabranch.protocol.types import TopicPartition
 
 

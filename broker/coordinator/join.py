@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.broker.coordinator.broker_services import RequestContext
 from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.group import Group, Member, ParkedJoin, Protocols
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.offsets_log import RequestContext
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
 from anabranch.broker.coordinator.positions import refuse_poll
 from anabranch.broker.coordinator.rebalance import (

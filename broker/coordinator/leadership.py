@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
+from anabranch.broker.coordinator.broker_services import OffsetsLog
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.loaded import LoadedPartition
 from anabranch.broker.coordinator.loader import adopt_groups, read_state, watch_deadlines
-from anabranch.broker.coordinator.offsets_log import OffsetsLog
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.timer import DeadlineTimer
 from anabranch.broker.log.slices import TimeSlice

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
+from anabranch.broker.coordinator.broker_services import OffsetsLog
 from anabranch.broker.coordinator.membership import on_deadlines, release_groups
-from anabranch.broker.coordinator.offsets_log import OffsetsLog
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Write, is_committed
 from anabranch.broker.coordinator.records import encode
 from anabranch.broker.coordinator.shard import Shard, Turn

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from anabranch.broker.coordinator.broker_services import IncarnationOf, Topics
 from anabranch.broker.coordinator.durable import (
     NO_INCARNATION,
     NO_LEADER_EPOCH,
@@ -28,7 +29,6 @@ from anabranch.broker.coordinator.durable import (
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from anabranch.broker.coordinator.offsets_log import IncarnationOf, Topics
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
 from anabranch.broker.coordinator.positions import Processed, Report, on_committed, take_processed
 from anabranch.broker.coordinator.responses import offset_append_error

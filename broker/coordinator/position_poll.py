@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from anabranch.broker.coordinator.broker_services import IncarnationOf
 from anabranch.broker.coordinator.durable import NO_INCARNATION
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from anabranch.broker.coordinator.offsets_log import IncarnationOf
 from anabranch.broker.coordinator.outcome import Token
 from anabranch.broker.coordinator.positions import (
     UNKNOWN_POSITION,

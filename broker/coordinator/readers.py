@@ -16,12 +16,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Mapping
 
+from anabranch.broker.coordinator.broker_services import Topics
 from anabranch.broker.coordinator.counted import Creation
 from anabranch.broker.coordinator.durable import NO_LEADER_EPOCH, CoordinatorRecord, OffsetAndMetadata, OffsetRecord
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
-from anabranch.broker.coordinator.offsets_log import Topics
 from anabranch.broker.coordinator.position_poll import ask_owners
 from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, owner_of
 from anabranch.broker.coordinator.shard import Shard, Turn

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.durable import (
     CoordinatorRecord,
     GroupRecord,
@@ -20,7 +21,6 @@ from anabranch.broker.coordinator.durable import (
     StableGeneration,
     StoredMember,
 )
-from anabranch.broker.coordinator.offsets_log import KeyValue
 from anabranch.protocol.generated.consumer_offsets import (
     GroupMetadataKey,
     GroupMetadataValue,

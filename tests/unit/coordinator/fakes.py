@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import trio
 
-from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.outcome import is_committed
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode, KafkaError

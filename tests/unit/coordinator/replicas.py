@@ -14,9 +14,9 @@ from typing import NamedTuple
 import trio
 import trio.testing
 
+from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
-from anabranch.broker.coordinator.offsets_log import KeyValue
 from anabranch.broker.coordinator.records import decode, encode
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred

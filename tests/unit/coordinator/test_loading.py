@@ -10,9 +10,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.loaded import LoadedPartition
 from anabranch.broker.coordinator.loader import adopt_groups
-from anabranch.broker.coordinator.offsets_log import KeyValue
 from anabranch.broker.log.slices import SLICE_S, TimeSlice
 from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.calls import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import trio
 
+from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.durable import GroupRecord
-from anabranch.broker.coordinator.offsets_log import KeyValue
 from anabranch.broker.coordinator.outcome import is_committed
 from anabranch.broker.coordinator.records import encode
 from anabranch.broker.deferred import Deferred

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.replication import fetchers as module
-from anabranch.broker.replication.fetchers import ReplicaFetchers
+from anabranch.broker.replication import fetcher_per_leader as module
+from anabranch.broker.replication.fetcher_per_leader import ReplicaFetchers
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 

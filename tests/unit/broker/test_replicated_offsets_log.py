@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.coordinator.offsets_log import KeyValue
+from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.offsets_log import ReplicatedOffsetsLog
+from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
