@@ -16,6 +16,10 @@ from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.runtime.env import FileRange, Storage
 
 
+class SegmentsNotEmptyError(RuntimeError):
+    """A log was to begin at another offset while it holds records."""
+
+
 class Segments:
     """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets."""
 
@@ -48,9 +52,16 @@ class Segments:
         self.bases[first:last] = [segment.base_offset]
 
     def rename_empty(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
-        """Give the only segment, which is empty, another base offset. Raises ``OSError``; it is as before then."""
+        """Give the only segment, which is empty, another base offset. Raises ``OSError``; it is as before then.
+
+        Raises ``SegmentsNotEmptyError`` when there are records, before anything is renamed.
+        """
         empty = self.active
-        assert len(self.items) == 1 and empty.size_bytes == 0
+        if len(self.items) != 1 or empty.size_bytes:
+            raise SegmentsNotEmptyError(
+                f"{empty.directory}: {len(self.items)} segments, the last with {empty.size_bytes} bytes, "
+                f"cannot begin again at offset {base_offset}"
+            )
         if empty.base_offset == base_offset:
             return
         empty.prepare()

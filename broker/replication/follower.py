@@ -74,10 +74,9 @@ class FollowedPartition:
             return Outcome.MOVED
         if log.log_end_offset != fetch_offset:
             return Outcome.MOVED  # truncated since it was asked
-        records = data.records
-        has_records = isinstance(records, bytes | bytearray | memoryview) and len(records) > 0
+        records = data.records if isinstance(data.records, bytes | bytearray | memoryview) else b""
+        has_records = len(records) > 0
         if has_records:
-            assert isinstance(records, bytes | bytearray | memoryview)
             log.append_as_follower(records)
         log.advance_high_watermark(data.high_watermark)
         starts_later = data.log_start_offset > log.log_start_offset

@@ -1,0 +1,21 @@
+"""The list of a log's segments."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.broker.log.segments import SegmentsNotEmptyError
+from tests.support.log.batches import batch_of
+from tests.support.log.log_world import LogWorld
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_a_log_with_records_does_not_begin_at_another_offset(world: LogWorld, segments: int) -> None:
+    log = world.create()
+    log.append_as_leader(bytearray(batch_of(1)), 0)
+    if segments == 2:
+        log.roll()
+    before = sorted(path.name for path in world.file("").iterdir())
+    with pytest.raises(SegmentsNotEmptyError, match=f"{segments} segments"):
+        log._segments.rename_empty(50, log.config, 0)
+    assert sorted(path.name for path in world.file("").iterdir()) == before
