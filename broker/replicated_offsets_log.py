@@ -16,14 +16,13 @@ from anabranch.broker.deferred import Deferred
 from anabranch.broker.log.cold_reads import load_records
 from anabranch.broker.log.partition_log import AppendOrigin
 from anabranch.broker.log.slices import TimeSlice, in_slices
-from anabranch.broker.replication.delayed_produce import AwaitedAppend
+from anabranch.broker.replication.appended import Appended
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder
 from anabranch.protocol.compression import CompressionType
-from anabranch.protocol.errors import KafkaError, error_for
-from anabranch.protocol.generated.produce import PartitionProduceResponse
+from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
 from anabranch.protocol.records import RecordBatch, iter_batches
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
@@ -141,19 +140,18 @@ class _AwaitedCommit(DelayedOperation):
     It never expires and so is not parked: the partition alone holds it.
     """
 
-    __slots__ = ("_awaited", "_purgatory", "fate")
+    __slots__ = ("_appended", "_purgatory", "fate")
 
-    def __init__(self, purgatory: Purgatory, awaited: AwaitedAppend) -> None:
+    def __init__(self, purgatory: Purgatory, appended: Appended) -> None:
         super().__init__(math.inf)
         self._purgatory = purgatory
-        self._awaited = awaited
+        self._appended = appended
         self.fate: Deferred[KafkaError | None] = Deferred()
 
     @classmethod
     def of(cls, purgatory: Purgatory, partition: Partition, end_offset: int) -> _AwaitedCommit:
         """Wait for ``end_offset``, counted from now as part of the present leadership."""
-        answer = PartitionProduceResponse(index=partition.key.partition)
-        waiting = cls(purgatory, AwaitedAppend(partition, end_offset, answer, all_in_sync=True))
+        waiting = cls(purgatory, Appended(partition, end_offset, all_in_sync=True))
         waiting.try_complete()
         if not waiting.completed:
             partition.watchers[waiting] = None
@@ -163,12 +161,12 @@ class _AwaitedCommit(DelayedOperation):
         self._purgatory.changed(self)
 
     def try_complete(self) -> None:
-        if self._awaited.is_done():
+        code = self._appended.outcome()
+        if code is not None:
             self.give_up()
-            code = self._awaited.result.error_code
-            self.fate.fill(error_for(code) if code else None)
+            self.fate.fill(None if code is ErrorCode.NONE else error_for(code))
 
     def give_up(self) -> None:
         """Nobody wants to know any more."""
         self.completed = True
-        self._awaited.partition.watchers.pop(self, None)
+        self._appended.partition.watchers.pop(self, None)

@@ -15,7 +15,7 @@ is a transactional batch without one: nobody would end its transaction, and the 
 from __future__ import annotations
 
 from anabranch.broker.awaited_batches import SentBatch
-from anabranch.broker.replication.delayed_produce import (
+from anabranch.broker.delayed_produce import (
     Awaited,
     AwaitedAppend,
     AwaitedRefusal,

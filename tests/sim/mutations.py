@@ -13,9 +13,10 @@ from anabranch.broker.coordinator.durable import DurableState
 from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.replication import isr
-from anabranch.broker.replication.delayed_produce import AwaitedAppend
+from anabranch.broker.replication.appended import Appended
 from anabranch.broker.replication.fetcher import ReplicaFetcher
 from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.errors import ErrorCode
 
 Patch = pytest.MonkeyPatch
 
@@ -40,10 +41,7 @@ TWICE = ("duplicates", "key_order")
 
 
 def answer_before_replication(patch: Patch) -> None:
-    def is_done(self: AwaitedAppend) -> bool:
-        return True
-
-    patch.setattr(AwaitedAppend, "is_done", is_done)
+    patch.setattr(Appended, "outcome", lambda _self: ErrorCode.NONE)
 
 
 def watermark_is_the_leaders_own_end(patch: Patch) -> None:

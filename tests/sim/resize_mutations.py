@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from anabranch.broker.coordinator import offsets, positions
+from anabranch.broker.delayed_produce import AwaitedRefusal
 from anabranch.broker.handlers import offset_for_leader_epoch, produce
 from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.log.producer_state import ProducerState
-from anabranch.broker.replication.delayed_produce import AwaitedRefusal
 from anabranch.broker.replication.layout import UNKNOWN
 from anabranch.broker.replication.partition import Partition
 from anabranch.client.group.listener import PartitionKeyListener

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from anabranch.broker.replication.delayed_produce import AwaitedAppend
+from anabranch.broker.delayed_produce import AwaitedAppend
 from anabranch.broker.replication.isr import PendingIsr
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse

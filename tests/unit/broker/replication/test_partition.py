@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
-from anabranch.broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce
+from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse

@@ -1,0 +1,35 @@
+"""What was appended to a partition that is led here, and the wait for its replicas or the disk."""
+
+from __future__ import annotations
+
+from anabranch.broker.replication.partition import Partition
+from anabranch.protocol.errors import ErrorCode
+
+
+class Appended:
+    """Everything below ``end_offset`` in the log of a leader, in its present term."""
+
+    __slots__ = ("_all_in_sync", "_end_offset", "_term", "partition")
+
+    def __init__(self, partition: Partition, end_offset: int, *, all_in_sync: bool) -> None:
+        self.partition = partition
+        self._end_offset = end_offset
+        self._all_in_sync = all_in_sync
+        self._term = partition.term
+
+    def outcome(self) -> ErrorCode | None:
+        """None while it waits; NONE once the watermark (``all_in_sync``) or else the disk has the end; or the error.
+
+        A partition that was led by another in between may hold other records below the same watermark.
+        """
+        partition = self.partition
+        if not partition.is_leader or partition.term != self._term:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self._all_in_sync:
+            if partition.log.high_watermark >= self._end_offset:
+                if len(partition.isr) < partition.min_insync_replicas:
+                    return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+                return ErrorCode.NONE
+        elif partition.durable_end_offset >= self._end_offset:
+            return ErrorCode.NONE
+        return ErrorCode.KAFKA_STORAGE_ERROR if partition.failed else None
