@@ -202,6 +202,8 @@ def apply(
         raise UsageError(f"level {lower[0].new} of {lower[0].feature} is a downgrade: use `features downgrade`")
     downgrades = [change for change in changes if change.is_downgrade]
     if what == "downgrade" and (others := [change for change in changes if not change.is_downgrade]):
+        if others[0].feature not in {*known.supported, *known.finalized}:
+            raise UsageError(f"there is no feature {others[0].feature}: `features describe` lists them")
         raise UsageError(f"level {others[0].new} of {others[0].feature} is no downgrade: use `features upgrade`")
     if downgrades and not dry_run and not yes and not _confirmed(plan.question(downgrades)):
         raise CommandError("nothing was changed")

@@ -248,6 +248,7 @@ def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
     ("command", "problem"),
     [
         (lambda: features.upgrade(feature=["groups=1"]), "use `features downgrade`"),
+        (lambda: features.downgrade(feature=["nope=1"]), "there is no feature nope: `features describe` lists them"),
         (lambda: features.downgrade(feature=["groups=3"]), "use `features upgrade`"),
         (lambda: features.update(upgrade="groups:1"), "--downgrade"),
         (lambda: features.update(upgrade="groups:3", delete="groups"), "named twice"),
