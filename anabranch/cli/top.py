@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import anyio
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,8 @@ from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natura
 from anabranch.cli.output import duration, print_json
 from anabranch.cli.topic_view import known_offsets, marked_partitions
 
+Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
+"""Takes the rows of the topics and of the groups."""
 SHOWN = 20
 """Topics and groups at most, those with most first."""
 
@@ -57,38 +60,53 @@ def top(
     max_rounds
         Stop after so many tables.
     """
-    with warnings_shown():
-        return anyio.run(_run, bootstrap_server, max(interval_ms, 100) / 1000, max_rounds, json_)
-
-
-async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, as_json: bool) -> int:
     console = Console(highlight=False)
+    run = partial(_run, bootstrap_server, max(interval_ms, 100) / 1000, max_rounds)
+    if json_:
+        with warnings_shown():
+            return anyio.run(run, lambda topics, groups: print_json({"topics": topics, "groups": groups}))
+    if not console.is_terminal or console.is_dumb_terminal:
+        with warnings_shown():
+            return anyio.run(run, lambda topics, groups: console.print(view(topics, groups)))
+    with Screen(console) as screen, warnings_shown(screen.warn):
+        return anyio.run(run, lambda topics, groups: screen.show(view(topics, groups, rows_for(console.height))))
+
+
+class Screen:
+    """The tables on the whole terminal, and above them a warning of the client until it can measure again."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, screen=True, auto_refresh=False)
+        self._tables: RenderableType = Text("")
+
+    def __enter__(self) -> Screen:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, tables: RenderableType) -> None:
+        self._tables = tables
+        self._live.update(tables, refresh=True)
+
+    def warn(self, warning: str) -> None:
+        self._live.update(Group(Text(warning, style="yellow"), self._tables), refresh=True)
+
+
+async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, show: Show) -> int:
     config = {"client_id": "anabranch-top", "default_api_timeout_ms": API_TIMEOUT_MS}
     admin = Admin(bootstrap_servers=bootstrap, **config)  # type: ignore[arg-type]
     async with Interrupts() as interrupts, admin:
         with anyio.CancelScope() as scope:
             interrupts.on_first(scope.cancel)
-            is_live = console.is_terminal and not console.is_dumb_terminal and not as_json
-            live = Live(console=console, screen=True, auto_refresh=False) if is_live else None
             before = await take_sample(admin)
             rounds = 0
-            if live is not None:
-                live.start()
-            try:
-                while max_rounds is None or rounds < max_rounds:
-                    await anyio.sleep(interval_s)
-                    now = await take_sample(admin)
-                    topics, groups = topic_rows(before, now), group_rows(before, now)
-                    before, rounds = now, rounds + 1
-                    if as_json:
-                        print_json({"topics": topics, "groups": groups})
-                    elif live is not None:
-                        live.update(view(topics, groups, rows_for(console.height)), refresh=True)
-                    else:
-                        console.print(view(topics, groups))
-            finally:
-                if live is not None:
-                    live.stop()
+            while max_rounds is None or rounds < max_rounds:
+                await anyio.sleep(interval_s)
+                now = await take_sample(admin)
+                show(topic_rows(before, now), group_rows(before, now))
+                before, rounds = now, rounds + 1
     return interrupts.status
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
 
+import pytest
 from rich.console import Console
+from rich.text import Text
 
 from anabranch import TopicPartition
-from anabranch.cli.top import SHOWN, Sample, group_rows, rows_for, topic_rows, view
+from anabranch.cli.logs import warnings_shown
+from anabranch.cli.top import SHOWN, Sample, Screen, group_rows, rows_for, topic_rows, view
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BEFORE = Sample(
@@ -58,6 +62,19 @@ def test_names_are_cut_before_the_headings_of_numbers() -> None:
     heading, row = screen.getvalue().splitlines()[:2]
     assert heading.split() == ["topic", "partitions", "records/s", "unhealthy", "drain"]
     assert max(len(heading), len(row)) <= 60 and row.startswith("xxxxxx") and "\u2026" in row
+
+
+def test_a_warning_is_drawn_above_the_tables_until_there_are_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = io.StringIO()
+    with Screen(Console(file=drawn, force_terminal=True, width=60, height=10)) as screen, warnings_shown(screen.warn):
+        screen.show(Text("first table"))
+        logging.getLogger("anabranch.client").warning("no broker answers")
+        warned = drawn.getvalue()
+        screen.show(Text("second table"))
+    last = warned[warned.rindex("anabranch: no broker answers") :]
+    assert "first table" in last
+    assert "no broker answers" not in drawn.getvalue()[len(warned) :]
+    assert capsys.readouterr().err == ""
 
 
 def test_both_tables_have_room_on_a_small_screen() -> None:
