@@ -121,6 +121,10 @@ class WriteOptions:
     topic: str | None = None
 
 
+FETCH_BYTES = 4 * 1024 * 1024
+"""``kafka.max.partition.fetch.bytes`` where it is not given: a task reads one partition."""
+
+
 def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
     """Raises ``OptionError``, or ``ConfigError`` for a ``kafka.`` option of the client's."""
     found, client = _split(given, _READ)
@@ -130,6 +134,7 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
             raise OptionError(name, f"not with {use.value}: {why}")
     if "startingOffsets" in found and "startingTimestamp" in found:
         raise OptionError("startingTimestamp", "not together with startingOffsets")
+    client.setdefault("max_partition_fetch_bytes", FETCH_BYTES)
     group_id = client.pop("group_id", None)
     ConsumerConfig.parse(client)
     parsed_ignores = client.get("ordered_delivery_unassigned_parent") == "ignore"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.client.config import ConsumerConfig
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.spark.options import OptionError, Use, read_options, wants_headers, write_options
 from anabranch.zk_schemas.config_def import ConfigError
@@ -34,6 +35,11 @@ def test_options_in_any_case_and_their_values() -> None:
     assert (found.max_offsets_per_trigger, found.min_partitions) == (5, 7)
     assert (found.fail_on_data_loss, found.include_headers, found.group_id) == (False, True, "g")
     assert found.client == {"bootstrap_servers": "a:1,b:2", "max_partition_fetch_bytes": "1000"}
+
+
+def test_a_task_fetches_more_at_once_than_a_consumer_of_many_partitions() -> None:
+    client = read_options({**SERVERS, "subscribe": "t"}, Use.BATCH).client
+    assert ConsumerConfig.parse(client).max_partition_fetch_bytes == 4 * ConsumerConfig().max_partition_fetch_bytes
 
 
 def test_defaults_are_those_of_sparks_kafka_source() -> None:
