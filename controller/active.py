@@ -12,7 +12,7 @@ from anabranch.controller import (
     appended_bytes,
     autoscale,
     brokers,
-    configs,
+    config_changes,
     deletion,
     features,
     leaders,
@@ -26,7 +26,7 @@ from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.admin.slices import joined, sliced
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.election import Office, wait_until_deposed
+from anabranch.controller.controller_election import Office, wait_until_deposed
 from anabranch.controller.events import (
     AdminCall,
     AutoscaleDue,
@@ -323,7 +323,7 @@ class ActiveController:
         elif isinstance(event, DeletionsChanged):
             await deletion.on_deletions_changed(context)
         elif isinstance(event, ConfigsChanged):
-            await configs.on_configs_changed(context)
+            await config_changes.on_configs_changed(context)
         elif isinstance(event, FeaturesChanged):
             await features.on_features_changed(context)
         elif isinstance(event, LogDirsFailed):
@@ -430,7 +430,7 @@ class ActiveController:
             topics.on_topics_changed,
             deletion.on_deletions_changed,
             brokers.on_brokers_changed,
-            configs.on_configs_changed,
+            config_changes.on_configs_changed,
             log_dirs.on_log_dirs_failed,
             features.settle,
         ):

@@ -6,7 +6,7 @@ from typing import cast
 
 import structlog
 
-from anabranch.controller import deletion, elections
+from anabranch.controller import deletion, leader_selection
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
 from anabranch.controller.image import LiveBroker
@@ -126,7 +126,9 @@ async def controlled_shutdown(context: Context, request: ControlledShutdownReque
     changes, remaining = [], []
     for tp, topic, _, state in image.led_partitions():
         replicas = topic.replicas(tp.partition)
-        changed = elections.before_shutdown(state, replicas, image.electable(tp), broker.id, image.controller_epoch)
+        changed = leader_selection.before_shutdown(
+            state, replicas, image.electable(tp), broker.id, image.controller_epoch
+        )
         if changed is not None:
             changes.append(StateChange(tp, changed))
         if len(replicas) > 1 and state.leader == broker.id and changed is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from anabranch.controller import elections
+from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
 from anabranch.controller.events import FirstReplicasDue
 from anabranch.controller.image import Led
@@ -38,13 +38,15 @@ def chosen(context: Context, led: Led, election_type: ElectionType) -> StateChan
     if election_type is ElectionType.PREFERRED:
         if state.leader == replicas[0] and state.leader in live:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred replica leads.")
-        changed = elections.preferred(state, replicas, electable, image.controller_epoch)
+        changed = leader_selection.preferred(state, replicas, electable, image.controller_epoch)
         unavailable = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     else:
         if state.leader in live:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
         order = replicas if set(state.isr) & electable.keys() else unclean_order(topic, tp.partition)
-        changed = elections.after_broker_change(state, order, live, electable, image.controller_epoch, unclean=True)
+        changed = leader_selection.after_broker_change(
+            state, order, live, electable, image.controller_epoch, unclean=True
+        )
         unavailable = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     if changed is None or changed.leader not in electable:
         raise KafkaError(unavailable, f"None of the replicas {replicas} with the ISR {state.isr} may lead now.")
@@ -84,5 +86,5 @@ def _led_by_first(context: Context, led: Led) -> StateChange | None:
     replicas = topic.replicas(tp.partition)
     if state.leader == replicas[0] or topic.reassigning(tp.partition):
         return None
-    changed = elections.preferred(state, replicas, context.image.electable(tp), context.image.controller_epoch)
+    changed = leader_selection.preferred(state, replicas, context.image.electable(tp), context.image.controller_epoch)
     return None if changed is None else StateChange(tp, changed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from anabranch.controller import elections
+from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
 from anabranch.controller.events import FirstLeadersDue
 from anabranch.controller.giving_up import give_up
@@ -55,22 +55,22 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
     changes, hopeless = [], []
     for tp, topic, partition, state in partitions:
         replicas, live, electable = topic.replicas(tp.partition), image.serving(tp), image.electable(tp)
-        if elections.needs_unclean(state, replicas, live, electable):
+        if leader_selection.needs_unclean(state, replicas, live, electable):
             hopeless.append((tp, topic, partition, state))
             continue
         restarted = [id for id in state.isr if id in live and 0 <= partition.mzxid < live[id].epoch]
         if restarted:
-            changed = elections.after_unseen_restart(
+            changed = leader_selection.after_unseen_restart(
                 state, replicas, restarted, live, electable, image.controller_epoch
             )
         else:
-            changed = elections.after_broker_change(state, replicas, live, electable, image.controller_epoch)
+            changed = leader_selection.after_broker_change(state, replicas, live, electable, image.controller_epoch)
         if changed is not None:
             changes.append(StateChange(tp, changed))
     allowed = await unclean_election_allowed(context, [tp.topic for tp, *_ in hopeless])
     for tp, topic, _, state in hopeless:
         unclean = tp.topic in allowed
-        changed = elections.after_broker_change(
+        changed = leader_selection.after_broker_change(
             state,
             unclean_order(topic, tp.partition) if unclean else topic.replicas(tp.partition),
             image.serving(tp),
@@ -125,7 +125,7 @@ def first_elections(context: Context, topics: Iterable[str]) -> Iterator[StateCh
                 continue  # what a grow adds is led once those who lose keys to it have answered
             tp = TopicPartition(name, index)
             electable = image.electable(tp)
-            state = elections.first_state(topic.replicas(index), electable, image.controller_epoch)
+            state = leader_selection.first_state(topic.replicas(index), electable, image.controller_epoch)
             if state is not None:
                 yield StateChange(tp, state, create=True)
 

@@ -10,7 +10,7 @@ import trio
 from anabranch.controller import features
 from anabranch.controller.active import ActiveController
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.election import ensure_paths, stand, wait_for_vacancy
+from anabranch.controller.controller_election import ensure_paths, stand, wait_for_vacancy
 from anabranch.controller.image import TopicImage
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.resize import view

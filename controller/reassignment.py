@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from anabranch.controller import elections
+from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
@@ -130,9 +130,9 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
         return step
     state = partition.state
     electable = image.electable(tp)
-    changed = elections.reassigned(state, after.replicas, image.serving(tp), electable, image.controller_epoch)
+    changed = leader_selection.reassigned(state, after.replicas, image.serving(tp), electable, image.controller_epoch)
     if changed is None and state.leader not in image.brokers and set(state.isr) <= set(after.replicas):
-        changed = elections.offline(state, image.controller_epoch)
+        changed = leader_selection.offline(state, image.controller_epoch)
     if changed is None:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -152,7 +152,9 @@ def _last_step(
     if state is None or state.being_removed or (assignment.in_progress and not assignment.complete(state.isr)):
         return None
     done = assignment.done()
-    changed = elections.reassigned(state, done.replicas, image.serving(tp), image.electable(tp), image.controller_epoch)
+    changed = leader_selection.reassigned(
+        state, done.replicas, image.serving(tp), image.electable(tp), image.controller_epoch
+    )
     return None if changed is None else _Step(tp, before, done, changed)
 
 

@@ -7,7 +7,7 @@ import functools
 
 import structlog
 
-from anabranch.controller.configs import keep_ordered_delivery
+from anabranch.controller.config_changes import keep_ordered_delivery
 from anabranch.controller.context import Context
 from anabranch.controller.events import StateChanged, TopicChanged, TopicsChanged
 from anabranch.controller.giving_up import give_up

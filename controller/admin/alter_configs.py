@@ -15,7 +15,7 @@ from typing import Any
 
 from anabranch.controller.admin.create_topics import check_autoscale, checked_config, config_too_large
 from anabranch.controller.admin.outcome import Outcome
-from anabranch.controller.configs import with_ordered_delivery
+from anabranch.controller.config_changes import with_ordered_delivery
 from anabranch.controller.context import Context
 from anabranch.controller.store import chunks
 from anabranch.controller.topic_config import ORDERED_KEY

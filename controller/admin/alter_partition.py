@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from anabranch.controller import elections
+from anabranch.controller import leader_selection
 from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
 from anabranch.controller.events import ReassignmentsDue
@@ -55,7 +55,7 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
             answer.error_code = judge(found, replicas, eligible, request.broker_id, asked)
             if answer.error_code == ErrorCode.NONE and resigns(found.state, request.broker_id, asked):
                 wanted = list(asked.new_isr)
-                state = elections.resigned(found.state, replicas, eligible, wanted, image.controller_epoch)
+                state = leader_selection.resigned(found.state, replicas, eligible, wanted, image.controller_epoch)
                 assert state is not None, "judged before"
                 changes[tp] = StateChange(tp, state)
             elif answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:

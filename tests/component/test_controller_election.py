@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from anabranch.controller.election import Office, ensure_paths, stand
+from anabranch.controller.controller_election import Office, ensure_paths, stand
 from anabranch.controller.store import ControllerMovedError, GuardedStore
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller import elections
+from anabranch.controller import leader_selection
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 
 EPOCH = 9
@@ -28,9 +28,9 @@ def state(leader: int, isr: list[int], leader_epoch: int = 4) -> PartitionState:
 
 
 def test_the_first_live_replica_leads_a_new_partition() -> None:
-    first = elections.first_state([3, 1, 2], {1, 2}, EPOCH)
+    first = leader_selection.first_state([3, 1, 2], {1, 2}, EPOCH)
     assert first == PartitionState(EPOCH, 1, 0, [1, 2])
-    assert elections.first_state([3], {1, 2}, EPOCH) is None
+    assert leader_selection.first_state([3], {1, 2}, EPOCH) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_first_live_replica_leads_a_new_partition() -> None:
 def test_after_brokers_came_or_went(
     before: tuple[int, list[int]], live: set[int], electable: set[int], after: tuple[int, list[int]] | None
 ) -> None:
-    changed = elections.after_broker_change(state(*before), [1, 2, 3], live, electable, EPOCH)
+    changed = leader_selection.after_broker_change(state(*before), [1, 2, 3], live, electable, EPOCH)
     if after is None:
         assert changed is None
     else:
@@ -64,11 +64,11 @@ def test_a_leader_is_live_and_was_in_sync_and_a_second_look_changes_nothing(
 ) -> None:
     isr = data.draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
     before = state(data.draw(st.sampled_from([*isr, -1])), isr)
-    after = elections.after_broker_change(before, replicas, live, live, EPOCH) or before
+    after = leader_selection.after_broker_change(before, replicas, live, live, EPOCH) or before
     assert after.leader == -1 or (after.leader in live and after.leader in isr)
     assert (after.leader == -1) == (not live & set(isr))
     assert set(after.isr) <= set(isr) and after.isr
-    assert elections.after_broker_change(after, replicas, live, live, EPOCH) is None
+    assert leader_selection.after_broker_change(after, replicas, live, live, EPOCH) is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_leader_is_live_and_was_in_sync_and_a_second_look_changes_nothing(
 def test_before_broker_1_shuts_down(
     before: tuple[int, list[int]], replicas: list[int], after: tuple[int, list[int]] | None
 ) -> None:
-    changed = elections.before_shutdown(state(*before), replicas, {2, 3}, 1, EPOCH)
+    changed = leader_selection.before_shutdown(state(*before), replicas, {2, 3}, 1, EPOCH)
     assert after == (None if changed is None else (changed.leader, changed.isr))
 
 
@@ -101,7 +101,7 @@ def test_before_broker_1_shuts_down(
 def test_an_unclean_leader_is_the_whole_isr_and_the_last_resort(
     before: tuple[int, list[int]], electable: set[int], after: tuple[int, list[int]] | None
 ) -> None:
-    changed = elections.after_broker_change(state(*before), [1, 2, 3], electable, electable, EPOCH, unclean=True)
+    changed = leader_selection.after_broker_change(state(*before), [1, 2, 3], electable, electable, EPOCH, unclean=True)
     assert after == (None if changed is None else (changed.leader, changed.isr))
 
 
@@ -112,9 +112,11 @@ def test_needs_unclean_is_when_only_unclean_gives_a_leader(
     isr = data.draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
     before = state(data.draw(st.sampled_from([*isr, -1])), isr)
     electable = live - stopping
-    clean = elections.after_broker_change(before, replicas, live, electable, EPOCH) or before
-    unclean = elections.after_broker_change(before, replicas, live, electable, EPOCH, unclean=True) or before
-    assert elections.needs_unclean(before, replicas, live, electable) == (clean.leader == -1 and unclean.leader != -1)
+    clean = leader_selection.after_broker_change(before, replicas, live, electable, EPOCH) or before
+    unclean = leader_selection.after_broker_change(before, replicas, live, electable, EPOCH, unclean=True) or before
+    assert leader_selection.needs_unclean(before, replicas, live, electable) == (
+        clean.leader == -1 and unclean.leader != -1
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_needs_unclean_is_when_only_unclean_gives_a_leader(
 def test_a_broker_that_restarted_unseen_does_not_go_on_in_the_epoch_it_led(
     before: tuple[int, list[int]], restarted: set[int], live: set[int], after: tuple[int, list[int], int]
 ) -> None:
-    changed = elections.after_unseen_restart(state(*before), [1, 2, 3], restarted, live, live, EPOCH)
+    changed = leader_selection.after_unseen_restart(state(*before), [1, 2, 3], restarted, live, live, EPOCH)
     assert changed is not None
     assert (changed.leader, changed.isr, changed.leader_epoch) == after
 
@@ -142,7 +144,7 @@ def test_a_broker_that_restarted_unseen_does_not_go_on_in_the_epoch_it_led(
 def test_the_preferred_leader_is_the_first_replica_in_sync(
     before: tuple[int, list[int]], electable: set[int], leader: int | None
 ) -> None:
-    changed = elections.preferred(state(*before), [1, 2, 3], electable, EPOCH)
+    changed = leader_selection.preferred(state(*before), [1, 2, 3], electable, EPOCH)
     assert leader == (None if changed is None else changed.leader)
     assert changed is None or (changed.isr, changed.leader_epoch) == (before[1], 5)
 
@@ -160,13 +162,13 @@ def test_the_preferred_leader_is_the_first_replica_in_sync(
 def test_kafka_9212_every_step_of_a_reassignment_raises_the_leader_epoch(
     before: tuple[int, list[int]], target: list[int], live: set[int], after: tuple[int, list[int]] | None
 ) -> None:
-    changed = elections.reassigned(state(*before), target, live, live, EPOCH)
+    changed = leader_selection.reassigned(state(*before), target, live, live, EPOCH)
     assert after == (None if changed is None else (changed.leader, changed.isr))
     assert changed is None or changed.leader_epoch == 5
 
 
 def test_an_offline_partition_keeps_its_isr_when_one_of_it_shuts_down() -> None:
-    assert elections.before_shutdown(state(-1, [1, 2]), [1, 2], {2}, 1, EPOCH) is None
+    assert leader_selection.before_shutdown(state(-1, [1, 2]), [1, 2], {2}, 1, EPOCH) is None
 
 
 def test_no_election_changes_what_a_resize_wrote() -> None:
@@ -174,15 +176,15 @@ def test_no_election_changes_what_a_resize_wrote() -> None:
     led, offline = state(1, [1, 2, 3]), state(-1, [2])
     replicas, live, some = [1, 2, 3], {1, 2, 3}, {2, 3}
     elected = [
-        elections.after_broker_change(led, replicas, some, some, EPOCH),
-        elections.after_broker_change(led, replicas, {1, 2}, {1, 2}, EPOCH),
-        elections.after_broker_change(offline, replicas, {3}, {3}, EPOCH, unclean=True),
-        elections.after_unseen_restart(led, replicas, [1], live, live, EPOCH),
-        elections.preferred(state(2, [1, 2]), replicas, live, EPOCH),
-        elections.reassigned(led, [2, 3], live, live, EPOCH),
-        elections.before_shutdown(led, replicas, some, 1, EPOCH),
-        elections.resigned(led, replicas, some, [2, 3], EPOCH),
-        elections.offline(led, EPOCH),
+        leader_selection.after_broker_change(led, replicas, some, some, EPOCH),
+        leader_selection.after_broker_change(led, replicas, {1, 2}, {1, 2}, EPOCH),
+        leader_selection.after_broker_change(offline, replicas, {3}, {3}, EPOCH, unclean=True),
+        leader_selection.after_unseen_restart(led, replicas, [1], live, live, EPOCH),
+        leader_selection.preferred(state(2, [1, 2]), replicas, live, EPOCH),
+        leader_selection.reassigned(led, [2, 3], live, live, EPOCH),
+        leader_selection.before_shutdown(led, replicas, some, 1, EPOCH),
+        leader_selection.resigned(led, replicas, some, [2, 3], EPOCH),
+        leader_selection.offline(led, EPOCH),
     ]
     for changed in elected:
         assert changed is not None and changed.leader_epoch == led.leader_epoch + 1
