@@ -27,6 +27,8 @@ MAX_UNCONFIRMED = 4_000
 AHEAD_S = 0.01
 BEHIND_S = 0.1
 POLL_MS = 200
+SAVE_EVERY_S = 0.05
+"""What a consumer changed is saved so often: when keys move, the next owner waits for the rest only."""
 
 
 class Reporter:
@@ -190,17 +192,21 @@ async def consume(arguments: argparse.Namespace) -> None:
                 )
                 with anyio.CancelScope() as reading:
                     tasks.start_soon(_cancel_when_stdin_closes, reading)
-                    await _read(consumer, recorder, out, report)
+                    await _read(consumer, recorder, states, out, report)
     states.flush_all()
     store.close()
 
 
-async def _read(consumer: Consumer, recorder: Recorder, out: TextIO, report: Reporter) -> None:
+async def _read(consumer: Consumer, recorder: Recorder, states: KeyStates, out: TextIO, report: Reporter) -> None:
+    saved = time.monotonic()
     while True:
         batches = await consumer.getmany(timeout_ms=POLL_MS)
         for records in batches.values():
             for record in records:
                 recorder.process(record)
+        if time.monotonic() - saved >= SAVE_EVERY_S:
+            states.flush_all()
+            saved = time.monotonic()
         out.flush()
         blocked = sorted({blocked.partition.partition for blocked in consumer.explain_blocked()})
         report(count=recorder.count, blocked=blocked)
