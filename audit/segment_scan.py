@@ -56,6 +56,7 @@ Headers: TypeAlias = "np.ndarray[Any, np.dtype[np.void]]"
 BASE_OFFSET, BATCH_LENGTH, LEADER_EPOCH, _MAGIC, CRC, ATTRIBUTES, LAST_OFFSET_DELTA = range(7)
 BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT = range(7, 13)
 _NAMES = FIELDS.names or ()
+_LAST_CODEC = max(CompressionType)
 
 
 def _no_ints() -> Ints:
@@ -252,18 +253,18 @@ class _Pending:
         run.errors[index], run.suspects[index] = row.error, row.suspect_offset
 
 
-def _plausible(headers: Headers) -> Bools:
-    """Which headers can be right."""
+def _plausible(headers: Any) -> Any:
+    """Which headers can be right: of an array of them, or whether one can that is a dictionary."""
     count, last_offset_delta = headers["count"], headers["last_offset_delta"]
-    known = (headers["attributes"] & CODEC_MASK) <= max(CompressionType)
-    found: Bools = known & (headers["base_offset"] >= 0) & (last_offset_delta >= 0) & (count >= 0)
-    return found & (count.astype(np.int64) <= last_offset_delta.astype(np.int64) + 1)
+    known = (headers["attributes"] & CODEC_MASK) <= _LAST_CODEC
+    found = known & (headers["base_offset"] >= 0) & (last_offset_delta >= 0) & (count >= 0)
+    return found & (count - 1 <= last_offset_delta)  # a count for which this overflows was found out
 
 
 def _decompressed(batch: memoryview, max_decompressed_bytes: int) -> bytes | None:
     """The records' bytes; None when the header or the compressed bytes cannot be right."""
     header = HEADER.unpack_from(batch)
-    if not _plausible(np.array([header], FIELDS))[0]:
+    if not _plausible(dict(zip(_NAMES, header, strict=True))):
         return None
     if header[COUNT] == 0 and len(batch) == HEADER_BYTES:
         return b""  # what compaction leaves of a batch whose producer state still matters

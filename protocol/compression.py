@@ -50,7 +50,7 @@ _GZIP_MAX_RATIO = 1032
 _SMALLEST_GUESS = 1024
 _COPIED_AT_ONCE = 1024 * 1024
 """A copy keeps other threads waiting. Larger buffers are mapped, as the kernel then clears them page by page."""
-_GROWTH = 4
+_GROWTH = 16
 
 
 def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> bytes:
