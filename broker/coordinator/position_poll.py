@@ -1,10 +1,10 @@
 """ConsumerGroupPosition 0 (KIP-253): a member reports how far it is and waits for how far others are.
 
-A long poll, fenced as a heartbeat is, which it also counts as when it arrives. Unlike a heartbeat it is refused until
-the generation is stable: before, nobody owns anything. A member's first poll of a generation says that it has given up
-what it owned before and does not own any more. A question may have no member id and no generation (-1): it is
-answered at once with what is known. With ``need_position`` the owners that poll are asked for the rest from then on:
-the controller, which removes what a group is done with, must not be the first to know that a partition is closed.
+A long poll. It is fenced like a heartbeat, and counts as one when it arrives. Unlike a heartbeat it is refused until
+the generation is stable, because before that nobody owns anything. A member's first poll in a generation says that it
+has given up all partitions that it no longer owns. A question may have no member id and no generation (-1): it is
+answered at once with what is known. With ``need_position`` owners that poll are asked for missing positions from then
+on. They learn from it that a partition is closed before the controller removes what the group has read.
 """
 
 from __future__ import annotations

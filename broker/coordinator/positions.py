@@ -1,16 +1,18 @@
 """How far a group is in partitions that its members wait for (KIP-253), and who waits. All of it is volatile.
 
-A position means processed: records below it were delivered, what the flush callback had to save is saved. Only the
-owner of a partition knows that, so for a partition whose owner polls, nothing but the owner's own reports count. Its
-commits do not, for a periodic one runs ahead of the flush callback; but a commit may say that it is a report as well,
-and is one as soon as it is committed. What nobody can report on is taken from the committed offset of the same
-incarnation, and only once every member has polled in this generation, for until then one of them may still be giving up
-what it owned before. A member that polled in an earlier generation, or said in a heartbeat that it will, is waited for
-as long as it is a member: its user may be busy for up to its rebalance timeout. Any other may be a stock client, which
-never polls, and is waited for as long as a session lasts. Nothing known is -1, never a guess.
+A position means processed: the records below it were delivered, and the flush callback has saved what it had to. Only
+the owner of a partition knows that. While the owner polls, only its own reports count. Its commits do not count,
+because a periodic commit runs ahead of the flush callback; but a commit may be marked as a report, and is one once it
+is committed.
 
-A leader of the offsets partition that has a successor without knowing tells what was true once, and processed stays
-processed: unlike a committed offset, a position needs no confirmation.
+Where nobody can report, the committed offset of the same incarnation counts, and only after every member has polled
+in this generation. Before that, a member may still be giving up what it owned. A member that has polled in an earlier
+generation, or has said in a heartbeat that it will, is waited for as long as it is a member: its user may be busy for
+up to its rebalance timeout. Any other member may be a stock client, which never polls. It is waited for as long as a
+session lasts. An unknown position is -1, never a guess.
+
+A leader of the offsets partition may have a successor without knowing it. It then tells what was true once. That is
+safe: what was processed stays processed, so a position, unlike a committed offset, needs no confirmation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decisions about very many groups of a partition: what has expired, what was committed for deleted partitions.
+"""Decisions about very many groups of a partition: what has expired, and what was committed for deleted partitions.
 
-They are made in slices, and each slice is written before the next one is decided: what a lagging follower holds up and
-then commits at once is a slice, too.
+They are made in slices. A slice is written before the next one is decided, so that a lagging follower holds up one
+slice at most, and commits one slice at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asks the controller for ISR changes: AlterPartition (56), all partitions that wait in one request (KIP-497).
+"""Asks the controller for ISR changes: AlterPartition (56), all waiting partitions in one request (KIP-497).
 
-A change stays pending until the controller says what it did. While nothing is heard it is asked for again with the same
-epochs: the controller tells a repeated question from a new one.
+A change is pending until the controller answers. Without an answer the request is repeated with the same epochs, by
+which the controller recognises it.
 """
 
 from __future__ import annotations

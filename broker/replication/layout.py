@@ -1,8 +1,9 @@
 """Which keys a partition takes, and who may write to it (KIP-253). Pure.
 
-A layout belongs to one partition and one leader epoch: while a resize runs, two partitions of one topic differ. What a
-producer knows is of its topic. A partition at or above its own undeleted count is closed: marked for deletion, it takes
-no client's records until a leader epoch whose layout counts it again. Who reads is asked for no layout.
+A layout belongs to one partition and one leader epoch. During a resize, two partitions of one topic may have
+different layouts. A producer knows one layout for its topic. A partition whose number is not below its own undeleted
+count is closed: it is marked for deletion, and takes no records of clients until a leader epoch with a layout that
+counts it again. Readers are not asked for a layout.
 """
 
 from __future__ import annotations

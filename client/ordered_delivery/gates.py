@@ -1,9 +1,9 @@
 """The delivery gates of a consumer, one for each topic, by topic and partition: which records may be delivered now.
 
-What is decided is ``ordered_resize.gate``. Here facts go to the gate of their topic, questions are put together, and
-what metadata tells becomes facts: that a leader changed, that a partition or the topic was removed, and that a topic
-was never resized (layout version 0), so that no partition of it has an entry up to the leader epoch that the metadata
-names. No IO, no clock.
+``ordered_resize.gate`` decides. This module hands facts to the gate of their topic and collects the gates' questions.
+It turns metadata into facts: a leader changed, a partition or the topic was removed, or a topic was never resized
+(layout version 0). In the last case no partition has an entry up to the leader epoch in the metadata. No IO, no
+clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who else in the group reads what is waited for, and what was committed of it: for people, nothing is decided by it.
+"""Which member reads the partitions that are waited for, and what was committed there. For people; it decides nothing.
 
-A member tells the others how far it is when that may free one of them, and only the leader of a group knows who reads
-what. So what a partition waits for longer than a hand-over takes is looked up at the coordinator, again and again.
+A member does not know the owners of other partitions: only the leader of a group does. So when a partition waits for
+longer than a hand-over takes, this module asks the coordinator, and asks again until the wait is over.
 """
 
 from __future__ import annotations

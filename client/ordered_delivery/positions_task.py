@@ -1,10 +1,10 @@
 """Members of a group tell each other how far they are: ConsumerGroupPosition (25300), the asking side.
 
-One poll is parked at the coordinator on a connection of its own, for the coordinator reads nothing else from there
-until it answers. What there is to say meanwhile (a position, other wishes) goes at once over the group's connection
-with a poll that is not parked; the coordinator then answers the parked one too, and the next is parked with what is
-wished now. Two polls on two connections may be answered, or even taken, out of order: an answer older than one already
-taken is dropped, and news are said again while an older poll stays parked.
+One poll is parked at the coordinator. It has a connection of its own, because the coordinator reads nothing else from
+there until it answers. News (a position, other wishes) goes at once over the group's connection, in a poll that is
+not parked. The coordinator then answers the parked poll too, and the next one is parked with the present wishes.
+Polls on two connections may be taken and answered out of order. So an answer that is older than one already taken is
+dropped, and news is repeated while an older poll stays parked.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """When a member reports its position in a partition that other members wait for (KIP-253, Proposed Changes 7).
 
-Each report costs the user's flush callback and a commit, so the KIP reports only what may free somebody: the first
-position; then one that went up and is the partition's end, or passed into a newer leader epoch. What waits, waits for
-the end of a leader epoch that is over, or of a partition marked for deletion. So once a position inside the partition's
-present leader epoch was reported, even the partition's end is no news, and a partition split long ago costs nothing any
-more. A position that went back is always told. No IO.
+Each report costs the user's flush callback and a commit. So a position is reported only when another member may stop
+waiting because of it: the first one; later one that went up and is the partition's end, or is in a newer leader epoch.
+Members wait for the end of a past leader epoch, or for the end of a partition that is marked for deletion. Once a
+position in the present leader epoch was reported, no further one is needed, and a partition that was split long ago
+costs nothing. A position that went back is always reported. No IO.
 """
 
 from __future__ import annotations

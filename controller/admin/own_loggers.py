@@ -1,6 +1,6 @@
-"""DescribeConfigs and IncrementalAlterConfigs of BROKER_LOGGER: this process's own, in office and out of it (KIP-412).
+"""DescribeConfigs and IncrementalAlterConfigs of BROKER_LOGGER: this process's own, active or not (KIP-412).
 
-Everything else that these APIs ask of a controller is of the cluster, and is for the one in office.
+All other resources of these APIs belong to the cluster. Only the active controller answers for them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Requests that name much are decided in slices, so that what else there is to decide waits for one slice at most.
+"""Decides large requests in slices, so that other decisions wait for one slice at most.
 
-A slice is a request of the same kind that names some of it. Entries that name the same thing stay together, for they
-are refused together. The answers of the slices are put together to one.
+A slice is a request of the same kind with some of the entries. Entries that name the same thing stay in one slice,
+because they are refused together. The answers of all slices are joined.
 """
 
 from __future__ import annotations

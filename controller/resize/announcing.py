@@ -1,11 +1,12 @@
-"""The time that producers without a layout are given before a split, where their placement can follow it.
+"""The time that producers without a layout get before a split, where their placement can follow it.
 
-Such a producer places by the count of its metadata, and what it has placed stays in that partition whatever comes
-back. Where the count doubles it can go on in order: metadata shows it the new partitions while the old ones still take
-all keys; what it has placed by the old count is written, what it places by the new one waits for leaders. Only then do
-the partitions that lose keys get the new layout. That a record is left over is possible, and it is refused then.
+Such a producer places by the count in its metadata. A record that it has placed stays in that partition. Where the
+count doubles, the producer can go on in order. Metadata shows it the new partitions while the old ones still take all
+keys. It writes what it has placed by the old count; what it places by the new count waits for leaders. Only then do
+the partitions that lose keys get the new layout. A record that is left over after that is refused.
 
-What is announced is read from the znodes; how far the announcement is, is not. A new controller announces again.
+The controller reads from the znodes what is announced. How far an announcement is, no znode says: a new controller
+announces again.
 """
 
 from __future__ import annotations

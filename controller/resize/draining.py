@@ -1,9 +1,10 @@
-"""Emptying partitions marked for deletion once every group has read them, if the topic's keys say so (``Marked``).
+"""Empties partitions marked for deletion once every group has read them, if the topic's keys say so (``Marked``).
 
-Topics whose records never expire could not shrink otherwise (hole 23); a compacted one keeps them. A group counts that
-has committed an offset of the topic or has a member that subscribes to it; at least one must. Whatever cannot be learnt
-puts the deletion off to the next round: a coordinator that is loading or away that of all partitions, a group in the
-middle of a rebalance, of which nobody can tell what it reads, that of those it has not committed the end of.
+Without this, topics whose records never expire could not shrink (hole 23). A compacted topic keeps its marked
+partitions. A group counts when it has committed an offset of the topic or a member of it subscribes to the topic;
+there must be at least one. What cannot be learnt puts the deletion off to the next round. While a coordinator is
+loading or away, that goes for all partitions. A group in a rebalance, of which nobody can tell what it reads, puts
+off the partitions whose end it has not committed.
 """
 
 from __future__ import annotations

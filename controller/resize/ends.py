@@ -1,7 +1,7 @@
-"""Where a partition that is marked for deletion begins and ends: asked of its leader.
+"""Asks leaders where a partition that is marked for deletion begins and ends.
 
-The leader takes no records of clients once it has acknowledged the layout that marks the partition, so its log end
-stays, but for markers of transactions. A leader after it is asked again: an unclean election may have lost records.
+A leader that has acknowledged the marking layout takes no more records of clients. Its log end then moves only by
+markers of transactions. Each new leader is asked again, because an unclean election may have lost records.
 """
 
 from __future__ import annotations

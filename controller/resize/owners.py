@@ -1,8 +1,9 @@
-"""Whether the owners of an emptied partition have processed it; until then it is not removed.
+"""Whether the owners of an emptied partition have processed it. It is not removed before.
 
-Retention may remove records that a member has delivered and not flushed yet. With the partition gone, whoever reads
-the survivor would go on with their keys. So wherever a live member can tell how far it is, its report counts, and not
-that the log begins at its end. A group without live members, or whose members do not keep order, holds no removal.
+Retention may remove records that a member has delivered and not yet flushed. If the partition were removed then, the
+reader of the survivor would go on with its keys. So where a live member can report its position, the report counts;
+it is not enough that the log is empty. A group without live members, or whose members do not keep order, does not
+hold the removal.
 """
 
 from __future__ import annotations
