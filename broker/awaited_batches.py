@@ -1,17 +1,17 @@
-"""What idempotent producers are to repeat on one connection before anything later of theirs is written. Pure.
+"""What idempotent producers have to repeat on one connection before anything later of theirs is written. Pure.
 
-A log takes a batch with any sequence of a producer that it does not know: what was before may have been deleted. So a
-batch in flight behind one that was refused would be written in its place, for instance where this broker begins to lead
-a new partition between the two. The first one then is out of sequence for good. librdkafka does not even repeat it: it
-takes it for written once a later batch is. (Apache Kafka accepts the later batch.)
+A log that does not know a producer takes a batch of it with any sequence, because the records before may have been
+deleted. If the first batch in flight is refused and this broker begins to lead a new partition, the second would be
+written in the place of the first. The first would then be out of sequence for good. librdkafka does not even repeat it:
+it takes it for written once a later batch is. (Apache Kafka accepts the later batch.)
 
-So the first sequence that was refused to be repeated is remembered for each partition and producer, whatever it was
-refused for. As long as the log does not know the producer, later sequences are refused like it. Most libraries repeat
-the first one first; kafka-python repeats the last first, and the others right behind it. A producer that has not
-repeated it for ``GIVE_UP_S`` will not, and gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows it: it goes on
-in another epoch. Nothing later of that epoch is taken at any time, for a producer may take what is missing for written.
+So for each partition and producer the first sequence that was refused to be repeated is remembered, whatever the
+reason. As long as the log does not know the producer, later sequences are refused too. Most libraries repeat the first
+batch first; kafka-python repeats the last first, and the others right behind it. A producer that has not repeated the
+first one for ``GIVE_UP_S`` will not do so. It gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows it, and goes
+on in another epoch. Nothing later of the old epoch is taken, because the producer may take what is missing for written.
 
-What a producer has in flight ends with its connection, and what is remembered too.
+All of this ends with the connection, as does what the producer has in flight.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A produce that waits: with acks=all for the watermark of its partitions, with ``log.flush=ack`` for the disk.
 
-A refusal for good waits with acks=all too: until no replica in sync can have the batch from an earlier leader. A batch
-that was repeated before its turn waits for that (``retry_order``).
+With acks=all a refusal for good waits too, as long as a replica in sync may have the batch from an earlier leader. A
+batch that was repeated before its turn waits for its turn (``retry_order``).
 """
 
 from __future__ import annotations

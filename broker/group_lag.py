@@ -1,8 +1,9 @@
 """How far groups are behind, in records and in seconds: the coordinator's view, for Prometheus.
 
-A coordinator knows what its groups have committed. Where their partitions end it knows of those that it leads; of the
-others it asks the leaders from time to time. Of each partition it remembers how the end moved, so that for a committed
-offset it can say since when there was more: the lag in seconds is the age of the first record that was not committed.
+A coordinator knows what its groups have committed. It knows the ends of the partitions that it leads, and asks the
+leaders for the ends of the others from time to time. It remembers how each end moved. From that it can tell since when
+there have been records behind a committed offset: the lag in seconds is the age of the first record that was not
+committed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Requests by API: how many, how long each part took, and which errors they got. Kafka's ``RequestMetrics``.
 
-What is counted for a request is a handful of additions; a part that took no time (an answer that waited for nothing, a
-response that left at once) is not even looked up: at the time of reading, what is missing is in the first bucket.
+Counting a request costs a handful of additions. A part that took no time (an answer that waited for nothing, a response
+that left at once) is not counted: what the buckets lack of the number of requests belongs to the first bucket, and is
+added when they are read.
 """
 
 from __future__ import annotations

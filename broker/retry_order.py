@@ -1,13 +1,14 @@
-"""The order in which a producer without idempotence repeats what was refused to be repeated. Pure.
+"""The order in which a producer without idempotence repeats batches that were refused to be repeated. Pure.
 
-It numbers nothing, and may have several requests in flight: were a later one taken, what it repeats would come behind.
-Some libraries repeat requests in the reverse order, some build other batches of the same records. So the records that
-were refused are remembered in the order in which they came first, and only a batch that begins with the next of them is
-let through. All others are refused to be repeated, until every record has come, or has not for too long.
+Such a producer numbers nothing and may have several requests in flight. If a later request were taken, the earlier ones
+would come behind it when they are repeated. Some libraries repeat requests in the reverse order; some build other
+batches of the same records. So this module remembers the refused records in the order in which they first came. Only a
+batch that begins with the next of them is let through. All others are refused to be repeated, until every record has
+come or a limit of time is over.
 
 A batch that is repeated before its turn is held for a moment instead. Java's producer and kafka-python put a refused
-batch before all others of its partition, and while it waits to be repeated they send none of those. Had they several in
-flight, the last comes first; refused again, it would come alone, for seconds. A hold ends after
+batch before all others of its partition, and send none of the others while it waits to be repeated. If several are in
+flight, the last comes first; if it were refused again, it would come alone, for seconds. A hold ends after
 ``ordered.delivery.legacy.producers.max.hold.ms``: the producer may have no room in flight for the batches before.
 """
 

@@ -1,8 +1,8 @@
 """``/features`` as the active controller reads, follows and writes it (KIP-584); ``feature_updates`` judges.
 
-A write of ``/features`` and the registration of a broker both set ``/brokers/registrations`` at the version that they
-read before they looked at the other: of two at the same time one fails and looks again, so what is finalized fits every
-live broker at any moment.
+A write of ``/features`` sets ``/brokers/registrations``, and so does the registration of a broker. Each expects the
+version that it read before it looked at the other. Of two at the same time one fails and looks again, so every live
+broker supports what is finalized at any moment.
 """
 
 from __future__ import annotations

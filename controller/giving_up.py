@@ -1,7 +1,7 @@
 """Steps that cannot be written: logged and counted, while the controller goes on deciding.
 
-A request that is too long for ZooKeeper never becomes shorter by repetition. What may pass, a connection that broke
-under the same write again and again, is tried once more after a while, by reading the whole cluster.
+A request that is too long for ZooKeeper stays too long, so it is not repeated. A write under which the connection broke
+again and again may succeed later: the controller reads the whole cluster after a while and tries once more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many partitions the cluster may have: ``max.partitions`` (the name is KIP-578's, which Kafka did not merge).
 
-Requests are held to it, whoever sends them and whatever they leave to defaults, but for internal topics, without which
-groups and transactions could not begin. An edit of a topic's znode by hand is not, as in the KIP.
+The limit holds for every request, whoever sends it and whatever it leaves to defaults. It does not hold for internal
+topics, without which groups and transactions could not begin, nor for edits of a topic's znode by hand, as in the KIP.
 """
 
 from __future__ import annotations
