@@ -15,7 +15,6 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import Int, JsonFile
 from anabranch.command_error import CommandError, UsageError
 from anabranch.demo.hand_over import Percentiles
@@ -27,8 +26,6 @@ from anabranch.local.plan import LocalClusterConfig
 
 BROKERS = 3
 MARKER = ".anabranch-demo"
-CLIENT_LOG = "client.log"
-"""The warnings of the demo's own clients."""
 
 
 def demo(
@@ -73,9 +70,7 @@ def demo(
 
     if watch and find_spec("starlette") is None:
         raise CommandError("--watch opens the console: pip install 'anabranch[console]'")
-    # A broker is killed on purpose: what the demo's own clients say of it is no news on the terminal.
-    with (dir / CLIENT_LOG).open("w") as log, warnings_shown(lambda warning: print(warning, file=log, flush=True)):
-        return 0 if trio.run(_run, dir, events, seconds, console, watch, show_result) else 1
+    return 0 if trio.run(_run, dir, events, seconds, console, watch, show_result) else 1
 
 
 def prepare(directory: Path) -> None:

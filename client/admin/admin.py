@@ -34,7 +34,7 @@ from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, er
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.cluster import Cluster, Node
-from anabranch.client.net.connections import backoff_ms
+from anabranch.client.net.connections import CHANGES, backoff_ms
 from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
 from anabranch.client.options import AdminOptions
@@ -135,7 +135,7 @@ class Admin(Client[AdminConfig]):
 
         async def once() -> Any:
             node = self._metadata.any_node() if node_id is None else await self._node(node_id)
-            response = await self._connections.request(node, body)
+            response = await self._connections.request(node, body, purpose=CHANGES)
             error = first_error(response)
             if error is not None:
                 raise error
@@ -235,7 +235,7 @@ class Admin(Client[AdminConfig]):
         async def once() -> None:
             nonlocal is_repeated
             try:
-                response = await self._connections.request(self._metadata.any_node(), request)
+                response = await self._connections.request(self._metadata.any_node(), request, purpose=CHANGES)
                 told = (result for result in response.results if result.error_message and not result.error_code)
                 advice.update((result.name, result.error_message) for result in told)
                 results = response.results
@@ -304,7 +304,8 @@ class Admin(Client[AdminConfig]):
         async def once() -> dict[str, KafkaError | None]:
             nonlocal is_repeated
             try:
-                results = features.read_results(await self._connections.request(self._metadata.any_node(), request))
+                response = await self._connections.request(self._metadata.any_node(), request, purpose=CHANGES)
+                results = features.read_results(response)
             except KafkaError:
                 is_repeated = True
                 raise
@@ -424,7 +425,8 @@ class Admin(Client[AdminConfig]):
                     topics=codec.delete_records_topics({tp: before[tp] for tp in tps}),
                     timeout_ms=self._timeout_ms(timeout_ms),
                 )
-                lows |= codec.read_deleted_records(await self._connections.request(node, request))
+                response = await self._connections.request(node, request, purpose=CHANGES)
+                lows |= codec.read_deleted_records(response)
             return lows
 
         return await self._retry("DeleteRecords", once)

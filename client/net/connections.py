@@ -1,7 +1,8 @@
 """The connections of one client: opened on demand, reopened after a growing pause, closed when idle.
 
 A broker answers in order, so what may be held back by the broker has a connection of its own: ``FETCH`` for fetches,
-``GROUP`` for the coordinator, ``POSITIONS`` for the poll that is parked there; everything else shares ``GENERAL``.
+``GROUP`` for the coordinator, ``POSITIONS`` for the poll that is parked there, ``CHANGES`` for what an administrator
+changes, which is answered once it is carried out; everything else shares ``GENERAL``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ GENERAL = "general"
 FETCH = "fetch"
 GROUP = "group"
 POSITIONS = "positions"
+CHANGES = "changes"
 
 IDLE = "idle for connections_max_idle_ms"
 _JITTER = 0.2

@@ -327,3 +327,30 @@ def test_a_count_that_no_request_has_room_for_is_refused_by_name(run: Run, count
         )
     assert copied.code is ErrorCode.INVALID_REPLICATION_FACTOR
     assert copied.message.startswith(f"t: replication factor {count} is out of range") and "32767" in copied.message
+
+
+def test_questions_are_answered_while_a_resize_is_carried_out(run: Run) -> None:
+    """A broker answers the requests of a connection in order, and a resize once it is carried out."""
+
+    async def check() -> None:
+        asked, finished = anyio.Event(), anyio.Event()
+
+        async def carry_out(_: Any) -> CreatePartitionsResponse:
+            asked.set()
+            await finished.wait()
+            return CreatePartitionsResponse(results=[CreatePartitionsTopicResult(name="t")])
+
+        broker = FakeBroker({"t": 6})
+        broker.answers = {ApiKey.CREATE_PARTITIONS: carry_out}
+        async with (
+            broker.running(),
+            Admin(bootstrap_servers=broker.address) as admin,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(admin.create_partitions, {"t": 9})
+            await asked.wait()
+            with anyio.fail_after(5):
+                assert set(await admin.describe_topics(["t"])) == {"t"}
+            finished.set()
+
+    run(check)
