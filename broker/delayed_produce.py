@@ -79,7 +79,7 @@ class AwaitedInTerm(Awaited):
 
     def is_done(self) -> bool:
         partition = self.partition
-        if not partition.is_leader or partition.term != self._term:
+        if not partition.leads_in(self._term):
             return self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._has_answer() or (partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR))
 

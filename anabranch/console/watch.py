@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 FRESH_S = 0.8
 COST_FACTOR = 10.0
+BROKER_ANSWERS_S = 5.0
+"""Of a broker that takes longer nothing is shown."""
 SIZES_FRESH_S = 10.0
 AWAY_S = 3.0
 """Where no broker answered, none is asked for so long: a page asks several things, and does not wait for each."""
@@ -142,43 +144,31 @@ class Watch:
         return await self.cached("topics", ask, since_s=since_s)
 
     async def log_dirs(self) -> Seen[dict[int, list[LogDirDescription]]]:
-        """The log directories of the brokers that answer."""
+        """The log directories of the brokers that answer: one that does not is among what is wrong already."""
 
-        async def ask() -> dict[int, list[LogDirDescription]]:
-            found: dict[int, list[LogDirDescription]] = {}
+        async def ask(broker: int) -> list[LogDirDescription]:
+            return (await self.admin.describe_log_dirs([broker]))[broker]
+
+        return await self._of_brokers("log dirs", ask)
+
+    async def releases(self) -> Seen[dict[int, str | None]]:
+        """The release of this software that each broker runs, of those that answer; None for another project's."""
+        return await self._of_brokers("releases", self.admin.describe_release)
+
+    async def _of_brokers(self, what: str, ask: Callable[[int], Awaitable[T]]) -> Seen[dict[int, T]]:
+        async def ask_all() -> dict[int, T]:
+            found: dict[int, T] = {}
 
             async def one(broker: int) -> None:
-                try:
-                    with anyio.fail_after(5):
-                        found.update(await self.admin.describe_log_dirs([broker]))
-                except (KafkaError, TimeoutError):
-                    return  # it is among what is wrong already
+                with contextlib.suppress(KafkaError, TimeoutError), anyio.fail_after(BROKER_ANSWERS_S):
+                    found[broker] = await ask(broker)
 
             async with anyio.create_task_group() as tasks:
                 for node in (await self.cluster()).value.nodes:
                     tasks.start_soon(one, node.id)
             return found
 
-        return await self.cached("log dirs", ask, SIZES_FRESH_S)
-
-    async def releases(self) -> Seen[dict[int, str]]:
-        """The release of this software that each broker runs; nothing of a broker of another project."""
-
-        async def ask() -> dict[int, str]:
-            found: dict[int, str] = {}
-
-            async def one(broker: int) -> None:
-                with contextlib.suppress(KafkaError, TimeoutError), anyio.fail_after(5):
-                    release = await self.admin.describe_release(broker)
-                    if release is not None:
-                        found[broker] = release
-
-            async with anyio.create_task_group() as tasks:
-                for node in (await self.cluster()).value.nodes:
-                    tasks.start_soon(one, node.id)
-            return found
-
-        return await self.cached("releases", ask, SIZES_FRESH_S)
+        return await self.cached(what, ask_all, SIZES_FRESH_S)
 
     async def sizes(self) -> dict[str, int]:
         """Bytes on disk by topic, of all replicas."""

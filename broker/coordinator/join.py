@@ -201,7 +201,7 @@ def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
 
 
 def _replace_static(turn: Turn, group: Group, joining: Joining, new_member_id: str) -> None:
-    """A static member came back without its member id: it takes over, and whoever held the id is fenced.
+    """A static member came back without its member id: it takes over, and its predecessor is fenced.
 
     In a stable group whose protocol does not change this needs no rebalance: the generation is written with the new
     member id, and the join answered once that is committed.

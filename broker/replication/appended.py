@@ -23,7 +23,7 @@ class Appended:
         A partition that was led by another in between may hold other records below the same watermark.
         """
         partition = self.partition
-        if not partition.is_leader or partition.term != self._term:
+        if not partition.leads_in(self._term):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._all_in_sync:
             if partition.log.high_watermark >= self._end_offset:

@@ -147,6 +147,10 @@ class Partition:
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 
+    def leads_in(self, term: int) -> bool:
+        """Whether it is led here and was without interruption since ``term`` was current."""
+        return self.role is Role.LEADER and self.term == term
+
     # ------------------------------------------------------------ role
 
     def make_leader(self, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:

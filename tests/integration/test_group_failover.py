@@ -194,7 +194,7 @@ def pause(cluster: ProcessCluster, broker_id: int) -> None:
     others = ",".join(address for address in cluster.bootstrap.split(",") if address != address_of(cluster, broker_id))
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_for(lambda: coordinator(others) not in (-1, broker_id), DEADLINE_S, "somebody else coordinates")
+        wait_for(lambda: coordinator(others) not in (-1, broker_id), DEADLINE_S, "another broker coordinates")
     finally:
         os.kill(pid, signal.SIGCONT)
 

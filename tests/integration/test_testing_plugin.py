@@ -1,4 +1,4 @@
-"""``anabranch.testing`` as somebody else's project uses it: its README's example, and what every engine promises."""
+"""``anabranch.testing`` as another project uses it: the example of its README, and what every engine promises."""
 
 from __future__ import annotations
 

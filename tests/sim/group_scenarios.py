@@ -407,7 +407,7 @@ async def go_on_behind_a_refused_commit(scene: GroupScene) -> None:
 
 
 async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
-    """The coordinator is the only one that has a report, and ends before the waiting member hears of it."""
+    """Only the coordinator has a report. It dies before it answers the waiting member."""
     older, newer = await split_unread(scene)
     scene.a.keeps = older
     await scene.begin()

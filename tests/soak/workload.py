@@ -67,7 +67,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Progress:
-    """What a group has read, for whoever waits for it: partition -> next offset."""
+    """How far a group has read, for tasks that wait for it: partition -> next offset."""
 
     positions: dict[TopicPartition, int] = field(default_factory=dict)
 

@@ -39,7 +39,7 @@ class Recorder:
         self._writes: list[str] = []
         self._read: dict[int, int] = {}
 
-    async def play(self, step: str) -> None:
+    async def run(self, step: str) -> None:
         self.lines.append(f"> {step}")
         verb, *words = step.split()
         await getattr(self, f"do_{verb}")(*words)
@@ -158,7 +158,7 @@ async def test_script(script: Path, nursery: trio.Nursery, autojump_clock: objec
     recorder = Recorder(World(nursery))
     for line in expected:
         if line.startswith("> "):
-            await recorder.play(line.removeprefix("> "))
+            await recorder.run(line.removeprefix("> "))
     assert recorder.lines == [line for line in expected if not line.startswith("#")]
 
 

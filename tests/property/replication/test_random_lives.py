@@ -1,4 +1,4 @@
-"""Random lives of three replicas: what was acknowledged stays, and replicas agree below the watermark.
+"""Random workloads of three replicas: acknowledged records stay, and replicas agree below the watermark.
 
 The controller is a dumb one that elects cleanly: the ISR in ZooKeeper, an epoch for each change, a leader out of the
 ISR. Answers to AlterPartition may be lost, LeaderAndIsr may reach replicas late, brokers die as processes, and, as long

@@ -91,7 +91,7 @@ class Replica:
         self.advance()
 
     def deliver(self) -> None:
-        """Tell whoever waits what is known."""
+        """Complete the waiting operations whose outcome is known."""
         turned, self.turned = self.turned, []
         for waiting in turned:
             # Its end offset says nothing any more; a broker that looks at the watermark alone may think it does.

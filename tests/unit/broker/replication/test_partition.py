@@ -419,7 +419,7 @@ def test_flush_on_ack_counts_what_is_on_disk_at_the_leader() -> None:
 
 
 def test_a_new_leader_syncs_what_is_not_on_its_disk_yet() -> None:
-    """Left alone, the watermark would stand still until somebody produced."""
+    """Without this the watermark would not move until the next produce."""
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
