@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cache, cached_property, partial, reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from anabranch.audit import deliveries, file_checks
@@ -15,7 +15,7 @@ from anabranch.audit import row_checks as checks
 from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.manifest import PartitionEntry
 from anabranch.audit.report import Check, Violation
-from anabranch.audit.totals import OF_LEADERS, Summaries, total_of
+from anabranch.audit.totals import OF_LEADERS, Summaries, Totals
 
 _ABOUT_RECORDS = frozenset({"duplicates", "key order", "placement", "closed partitions", "consumer key order"})
 _OF_RECORDS = [
@@ -30,29 +30,37 @@ _PLACE = ("topic", "partition", "segment", "position", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A check: how many things it looks at, and the frames of what breaks it, or the violations themselves.
+class Decided:
+    """How many things a check looked at, and the violations that no frame has.
 
     ``unknown`` and ``undecided`` are as in ``Check``.
     """
 
-    name: str
-    promise: str
     counted: int
-    offences: list[DataFrame] = field(default_factory=list)
     unknown: str | None = None
     undecided: int = 0
     violations: list[Violation] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A check: the frames of what breaks it, and how much of it could be decided, by the totals."""
+
+    name: str
+    promise: str
+    decide: Callable[[Totals], Decided]
+    offences: list[DataFrame] = field(default_factory=list)
+
+
 @dataclass
 class Found:
-    """What was read of a directory.
+    """What is read of a directory.
 
     ``kept``: the rows of the view ``summary``. ``read`` gives columns of the view ``checks``. ``copies``: ``topics`` as
-    the leaders have them, then the replicas. ``epochs`` and ``indexes`` are the rows of ``totals``. ``deliveries``: the
-    consumer log, if there is one. ``batches_of`` reads partitions of topics with a row for each batch; it is None where
-    ``kept`` has these already. ``keys_ascend``: whether no key's summaries are out of order; None: it is not known.
+    the leaders have them, then the replicas. ``deliveries``: the consumer log, if there is one. ``batches_of`` reads
+    partitions of topics with a row for each batch; it is None where ``kept`` has these already. ``keys_ascend``:
+    whether no key's summaries are out of order; None: it is not known. ``transactional``: whether there are
+    transactions.
     """
 
     spark: SparkSession
@@ -60,13 +68,11 @@ class Found:
     read: Callable[[Sequence[str]], DataFrame]
     topics: list[TopicFiles]
     copies: list[TopicFiles]
-    epochs: list[Row]
-    indexes: list[Row]
-    summaries: Summaries
     order_by: str | None
     deliveries: DataFrame | None
     batches_of: Callable[[dict[str, list[int]]], DataFrame] | None = None
     keys_ascend: bool | None = None
+    transactional: bool = False
     _again: DataFrame | None = None
 
     @cached_property
@@ -102,39 +108,54 @@ class Found:
             self.committed.unpersist()
 
 
-def apply_rules(found: Found, first: int) -> list[Check]:
-    """All checks. Each keeps its ``first`` violations."""
-    rules, counts = _applied(found)
+def apply_rules(found: Found, first: int, totals: Callable[[], Totals]) -> list[Check]:
+    """All checks. Each keeps its ``first`` violations. ``totals`` waits for what is summed up in the meantime."""
+    rules, counts, summed = _applied(found, totals)
     named = _first([rule for rule in rules if rule.name in counts], first)
     unread = counts.get("readable batches", 0)
-    return [
-        Check(
-            rule.name,
-            rule.counted,
-            counts.get(rule.name, 0) + len(rule.violations),
-            [*rule.violations, *named.get(rule.name, [])][:first],
-            _unknown(rule, unread),
-            rule.undecided,
-            rule.promise,
-        )
-        for rule in rules
-    ]
+    return [_check(rule, rule.decide(summed), counts, named, unread, first) for rule in rules]
 
 
-def _applied(found: Found) -> tuple[list[Rule], dict[str, int]]:
-    """The rules, and how many offences there are against each.
+def _check(
+    rule: Rule,
+    decided: Decided,
+    counts: Mapping[str, int],
+    named: Mapping[str, list[Violation]],
+    unread: int,
+    first: int,
+) -> Check:
+    return Check(
+        rule.name,
+        decided.counted,
+        counts.get(rule.name, 0) + len(decided.violations),
+        [*decided.violations, *named.get(rule.name, [])][:first],
+        _unknown(rule.name, decided.unknown, unread),
+        decided.undecided,
+        rule.promise,
+    )
 
-    Most files have stretches that do not overlap and keys that ascend. Whether it is so is counted in the same query;
-    where it is not, more is read and the rules are applied again.
+
+def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], dict[str, int], Totals]:
+    """The rules, how many offences there are against each, and the totals.
+
+    Most files have stretches that do not overlap, keys that ascend, and no transactions. The queries are planned for
+    these while the totals are computed. Whether it is so is counted in the same query; where it is not, more is read
+    and the rules are applied again.
     """
     assumed = []
     if found.batches_of is not None:
-        assumed.append(Rule(_OVERLAPS, "", 0, [checks.overlapping_stretches(found.stretches)]))
+        assumed.append(_assumption(_OVERLAPS, checks.overlapping_stretches(found.stretches)))
     if found.order_by is not None:
         found.keys_ascend = True
-        assumed.append(Rule(_DESCENDING, "", 0, [_descending_keys(found)]))
+        assumed.append(_assumption(_DESCENDING, _descending_keys(found)))
     rules = _rules(found)
-    counts = _count([*rules, *assumed])
+    count = _counted([*rules, *assumed])
+    summed = totals()
+    if summed.transactional and found.order_by is not None:
+        found.transactional = True
+        rules = _rules(found)
+        count = _counted([*rules, *assumed])
+    counts = _counts(count)
     overlap, descend = (counts.pop(name, 0) > 0 for name in (_OVERLAPS, _DESCENDING))
     if overlap:
         found.read_batches()
@@ -142,29 +163,34 @@ def _applied(found: Found) -> tuple[list[Rule], dict[str, int]]:
         found.keys_ascend = None
     if overlap or descend:
         rules = _rules(found)
-        counts = _count(rules)
-    return rules, counts
+        counts = _counts(_counted(rules))
+    return rules, counts, summed
 
 
 def _rules(found: Found) -> list[Rule]:
     return [*_file_rules(found), *_batch_rules(found), *_record_rules(found), *_consumer_rules(found)]
 
 
-def _unknown(rule: Rule, unread: int) -> str | None:
+def _assumption(name: str, against: DataFrame) -> Rule:
+    return Rule(name, "", lambda _: Decided(0), [against])
+
+
+def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
     """Why not everything was looked at. Nothing is known of the records of a batch that cannot be read."""
-    if not unread or rule.name not in _ABOUT_RECORDS:
-        return rule.unknown
+    if not unread or name not in _ABOUT_RECORDS:
+        return unknown
     why = f"{_count_of(unread, 'batch', 'batches')} cannot be read"
-    return f"{rule.unknown}; {why}" if rule.unknown else why
+    return f"{unknown}; {why}" if unknown else why
 
 
-def _count(rules: Iterable[Rule]) -> dict[str, int]:
-    """How many offences there are against each rule that has some, in one query."""
+def _counted(rules: Iterable[Rule]) -> DataFrame:
+    """How many offences there are against each rule that has some."""
     frames = [frame.select(F.lit(rule.name).alias("rule")) for rule in rules for frame in rule.offences]
-    return {
-        row["rule"]: row["count"]
-        for row in reduce(lambda one, other: one.union(other), frames).groupBy("rule").count().collect()
-    }
+    return reduce(lambda one, other: one.union(other), frames).groupBy("rule").count()
+
+
+def _counts(counted: DataFrame) -> dict[str, int]:
+    return {row["rule"]: row["count"] for row in counted.collect()}
 
 
 def _first(rules: Iterable[Rule], first: int) -> dict[str, list[Violation]]:
@@ -189,6 +215,11 @@ def _first(rules: Iterable[Rule], first: int) -> dict[str, list[Violation]]:
 
 
 def _file_rules(found: Found) -> Iterator[Rule]:
+    yield Rule("segment files", checks.promise_of(file_checks.wrong_files), partial(_decide_files, found))
+    yield Rule("log ends", checks.promise_of(file_checks.wrong_log_ends), partial(_decide_log_ends, found))
+
+
+def _decide_files(found: Found, totals: Totals) -> Decided:
     declared = [copy for copy in found.copies if not copy.inferred]
     entries = [entry for copy in declared for entry in copy.manifest.partitions]
     violations = [x for copy in found.copies for x in file_checks.wrong_files(copy)]
@@ -198,30 +229,26 @@ def _file_rules(found: Found) -> Iterator[Rule]:
             for row in found.kept.where("kind = 'file'").select("segment", "bytes", "file_crc").collect()
         }
         violations += [x for copy in declared for x in file_checks.changed_files(copy, read)]
-    yield Rule(
-        "segment files",
-        checks.promise_of(file_checks.wrong_files),
-        sum(len(entry.segments) for entry in entries),
-        unknown=None if declared else "no manifest says which files there should be",
-        violations=violations,
-    )
+    unknown = None if declared else "no manifest says which files there should be"
+    return Decided(sum(len(entry.segments) for entry in entries), unknown, violations=violations)
+
+
+def _decide_log_ends(found: Found, totals: Totals) -> Decided:
     ends, open_ended = [], 0
     for copy in found.copies:
         replica = OF_LEADERS if copy.broker is None else copy.broker
         of_topic = {
             partition: summary
-            for (name, partition, of), summary in found.summaries.items()
+            for (name, partition, of), summary in totals.summaries.items()
             if (name, of) == (copy.manifest.topic, replica)
         }
         ends += list(file_checks.wrong_log_ends(copy, of_topic))
         open_ended += sum(entry.high_watermark < 0 for entry in copy.manifest.partitions)
-    yield Rule(
-        "log ends",
-        checks.promise_of(file_checks.wrong_log_ends),
+    return Decided(
         sum(len(copy.manifest.partitions) for copy in found.copies) - open_ended,
-        unknown=f"nothing says where {_count_of(open_ended, 'log')} should end" if open_ended else None,
-        undecided=open_ended,
-        violations=ends,
+        f"nothing says where {_count_of(open_ended, 'log')} should end" if open_ended else None,
+        open_ended,
+        ends,
     )
 
 
@@ -229,12 +256,10 @@ def _file_rules(found: Found) -> Iterator[Rule]:
 
 
 def _batch_rules(found: Found) -> Iterator[Rule]:
-    every = total_of(found.summaries.values())
-    of_leaders = total_of(x for (_, _, replica), x in found.summaries.items() if replica == OF_LEADERS)
     batches = found.kept.where("kind = 'row' and batch_start")
     leaders = batches.where(f"replica = {OF_LEADERS}")
-    yield _rule("crc", checks.wrong_crcs, every.batches, [checks.wrong_crcs(batches)])
-    yield _rule("readable batches", checks.unreadable_batches, every.batches, [checks.unreadable_batches(batches)])
+    yield _rule("crc", checks.wrong_crcs, _all_batches, [checks.wrong_crcs(batches)])
+    yield _rule("readable batches", checks.unreadable_batches, _all_batches, [checks.unreadable_batches(batches)])
     missing = [
         checks.Missing(copy.manifest.topic, entry.partition, gap.first_offset, gap.end_offset)
         for copy in found.copies
@@ -246,50 +271,55 @@ def _batch_rules(found: Found) -> Iterator[Rule]:
     yield _rule(
         "contiguous offsets",
         checks.broken_offsets,
-        every.batches,
+        lambda totals: Decided(totals.every.batches, removed if lost else None, lost),
         _by_policy(lambda rows, compacted: checks.broken_offsets(rows, compacted, missing), batches, found.topics),
-        removed if lost else None,
-        lost,
     )
     yield _indexes(found)
-    starts = [x for copy in found.copies for x in file_checks.wrong_leader_epochs(copy, _epochs_of(found, copy))]
-    yield Rule(
+    yield _rule(
         "leader epochs",
-        checks.promise_of(checks.leader_epochs_that_go_back),
-        every.batches,
+        checks.leader_epochs_that_go_back,
+        partial(_decide_leader_epochs, found),
         [checks.leader_epochs_that_go_back(batches)],
-        violations=starts,
     )
-    plain = of_leaders.batches - of_leaders.sequenced - of_leaders.control
-    why = [f"{_count_of(plain, 'batch', 'batches')} have no sequence"] if plain else []
     yield _rule(
         "producer sequences",
         checks.broken_sequences,
-        of_leaders.sequenced,
+        lambda totals: _decide_sequences(totals, removed if lost else None),
         _by_policy(lambda rows, compacted: checks.broken_sequences(rows, compacted, missing), leaders, found.topics),
-        "; ".join([*why, removed] if lost else why) or None,
-        plain,
     )
     yield _rule(
         "control batches",
         checks.wrong_control_batches,
-        every.control + every.transactional,
+        lambda totals: Decided(totals.every.control + totals.every.transactional),
         [checks.wrong_control_batches(batches)],
     )
     yield _replicas(found, batches)
 
 
+def _all_batches(totals: Totals) -> Decided:
+    return Decided(totals.every.batches)
+
+
+def _decide_leader_epochs(found: Found, totals: Totals) -> Decided:
+    wrong = [x for copy in found.copies for x in file_checks.wrong_leader_epochs(copy, _epochs_of(totals, copy))]
+    return Decided(totals.every.batches, violations=wrong)
+
+
+def _decide_sequences(totals: Totals, removed: str | None) -> Decided:
+    plain = totals.of_leaders.batches - totals.of_leaders.sequenced - totals.of_leaders.control
+    without = f"{_count_of(plain, 'batch', 'batches')} have no sequence" if plain else None
+    return Decided(totals.of_leaders.sequenced, "; ".join(filter(None, (without, removed))) or None, plain)
+
+
 def _indexes(found: Found) -> Rule:
-    files, present = (sum(row[name] for row in found.indexes) for name in ("batches", "present"))
-    absent = files - present
-    return _rule(
-        "indexes",
-        checks.untrue_index_entries,
-        sum(row["records"] for row in found.indexes),
-        [checks.untrue_index_entries(found.kept)],
-        f"{_count_of(absent, 'index file')} are not there" if absent else None,
-        absent,
-    )
+    def decide(totals: Totals) -> Decided:
+        files, present, entries = (
+            sum(row[name] for row in totals.indexes) for name in ("batches", "present", "records")
+        )
+        absent = files - present
+        return Decided(entries, f"{_count_of(absent, 'index file')} are not there" if absent else None, absent)
+
+    return _rule("indexes", checks.untrue_index_entries, decide, [checks.untrue_index_entries(found.kept)])
 
 
 def _replicas(found: Found, batches: DataFrame) -> Rule:
@@ -303,58 +333,79 @@ def _replicas(found: Found, batches: DataFrame) -> Rule:
             ranges.append((copy.manifest.topic, entry.partition, replica, entry.log_start_offset, entry.high_watermark))
     compared = {(topic, partition) for topic, partition, replica, _, _ in ranges if replica != OF_LEADERS}
     alone -= len(compared)
-    counted = sum(
-        x.batches for (topic, partition, of), x in found.summaries.items() if of != OF_LEADERS and topic in names
-    )
     offences = []
     if compared:
         schema = "topic string, partition int, replica int, log_start_offset bigint, high_watermark bigint"
         offences = [checks.diverging_replicas(batches, found.spark.createDataFrame(ranges, schema))]
     why = f"there is one copy, or each was compacted by itself, of {_count_of(alone, 'partition')}"
-    return _rule("replicas", checks.diverging_replicas, counted, offences, why if alone else None, alone)
+
+    def decide(totals: Totals) -> Decided:
+        of_replicas = (x for (topic, _, of), x in totals.summaries.items() if of != OF_LEADERS and topic in names)
+        return Decided(sum(x.batches for x in of_replicas), why if alone else None, alone)
+
+    return _rule("replicas", checks.diverging_replicas, decide, offences)
 
 
 # ---------------------------------------------------------------- records
 
 
 def _record_rules(found: Found) -> Iterator[Rule]:
-    total = total_of(x for (_, _, replica), x in found.summaries.items() if replica == OF_LEADERS)
     rows = found.kept.where(f"kind = 'row' and replica = {OF_LEADERS}")
     records = rows.where("offset is not null")
     # Stretches that do not overlap repeat no batch.
     repeated = [checks.repeated_batches(rows.where("batch_start"))] if found.batches_of is None else []
-    unplaced, unsealed = total.placeable - total.placed, total.by_clients - total.closed
-    plain = f"{_count_of(total.unsequenced, 'record')} have neither a sequence nor an order value"
-    why_plain = plain if total.unsequenced else None
-    if found.order_by is None:
-        yield _rule("duplicates", checks.repeated_records, total.records, repeated, why_plain, total.unsequenced)
-        unknown = "no order-by; of the order only the producer sequences were checked"
-        yield _rule("key order", checks.broken_key_order, 0, [], unknown, total.placeable)
-    else:
-        suspects = _suspects(found, records, bool(total.transactional + total.control))
-        repeated.append(checks.repeated_records(suspects))
-        yield _rule("duplicates", checks.repeated_records, total.records, repeated, why_plain, total.unsequenced)
-        offences = [checks.broken_key_order(suspects)]
-        across = f"across partitions: {_without_layout(unsealed)}" if unsealed else None
-        yield _rule("key order", checks.broken_key_order, total.ordered, offences, across, unsealed)
-    placed = [checks.misplaced_records(records)] if total.placed else []
-    why = _without_layout(unplaced) if unplaced else None
-    yield _rule("placement", checks.misplaced_records, total.placed, placed, why, unplaced)
-    closed = [checks.records_while_closed(records)] if total.closed else []
-    why = _without_layout(unsealed) if unsealed else None
-    yield _rule("closed partitions", checks.records_while_closed, total.closed, closed, why, unsealed)
+    suspects = [] if found.order_by is None else [_suspects(found, records)]
+    repeated += [checks.repeated_records(some) for some in suspects]
+    yield _rule("duplicates", checks.repeated_records, _decide_duplicates, repeated)
+    decide = _no_key_order if found.order_by is None else _decide_key_order
+    yield _rule("key order", checks.broken_key_order, decide, [checks.broken_key_order(some) for some in suspects])
+    yield _rule("placement", checks.misplaced_records, _decide_placement, [checks.misplaced_records(records)])
+    yield _rule(
+        "closed partitions", checks.records_while_closed, _decide_closed, [checks.records_while_closed(records)]
+    )
+
+
+def _decide_duplicates(totals: Totals) -> Decided:
+    unsequenced = totals.of_leaders.unsequenced
+    plain = f"{_count_of(unsequenced, 'record')} have neither a sequence nor an order value"
+    return Decided(totals.of_leaders.records, plain if unsequenced else None, unsequenced)
+
+
+def _no_key_order(totals: Totals) -> Decided:
+    unknown = "no order-by; of the order only the producer sequences were checked"
+    return Decided(0, unknown, totals.of_leaders.placeable)
+
+
+def _decide_key_order(totals: Totals) -> Decided:
+    unsealed = _unsealed(totals)
+    across = f"across partitions: {_without_layout(unsealed)}" if unsealed else None
+    return Decided(totals.of_leaders.ordered, across, unsealed)
+
+
+def _decide_placement(totals: Totals) -> Decided:
+    unplaced = totals.of_leaders.placeable - totals.of_leaders.placed
+    return Decided(totals.of_leaders.placed, _without_layout(unplaced) if unplaced else None, unplaced)
+
+
+def _decide_closed(totals: Totals) -> Decided:
+    unsealed = _unsealed(totals)
+    return Decided(totals.of_leaders.closed, _without_layout(unsealed) if unsealed else None, unsealed)
+
+
+def _unsealed(totals: Totals) -> int:
+    return totals.of_leaders.by_clients - totals.of_leaders.closed
 
 
 def _without_layout(records: int) -> str:
     return f"nothing says how many partitions the topic had when {_count_of(records, 'record')} were written"
 
 
-def _suspects(found: Found, records: DataFrame, transactional: bool) -> DataFrame:
+def _suspects(found: Found, records: DataFrame) -> DataFrame:
     """The records of keys whose summaries do not ascend, read once more, and those without an order value.
 
     Summaries count aborted records too, so all records are read once more where there are transactions.
     """
-    if transactional:
+    if found.transactional:
         return found.committed
     unreadable = records.where("order_error is not null").select(_OF_RECORDS)
     if found.keys_ascend:
@@ -378,19 +429,33 @@ def _consumer_rules(found: Found) -> Iterator[Rule]:
     log = found.deliveries
     if log is None:
         for name, rule in (("consumer positions", going_back), ("consumer key order", early)):
-            yield _rule(name, rule, 0, [], "no consumer log was given")
+            yield _rule(name, rule, lambda _: Decided(0, "no consumer log was given"), [])
         return
     records = found.committed
-    unplaced = deliveries.undecided_deliveries(log, records).count()
-    counted = log.where(f"wrong is null and event = '{deliveries.DELIVERED}'").count()
-    unread = _unread_partitions(log, found.summaries)
-    why = [f"the files hold {_count_of(unplaced, 'delivered record')} not, or no layout of theirs"] if unplaced else []
-    why += [f"the consumer log has no line of {', '.join(unread[:5])}"] if unread else []
-    yield _rule("consumer log", deliveries.lines_that_are_none, counted, [deliveries.lines_that_are_none(log)])
-    yield _rule("consumer positions", going_back, counted, [going_back(log)])
+
+    @cache
+    def counted() -> int:
+        return int(log.where(f"wrong is null and event = '{deliveries.DELIVERED}'").count())
+
+    def decide_order(totals: Totals) -> Decided:
+        unplaced = deliveries.undecided_deliveries(log, records).count()
+        unread = _unread_partitions(log, totals.summaries)
+        why = (
+            [f"the files hold {_count_of(unplaced, 'delivered record')} not, or no layout of theirs"]
+            if unplaced
+            else []
+        )
+        why += [f"the consumer log has no line of {', '.join(unread[:5])}"] if unread else []
+        return Decided(counted() - unplaced, "; ".join(why) or None, unplaced)
+
     yield _rule(
-        "consumer key order", early, counted - unplaced, [early(log, records)], "; ".join(why) or None, unplaced
+        "consumer log",
+        deliveries.lines_that_are_none,
+        lambda _: Decided(counted()),
+        [deliveries.lines_that_are_none(log)],
     )
+    yield _rule("consumer positions", going_back, lambda _: Decided(counted()), [going_back(log)])
+    yield _rule("consumer key order", early, decide_order, [early(log, records)])
 
 
 def _unread_partitions(log: DataFrame, summaries: Summaries) -> list[str]:
@@ -410,15 +475,8 @@ def _unread_partitions(log: DataFrame, summaries: Summaries) -> list[str]:
 # ---------------------------------------------------------------- helpers
 
 
-def _rule(
-    name: str,
-    rule: Callable[..., Any],
-    counted: int,
-    offences: list[DataFrame],
-    unknown: str | None = None,
-    undecided: int = 0,
-) -> Rule:
-    return Rule(name, checks.promise_of(rule), counted, offences, unknown, undecided)
+def _rule(name: str, rule: Callable[..., Any], decide: Callable[[Totals], Decided], offences: list[DataFrame]) -> Rule:
+    return Rule(name, checks.promise_of(rule), decide, offences)
 
 
 def _by_policy(
@@ -433,7 +491,7 @@ def _by_policy(
     return found
 
 
-def _epochs_of(found: Found, copy: TopicFiles) -> Iterator[tuple[PartitionEntry, Mapping[int, tuple[int, int]]]]:
+def _epochs_of(totals: Totals, copy: TopicFiles) -> Iterator[tuple[PartitionEntry, Mapping[int, tuple[int, int]]]]:
     """Each partition of a copy, and the first and last offset of each leader epoch that its batches have."""
     replica = OF_LEADERS if copy.broker is None else copy.broker
     for entry in copy.manifest.partitions:
@@ -441,7 +499,7 @@ def _epochs_of(found: Found, copy: TopicFiles) -> Iterator[tuple[PartitionEntry,
             entry,
             {
                 row["leader_epoch"]: (row["first_offset"], row["last_offset"])
-                for row in found.epochs
+                for row in totals.epochs
                 if (row["topic"], row["partition"], row["replica"]) == (copy.manifest.topic, entry.partition, replica)
                 and row["first_offset"] is not None
             },

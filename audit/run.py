@@ -21,11 +21,14 @@ from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.progress import Nobody, Progress, watched
-from anabranch.audit.report import AuditReport
+from anabranch.audit.report import AuditReport, Check, HotKey
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from anabranch.audit import totals
+    from anabranch.audit.rules import Found
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Most rows stay in Python, and a run lasts seconds: the JVM's optimising compiler and Spark's generated code cost more
@@ -250,10 +253,10 @@ def audit_with(
     progress: Progress | None = None,
 ) -> AuditReport:
     """``run_audit`` on a session of the caller's. ``progress`` is told of parts, not of tasks."""
-    from anabranch.audit import totals
     from anabranch.audit.datasource import segment_frame
     from anabranch.audit.deliveries import read_deliveries
-    from anabranch.audit.rules import Found, apply_rules
+    from anabranch.audit.rules import Found
+    from anabranch.audit.totals import epochs_of
 
     said = progress or Nobody()
     copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
@@ -287,31 +290,52 @@ def audit_with(
         said.begin(
             f"reading {sum(len(x.segments) for copy in copies for x in copy.manifest.partitions):,} segment files"
         )
-        epochs, indexes = totals.totals(kept)
-        summaries = totals.summaries_of(epochs)
         rows = kept.coalesce(max(spark.sparkContext.defaultParallelism, _size(copies) // BYTES_PER_TASK))
-        found = Found(spark, rows, read, topics, copies, epochs, indexes, summaries, order_by, log, batches_of)
-        said.begin("applying the checks")
-        with ThreadPoolExecutor(1) as beside:  # Spark plans a query on one core
-            counting = beside.submit(totals.hot_keys, rows)
-            checks = apply_rules(found, first)
-            hot_keys = counting.result()
+        found = Found(spark, rows, read, topics, copies, order_by, log, batches_of)
+        checks, sums, hot_keys = _judged(found, kept, first, said)
     finally:
         kept.unpersist()
         if found is not None:
             found.release()
         if log is not None:
             log.unpersist()
-    total = totals.total_of(x for (_, _, replica), x in summaries.items() if replica == totals.OF_LEADERS)
     return AuditReport(
         directory=directory,
         topics=[topic.manifest.topic for topic in topics],
         partitions=sum(len(topic.manifest.partitions) for topic in topics),
         segments=sum(len(partition.segments) for topic in topics for partition in topic.manifest.partitions),
-        batches=total.batches,
-        records=total.records,
+        batches=sums.of_leaders.batches,
+        records=sums.of_leaders.records,
         checks=checks,
-        bytes=total.bytes,
-        epochs=totals.epochs_of(epochs, topics),
+        bytes=sums.of_leaders.bytes,
+        epochs=epochs_of(sums.epochs, topics),
         hot_keys=hot_keys,
     )
+
+
+def _judged(
+    found: Found, unread: DataFrame, first: int, said: Progress
+) -> tuple[list[Check], totals.Totals, list[HotKey]]:
+    """What the rules say of ``found``, whose rows are those of ``unread``; the sums of these, and the hot keys.
+
+    Spark plans a query on one core, so the rules' are planned while another reads the files.
+    """
+    from anabranch.audit import totals
+    from anabranch.audit.rules import apply_rules
+
+    rows = found.kept
+    with ThreadPoolExecutor(2) as beside:
+        summing = beside.submit(totals.totals, unread)
+
+        def summed() -> totals.Totals:
+            sums = summing.result()
+            said.begin("applying the checks")
+            return sums
+
+        def count_keys() -> list[HotKey]:
+            summing.result()  # the query that reads the files
+            return totals.hot_keys(rows)
+
+        counting = beside.submit(count_keys)
+        checks = apply_rules(found, first, summed)
+        return checks, summing.result(), counting.result()

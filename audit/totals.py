@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TypeAlias
 
 from pyspark.sql import DataFrame, Row, Window
@@ -27,12 +28,40 @@ SUMMED = (
 value."""
 
 
-def totals(kept: DataFrame) -> tuple[list[Row], list[Row]]:
+@dataclass(frozen=True)
+class Totals:
     """What there is of each partition, replica and leader epoch, in this order; and of each partition's indexes.
 
     Batches that cannot be read have no leader epoch. An index row has ``batches`` for files, ``present`` of them, and
     ``records`` for entries.
     """
+
+    epochs: list[Row]
+    indexes: list[Row]
+
+    @cached_property
+    def summaries(self) -> Summaries:
+        """What there is of each copy of a partition."""
+        return _summaries_of(self.epochs)
+
+    @cached_property
+    def every(self) -> PartitionSummary:
+        """All copies in one."""
+        return _total_of(self.summaries.values())
+
+    @cached_property
+    def of_leaders(self) -> PartitionSummary:
+        """All partitions in one, without what was exported of other replicas."""
+        return _total_of(x for (_, _, replica), x in self.summaries.items() if replica == OF_LEADERS)
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the leaders have batches of transactions, or their markers."""
+        return bool(self.of_leaders.transactional + self.of_leaders.control)
+
+
+def totals(kept: DataFrame) -> Totals:
+    """The sums of the rows of the view ``summary``, by one query."""
     sequenced = F.expr("producer_id >= 0 and base_sequence >= 0 and not is_control")
     plain = F.expr("not is_control and (producer_id < 0 or base_sequence < 0)")
     per_row = [
@@ -52,11 +81,10 @@ def totals(kept: DataFrame) -> tuple[list[Row], list[Row]]:
         *(F.coalesce(F.sum("counted" if name == "batches" else name), F.lit(0)).alias(name) for name in SUMMED),
     )
     found = sorted(grouped.collect(), key=lambda x: (x["topic"], x["partition"], x["replica"], x["leader_epoch"] or 0))
-    return [row for row in found if row["kind"] == "row"], [row for row in found if row["kind"] == "index"]
+    return Totals([row for row in found if row["kind"] == "row"], [row for row in found if row["kind"] == "index"])
 
 
-def summaries_of(epochs: Iterable[Row]) -> Summaries:
-    """What there is of each copy of a partition."""
+def _summaries_of(epochs: Iterable[Row]) -> Summaries:
     found: dict[tuple[str, int, int], list[Row]] = {}
     for row in epochs:
         found.setdefault((row["topic"], row["partition"], row["replica"]), []).append(row)
@@ -70,7 +98,7 @@ def summaries_of(epochs: Iterable[Row]) -> Summaries:
     }
 
 
-def total_of(summaries: Iterable[PartitionSummary]) -> PartitionSummary:
+def _total_of(summaries: Iterable[PartitionSummary]) -> PartitionSummary:
     summaries = list(summaries)
     return PartitionSummary(**{name: sum(getattr(x, name) for x in summaries) for name in SUMMED})
 

@@ -183,15 +183,16 @@ def measure(directory: Path, order_by: str, event_log: Path, consumer_log: Path 
         kept = segment_frame(spark, copies, "summary", order_by).persist()
         parts = kept.rdd.getNumPartitions()
         timed("scan", kept.count)
-        epochs, indexes = timed("totals", lambda: totals.totals(kept))
-        summaries = totals.summaries_of(epochs)
-        found = rules.Found(spark, kept, read, topics, copies, epochs, indexes, summaries, order_by, log)
+        sums = timed("totals", lambda: totals.totals(kept))
+        found = rules.Found(spark, kept, read, topics, copies, order_by, log, transactional=sums.transactional)
         applied = [*rules._file_rules(found), *rules._batch_rules(found)]
         applied += timed("keys that do not ascend", lambda: list(rules._record_rules(found)))
         if log is not None:
             timed("consumer log, read", log.count)
             timed("records for the consumer log", found.committed.count)
-            applied += timed("deliveries without a record", lambda: list(rules._consumer_rules(found)))
+            of_consumers = list(rules._consumer_rules(found))
+            timed("deliveries without a record", lambda: [rule.decide(sums) for rule in of_consumers])
+            applied += of_consumers
         for rule in applied:
             for frame in rule.offences:
                 timed(rule.name, frame.count)

@@ -173,10 +173,10 @@ class Audited:
         copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
         self._parts, self._of_leaders = list(segment_parts(copies)), list(segment_parts(topics))
         kept = self._kept()
-        epochs, indexes = totals.totals(kept)
+        self._totals = totals.totals(kept)
         log = deliveries.read_deliveries(spark, str(consumer_log), topics[0].manifest.topic).persist()
         self._found = rules.Found(
-            spark, kept, self._read, topics, copies, epochs, indexes, totals.summaries_of(epochs), ORDER_BY, log
+            spark, kept, self._read, topics, copies, ORDER_BY, log, transactional=self._totals.transactional
         )
 
     def _rows(self, parts: Iterable[SegmentPart]) -> Iterator[tuple[SegmentPart, Iterator[Any]]]:
@@ -204,7 +204,7 @@ class Audited:
         if read_again:
             found = replace(found, kept=self._kept())
         rule = next(rule for rule in of(found) if rule.name == check)
-        places = {(x.partition, x.offset, x.segment, x.position) for x in rule.violations}
+        places = {(x.partition, x.offset, x.segment, x.position) for x in rule.decide(self._totals).violations}
         for frame in rule.offences:
             places |= {tuple(row) for row in frame.select("partition", "offset", "segment", "position").collect()}
         return {(check, p, offset, file and file.split("/")[-1], at) for p, offset, file, at in places}
