@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import structlog
+import trio
 from hypothesis import HealthCheck, settings
 
 from anabranch.testing.cluster import Cluster
@@ -20,6 +23,20 @@ EVENT_FIRST = structlog.processors.KeyValueRenderer(key_order=["event"], repr_na
 # How long an example takes is the machine's affair: no test fails for it.
 settings.register_profile("anabranch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("anabranch")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run a test in virtual time where one of its fixtures takes ``autojump_clock``.
+
+    pytest-trio takes a clock from the arguments of the test alone.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and "autojump_clock" in item.fixturenames:
+            item.add_marker(pytest.mark.trio(run=partial(_run_by_clock, item)))
+
+
+def _run_by_clock(item: pytest.Function, main: Any, **options: Any) -> Any:
+    return trio.run(main, **options | {"clock": item.funcargs["autojump_clock"]})
 
 
 @pytest.fixture
