@@ -1,4 +1,4 @@
-"""Where a key lives: murmur2, linear hashing, and the tree of partitions that splits make (KIP-253).
+"""Which partition a key is in: murmur2, linear hashing, and the tree of partitions that splits make (KIP-253).
 
 ``initial`` is the partition count a topic was created with (N), ``undeleted`` the count producers use now (U); N <= U.
 The function ``place`` is the stock partitioner, ``hash % N``, until the first resize. Each partition from N on has one

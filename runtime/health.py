@@ -1,7 +1,7 @@
 """What is wrong with a process, for ``/health/live`` and ``/health/ready``.
 
-Whoever gets an answer knows that the process lives: its loop serves. It is ready unless a problem says that it cannot
-do its work now. A problem of a part of it, such as a log, is listed; it is no reason to take the process out of
+An answer shows that the process is alive: its loop serves. It is ready unless a problem says that it cannot do its work
+now. A problem of a part of it, such as a log, is listed; it is no reason to take the process out of
 service, unless the question is ``?strict``.
 """
 

@@ -275,7 +275,7 @@ class FakeSession:
             trio.lowlevel.spawn_system_task(self._time_out, self._connection, self._session_id)
 
     def reconnect(self) -> None:
-        """Connect again: with the old session while it lives, else LOST and then, a moment later, a new one."""
+        """Connect again: with the old session where it has not expired, else LOST and, a moment later, a new one."""
         if self._closed or self._state is SessionState.CONNECTED:
             return
         if not self._server.is_live(self._session_id):

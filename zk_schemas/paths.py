@@ -1,4 +1,4 @@
-"""Where everything lives in ZooKeeper: Kafka's paths."""
+"""The paths of znodes: Kafka's."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _INT64_MAX = 2**63 - 1
 _MAX_DEPTH = 32
 """How deep JSON may be nested: all of it is written again with what is changed, by code that descends into it."""
 MAX_EPOCH = 2**30
-"""No cluster lives to see a leader epoch or layout version of more; what is above can soon not be raised any more."""
+"""No cluster reaches a higher leader epoch or layout version; one near the limit of its type could not be raised."""
 MAX_PARTITIONS = 2**16
 """No assignment of more fits into a topic's znode."""
 MAX_OFFSET = 2**62

@@ -82,7 +82,7 @@ class Connections:
         """Called with the broker id when a connection ends or cannot be made."""
 
     def existing(self, node: Node, purpose: str = GENERAL) -> Channel | None:
-        """The connection to ``node`` if there is one that lives."""
+        """The connection to ``node`` if there is one that is open."""
         slot = self._slots.get((node.id, purpose))
         if slot is None or slot.connection is None or slot.connection.closed:
             return None

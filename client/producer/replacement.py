@@ -1,7 +1,7 @@
 """Taking a topic's unsent batches apart and placing each record again, for a new layout: no IO, no clock.
 
-The records of a key are in one queue, in order; they are taken out in that order and appended in that order to
-wherever the key lives now. Nothing of the topic is on the wire meanwhile (``client.topic_placement``), and the broker
+The records of a key are in one queue, in order; they are taken out in that order and appended in that order to the
+key's partition now. Nothing of the topic is on the wire meanwhile (``client.topic_placement``), and the broker
 of a partition that gains keys takes its first record only after the ones that lose them have stopped.
 
 A full buffer is seconds of work, so it is done in steps, between which the loop serves others and the user goes on

@@ -1,4 +1,4 @@
-"""What a broker answers, over a real socket; the test plays the controller."""
+"""What a broker answers, over a real socket; the test acts as the controller."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world:
 async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
     world: World, autojump_clock: object, refused: ErrorCode
 ) -> None:
-    """The broker that led its partition of the offsets topic lives on, and does not list it any more."""
+    """The broker that led its partition of the offsets topic still runs, and does not list it any more."""
     await marked_and_committed(world, ("slow", 39))
     await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
     await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5

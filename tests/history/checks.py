@@ -31,7 +31,7 @@ CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     resize_checks.routing,
     resize_checks.closed,
     resize_checks.layouts,
-    resize_checks.lives,
+    resize_checks.incarnations,
 )
 
 

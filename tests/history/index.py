@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from anabranch.protocol.types import TopicPartition
 from tests.history.events import EXPIRED, Event, Expired, LayoutSet, Replica, Sent, StoredBatch
-from tests.history.lives import tell_lives_apart, topic_of
+from tests.history.incarnations import name_incarnations, topic_of
 
 E = TypeVar("E")
 
@@ -102,7 +102,7 @@ class History:
         self._layouts: dict[TopicPartition, dict[int, LayoutSet]] = {}
         self._starts: dict[TopicPartition, _Starts] = {}
         expired: dict[TopicPartition, list[StoredBatch]] = {}
-        for event in tell_lives_apart(events):
+        for event in name_incarnations(events):
             if isinstance(event, StoredBatch):
                 if event.broker == EXPIRED:
                     expired.setdefault(event.tp, []).append(event)

@@ -106,7 +106,7 @@ def _epochs_of_values(history: History) -> dict[str, StoredBatch]:
     }
 
 
-def lives(history: History) -> Iterator[Violation]:
+def incarnations(history: History) -> Iterator[Violation]:
     """A partition that was removed and created again shares nothing with its predecessor.
 
     Its leader epochs go on above (a late request of an old leader is fenced), and so do its offsets (a consumer's
@@ -132,7 +132,7 @@ def _epochs_apart(history: History, older: TopicPartition, newer: TopicPartition
     last, first = history.layout_epochs(older)[-1:], history.layout_epochs(newer)[:1]
     if last and first and first[0] <= last[0]:
         what = f"begins with leader epoch {first[0]}; its predecessor had {last[0]}"
-        yield Violation("lives", str(newer), what)
+        yield Violation("incarnations", str(newer), what)
 
 
 def _values_apart(history: History, names: list[TopicPartition]) -> Iterator[Violation]:
@@ -141,7 +141,7 @@ def _values_apart(history: History, names: list[TopicPartition]) -> Iterator[Vio
         for log in history.different_logs(tp):
             for value in log.values:
                 if value is not None and seen.setdefault(value, tp) != tp:
-                    yield Violation("lives", str(tp), f"{value} is also in {seen[value]}")
+                    yield Violation("incarnations", str(tp), f"{value} is also in {seen[value]}")
 
 
 def _end_of(history: History, tp: TopicPartition) -> int:
@@ -154,7 +154,7 @@ def _offsets_apart(history: History, older: TopicPartition, newer: TopicPartitio
     for log in history.different_logs(newer):
         if log.batches and log.batches[0].base_offset < end:
             what = f"begins with offset {log.batches[0].base_offset}; its predecessor ended at {end}"
-            yield Violation("lives", str(newer), what)
+            yield Violation("incarnations", str(newer), what)
 
 
 def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> Iterator[Violation]:
@@ -179,4 +179,4 @@ def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> 
         bound = max(max(begins[tp], highest.get((event.group, tp), 0)) for tp in answered_by)
         if event.offset > bound:
             what = f"{event.offset} is fetched, which nobody committed in this life"
-            yield Violation("lives", f"{event.tp} in {event.group}", what, (event,))
+            yield Violation("incarnations", f"{event.tp} in {event.group}", what, (event,))

@@ -108,7 +108,7 @@ class _World:
     last_ends: dict[int, int] = field(default_factory=dict)
     undeleted: int = INITIAL
     version: int = 0
-    lives: int = 0
+    incarnations: int = 0
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     places: dict[tuple[str, str], list[tuple[_Partition, int]]] = field(default_factory=dict)
     """Producer and key -> where its records are, in the order of their sending."""
@@ -135,9 +135,9 @@ class _World:
 
     def _create(self) -> _Partition:
         number = len(self.partitions)
-        self.lives += 1
+        self.incarnations += 1
         epoch = self.last_epochs.get(number, -1) + 1
-        partition = _Partition(TopicPartition(TOPIC, number), self.lives, epoch, self.last_ends.get(number, 0))
+        partition = _Partition(TopicPartition(TOPIC, number), self.incarnations, epoch, self.last_ends.get(number, 0))
         self.partitions.append(partition)
         self.add(Created(self.tick(), partition.tp, partition.incarnation))
         self._tell_layout(partition)

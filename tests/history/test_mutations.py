@@ -253,8 +253,8 @@ def test_a_correct_history_passes(seed: int, steps: int, seeks: bool) -> None:
 def test_a_spoilt_history_is_caught(
     mutate: Callable[[list[Event], random.Random], list[Event]], check: str, seed: int, choice: int
 ) -> None:
-    spoilt = mutate(correct_history(seed), random.Random(choice))
-    found = check_history(spoilt)
+    mutated = mutate(correct_history(seed), random.Random(choice))
+    found = check_history(mutated)
     assert check in {violation.check for violation in found}, found
 
 

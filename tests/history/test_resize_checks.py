@@ -199,11 +199,11 @@ def test_two_lives_of_a_partition_are_two_partitions() -> None:
     assert broken([*SENT, *born, *acks, *first, *second]) == []
     assert broken([*SENT, *born, *acks, *first]) == ["lost_acknowledged"]
     at_0 = stored(CHILD, "b", incarnation=8)
-    assert broken([*SENT, *born, acks[0], *first, *at_0]) == ["lives"], "its offsets go on"
+    assert broken([*SENT, *born, acks[0], *first, *at_0]) == ["incarnations"], "its offsets go on"
     late = OffsetFetched(6.5, "g", CHILD, 1, 4.5)
     assert broken([*SENT, *born, *acks, *first, *second, late]) == [], "asked in one life, answered in the next"
     early = OffsetFetched(4.9, "g", CHILD, 1, 4.5)
-    assert broken([*SENT, *born, *acks, *first, *second, early]) == ["lives"], "nobody committed"
+    assert broken([*SENT, *born, *acks, *first, *second, early]) == ["incarnations"], "nobody committed"
 
 
 def test_a_state_is_what_was_stored_when_it_was_loaded() -> None:

@@ -209,7 +209,7 @@ def layout_of(events: list[Event], batch: StoredBatch) -> LayoutSet:
 
 
 def store_in_a_wrong_partition(events: list[Event], rng: random.Random) -> list[Event]:
-    """As if the key of a record were another, which lives elsewhere."""
+    """As if the key of a record were another, which is placed in another partition."""
     batch = some(events, rng, StoredBatch)
     layout = layout_of(events, batch)
     sent = next(e for e in events if isinstance(e, Sent) and e.value == batch.values[0])
@@ -278,7 +278,7 @@ def take_a_record_by_the_last_layout(events: list[Event], rng: random.Random) ->
     return [*events, LayoutAsked(9e9, batch.tp, layout.undeleted, version, "NONE", value)]
 
 
-# ---------------------------------------------------------------- lives
+# ---------------------------------------------------------------- incarnations
 
 
 def a_second_life(events: list[Event], rng: random.Random) -> tuple[Created, Created]:
@@ -350,10 +350,10 @@ RESIZE_MUTATIONS: list[tuple[Mutate, str]] = [
     (accept_a_layout_that_never_was, "layouts"),
     (refuse_it_without_saying_why, "layouts"),
     (take_a_record_by_the_last_layout, "layouts"),
-    (begin_a_life_at_an_old_epoch, "lives"),
-    (begin_a_life_at_offset_0, "lives"),
-    (bring_a_record_back, "lives"),
-    (remember_a_commit_of_the_last_life, "lives"),
+    (begin_a_life_at_an_old_epoch, "incarnations"),
+    (begin_a_life_at_offset_0, "incarnations"),
+    (bring_a_record_back, "incarnations"),
+    (remember_a_commit_of_the_last_life, "incarnations"),
     (skip_the_first_of_a_newborn, "unseen"),
 ]
 
@@ -377,8 +377,8 @@ def test_a_correct_resized_history_passes(seed: int, steps: int, expires: bool) 
 @settings(FAST, max_examples=15)
 @given(seed=SEEDS, choice=SEEDS)
 def test_retention_excuses_nothing_else(mutate: Mutate, check: str, seed: int, choice: int) -> None:
-    spoilt = mutate(correct_resized_history(seed, expires=True), random.Random(choice))
-    found = check_history(spoilt)
+    mutated = mutate(correct_resized_history(seed, expires=True), random.Random(choice))
+    found = check_history(mutated)
     assert check in {violation.check for violation in found}, found
 
 
@@ -386,8 +386,8 @@ def test_retention_excuses_nothing_else(mutate: Mutate, check: str, seed: int, c
 @settings(FAST, max_examples=15)
 @given(seed=SEEDS, choice=SEEDS)
 def test_a_spoilt_resize_is_caught(mutate: Mutate, check: str, seed: int, choice: int) -> None:
-    spoilt = mutate(correct_resized_history(seed), random.Random(choice))
-    found = check_history(spoilt)
+    mutated = mutate(correct_resized_history(seed), random.Random(choice))
+    found = check_history(mutated)
     assert check in {violation.check for violation in found}, found
 
 

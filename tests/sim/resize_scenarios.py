@@ -212,7 +212,7 @@ async def grow_while_what_was_merged_is_unread(scene: Scene) -> None:
 
 
 async def merge_what_was_opened_again(scene: Scene) -> None:
-    """1 -> 2 -> 1 -> 2 -> 1: the last record of 0 waits for both lives of 1 as its own."""
+    """1 -> 2 -> 1 -> 2 -> 1: the last record of 0 waits for both incarnations of 1 as its own."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(LONG):

@@ -187,7 +187,7 @@ class Scene:
     # ------------------------------------------------------------ records
 
     def key(self, partition: int, undeleted: int, *, of: int = -1, before: int = -1) -> str:
-        """A key that lives in ``partition`` of ``undeleted``, and in ``of`` while there were ``before``."""
+        """A key that is placed in ``partition`` of ``undeleted``, and in ``of`` while there were ``before``."""
         initial = self.initial
 
         def fits(key: str) -> bool:

@@ -49,7 +49,7 @@ CHECKS = (
     resize_checks.routing,
     resize_checks.closed,
     resize_checks.layouts,
-    resize_checks.lives,
+    resize_checks.incarnations,
 )
 """The others hold for topics without compaction."""
 

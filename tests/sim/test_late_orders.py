@@ -276,6 +276,6 @@ def test_without_its_rule_it_does(
 
 @pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_that_comes_again_begins_at_epoch_0])
 def test_one_rule_keeps_a_late_removal_from_what_is_there_again(switch_off: SwitchOff, monkeypatch: Patch) -> None:
-    """That epochs do not go on is itself found (``lives``), and costs nothing."""
+    """That epochs do not go on is itself found (``incarnations``), and costs nothing."""
     switch_off(monkeypatch)
-    assert set(staged(remove_once_more_what_is_there_again)) <= {"lives"}
+    assert set(staged(remove_once_more_what_is_there_again)) <= {"incarnations"}

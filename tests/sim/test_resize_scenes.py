@@ -93,7 +93,7 @@ def test_the_rules_hold(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
-def test_without_its_rule_a_play_ends_badly(
+def test_without_its_rule_a_scenario_ends_badly(
     scenario: Scenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)

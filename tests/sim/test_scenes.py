@@ -111,7 +111,7 @@ def test_the_rules_hold(scenario: Any, partitions: int) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "partitions", "switch_off", "found_by"), SCENARIOS)
-def test_without_its_rule_a_play_ends_badly(
+def test_without_its_rule_a_scenario_ends_badly(
     scenario: Any, partitions: int, switch_off: Any, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)

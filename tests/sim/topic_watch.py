@@ -20,7 +20,7 @@ from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Remo
 from tests.sim.faults import BROKERS
 from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches, stored_event
 from tests.sim.sim_cluster import SimCluster
-from tests.support.controller.topic_lives import TopicLives
+from tests.support.controller.topic_incarnations import TopicIncarnations
 
 _Life = tuple[TopicPartition, int]
 
@@ -31,7 +31,7 @@ class TopicWatch:
     def __init__(self, cluster: SimCluster, recorder: Recorder, topic: str) -> None:
         self._cluster = cluster
         self._recorder = recorder
-        self._lives = TopicLives(topic)
+        self._incarnations = TopicIncarnations(topic)
         self._kept: dict[_Life, dict[int, StoredBatch]] = {}
         """By its base offset each batch that a log start passed, or that was there when the removal began."""
         self._removed: dict[_Life, int] = {}
@@ -45,11 +45,11 @@ class TopicWatch:
 
     @property
     def topic(self) -> str:
-        return self._lives.topic
+        return self._incarnations.topic
 
     @property
     def layouts(self) -> list[Layout]:
-        return list(self._lives.layouts)
+        return list(self._incarnations.layouts)
 
     def znode(self) -> TopicZnode | None:
         path = paths.topic(self.topic)
@@ -57,14 +57,14 @@ class TopicWatch:
         return None if found is None else TopicZnode.decode(path, found.data)
 
     def tps(self) -> list[TopicPartition]:
-        return self._lives.tps()
+        return self._incarnations.tps()
 
     def state(self, number: int) -> PartitionState | None:
-        life = self._lives.present.get(number)
+        life = self._incarnations.present.get(number)
         return None if life is None else life.state
 
     def incarnation(self, tp: TopicPartition) -> int:
-        return self._lives.present[tp.partition].incarnation
+        return self._incarnations.present[tp.partition].incarnation
 
     def _see(self, events: Sequence[ZkEvent]) -> None:
         prefix = f"{paths.topic(self.topic)}/partitions/"
@@ -80,7 +80,7 @@ class TopicWatch:
         if znode is None:
             return
         state, before = None if found is None else PartitionState.decode(path, found.data), self.state(number)
-        for event in self._lives.saw(number, -1 if found is None else found.czxid, state, znode, now_ms()):
+        for event in self._incarnations.saw(number, -1 if found is None else found.czxid, state, znode, now_ms()):
             self._recorder.add(event)
             if isinstance(event, Removed) and before is not None:
                 self._archive((event.tp, event.incarnation), before)
@@ -150,9 +150,9 @@ class TopicWatch:
         return found
 
     def unfinished(self) -> str:
-        """See ``TopicLives``."""
+        """See ``TopicIncarnations``."""
         znode = self.znode()
-        return "there is no topic" if znode is None else self._lives.unfinished(znode)
+        return "there is no topic" if znode is None else self._incarnations.unfinished(znode)
 
 
 def _end(log: list[Event]) -> int:

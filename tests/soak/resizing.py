@@ -30,7 +30,7 @@ from tests.soak.cluster import LOG_DIR_NAMES
 from tests.soak.network import HOST
 from tests.soak.recorder import Recorder
 from tests.soak.workload import Progress
-from tests.support.controller.topic_lives import Life, TopicLives
+from tests.support.controller.topic_incarnations import Life, TopicIncarnations
 
 EVERY_S = (2.0, 6.0)
 STOCK_REFRESH_S = 6.0
@@ -52,7 +52,7 @@ class Resizer:
         self._recorder = recorder
         self._initial = initial
         self._progress = list(progress)
-        self._lives = TopicLives(topic)
+        self._incarnations = TopicIncarnations(topic)
         self._znode: TopicZnode | None = None
         self._removed_at = -STOCK_REFRESH_S
         self._ends: dict[tuple[TopicPartition, int], int] = {}
@@ -63,7 +63,7 @@ class Resizer:
     @property
     def partitions(self) -> list[TopicPartition]:
         """What is there and was led once."""
-        return self._lives.tps()
+        return self._incarnations.tps()
 
     def may_vanish(self, tp: TopicPartition) -> bool:
         """Whether it was not there at first: then it may be gone at any moment, and its commits with it."""
@@ -82,7 +82,7 @@ class Resizer:
             self._recorder.fault("resize", f"to {count}")
             try:
                 async with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=_ADMIN_TIMEOUT_MS) as admin:
-                    await admin.create_partitions({self._lives.topic: count}, timeout_ms=1000)
+                    await admin.create_partitions({self._incarnations.topic: count}, timeout_ms=1000)
             except (OSError, KafkaError) as error:
                 self._recorder.fault("resize not answered", f"to {count}: {error}", count=False)
 
@@ -91,7 +91,7 @@ class Resizer:
         if self._znode is None:
             return None
         undeleted = self._znode.undeleted_partition_count
-        staying = [life for life in self._lives.present.values() if not life.is_leaving]
+        staying = [life for life in self._incarnations.present.values() if not life.is_leaving]
         may_create = trio.current_time() - self._removed_at > STOCK_REFRESH_S
         most = 2 * self._initial if may_create else len(staying)
         if undeleted < most and rng.random() < 0.6:
@@ -112,18 +112,18 @@ class Resizer:
             await trio.sleep(_LOOK_EVERY_S)  # polls: until ZooKeeper is there again
 
     async def _look(self, zk: ZkStore) -> None:
-        topic = self._lives.topic
+        topic = self._incarnations.topic
         path = paths.topic(topic)
         znode = TopicZnode.decode(path, (await zk.get(path)).data)
-        for number in sorted({*znode.partitions, *self._lives.present}):
+        for number in sorted({*znode.partitions, *self._incarnations.present}):
             state_path = PartitionState.path(topic, number)
             state, incarnation = None, -1
             with suppress(NoNodeError):
                 found = await zk.get(state_path)
                 state, incarnation = PartitionState.decode(state_path, found.data), found.czxid
-            for event in self._lives.saw(number, incarnation, state, znode, self._recorder.now_ms()):
+            for event in self._incarnations.saw(number, incarnation, state, znode, self._recorder.now_ms()):
                 self._saw(event)
-        if gone := [life for life in self._lives.gone if (life.tp, life.incarnation) not in self._ends]:
+        if gone := [life for life in self._incarnations.gone if (life.tp, life.incarnation) not in self._ends]:
             znode = TopicZnode.decode(path, (await zk.get(path)).data)
             for life in gone:
                 # One write removes a state and notes where the log ended.
@@ -159,7 +159,7 @@ class Resizer:
             self._recorder.problem(f"a resize is not carried out after {FINISH_LIMIT_S:g} s: {left}")
 
     def _left(self) -> str:
-        return self._lives.unfinished(self._znode) if self._znode is not None else "no znode was read"
+        return self._incarnations.unfinished(self._znode) if self._znode is not None else "no znode was read"
 
     # ------------------------------------------------------------ keeping
 
@@ -167,7 +167,7 @@ class Resizer:
         """Second names for the segments of what may vanish, and the layouts that replicas noted."""
         brokers = sorted(path for path in self._directory.glob("broker-*") if path.is_dir())
         for broker, name in itertools.product(brokers, LOG_DIR_NAMES):
-            for life in list(self._lives.present.values()):
+            for life in list(self._incarnations.present.values()):
                 source = broker / name / str(life.tp)
                 if disks.incarnation_in(source) != life.incarnation:
                     continue
@@ -189,13 +189,13 @@ class Resizer:
         for (tp, incarnation), layouts in self._layouts.items():
             for layout in sorted(layouts):
                 yield LayoutSet(now_ms, tp, incarnation, *msgspec.structs.astuple(layout))
-        for life in self._lives.gone:
+        for life in self._incarnations.gone:
             start, end, batches = self._archived(life)
             yield Replica(now_ms, ARCHIVE, life.tp, start, end, end, incarnation=life.incarnation)
             yield from batches
             for group in groups:
                 yield Drained(now_ms, group, life.tp, end, life.incarnation)
-        for life in self._lives.present.values():
+        for life in self._incarnations.present.values():
             if self.may_vanish(life.tp):  # it may have been closed, drained and counted again
                 yield from max(self._kept_logs(life, EXPIRED).values(), key=itemgetter(1), default=(0, 0, []))[2]
 
@@ -224,7 +224,7 @@ class Resizer:
 
     def incarnation(self, tp: TopicPartition) -> int | None:
         """Of the partition that is there; None when it was removed."""
-        present = self._lives.present.get(tp.partition)
+        present = self._incarnations.present.get(tp.partition)
         return None if present is None else present.incarnation
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -77,6 +78,15 @@ def test_every_test_that_a_page_names_exists() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", "".join(page.read_text() for page in pages()))
     assert len(named) > 10
     assert [(file, test) for file, test in named if f"def {test}(" not in (ROOT / file).read_text()] == []
+
+
+def test_each_hole_names_the_function_that_decides_and_a_test() -> None:
+    text = (ROOT / "docs" / "kips.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|.* `([\w.]+)`, `tests/([\w/]+)\.py::(\w+)` \|$", text, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, 31))
+    for _, decides, file, test in rows:
+        assert callable(pkgutil.resolve_name(f"anabranch.{decides}"))
+        assert callable(pkgutil.resolve_name(f"tests.{file.replace('/', '.')}:{test}"))
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

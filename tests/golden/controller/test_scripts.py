@@ -1,6 +1,6 @@
 """Golden scripts: after each step (``> ...``) the znodes the controller wrote and what it told each broker.
 
-A script is the expectation: the test plays its steps and compares the whole text. Czxids and topic ids are left out.
+A script is the expectation: the test runs its steps and compares the whole text. Czxids and topic ids are left out.
 """
 
 from __future__ import annotations

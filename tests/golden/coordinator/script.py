@@ -31,7 +31,7 @@ def run(text: str) -> str:
             continue
         lines.append(line)
         if line and not line.startswith("#"):
-            lines.extend(f"  {outcome}" for outcome in player.play(line))
+            lines.extend(f"  {outcome}" for outcome in player.run(line))
     return "\n".join(lines) + "\n"
 
 
@@ -42,7 +42,7 @@ class _Player:
         self.shown = 0
         self.logged = 0
 
-    def play(self, line: str) -> list[str]:
+    def run(self, line: str) -> list[str]:
         verb, *words = line.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
         arguments = [word for word in words if "=" not in word]

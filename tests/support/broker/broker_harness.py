@@ -1,4 +1,4 @@
-"""One broker on real sockets and files, with a fake ZooKeeper; the test plays the controller.
+"""One broker on real sockets and files, with a fake ZooKeeper; the test acts as the controller.
 
 ``async with one_broker(tmp_path) as broker: await broker.create_topic("t", 2)``.
 """

@@ -1,4 +1,4 @@
-"""One broker whose topic ``t`` is resized; the test plays the controller (KIP-253).
+"""One broker whose topic ``t`` is resized; the test acts as the controller (KIP-253).
 
 The topic has 4 partitions and grows to 6, layout (6, 1); 6 -> 4 then is layout (4, 2), and 4 -> 8 while 4 and 5 drain
 layout (8, 3).

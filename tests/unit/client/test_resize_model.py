@@ -70,7 +70,7 @@ def test_no_key_is_reordered_and_nothing_lost_or_doubled(seed: int, steps: int) 
 
 
 def key_in(partition: int, undeleted: int) -> bytes:
-    """A key that lives in a partition while there are ``undeleted``."""
+    """A key whose partition it is while there are ``undeleted``."""
     return next(k for k in (b"%d" % n for n in range(1000)) if place(positive_hash(k), INITIAL, undeleted) == partition)
 
 
@@ -82,7 +82,7 @@ def exchange(world: World, node: int) -> None:
 
 
 def lost_answer_before_a_grow(world: World) -> None:
-    """Hole 17: the batch was written, its answer lost; by the new layout its key lives elsewhere."""
+    """Hole 17: the batch was written, its answer lost; by the new layout its key is in another partition."""
     world.send(key_in(2, 4))
     world.pump()
     world.arrive(0)
@@ -154,7 +154,7 @@ def refused_by_a_broker_that_is_behind(world: World) -> None:
 
 
 def metadata_that_goes_backwards(world: World) -> None:
-    """Hole 10: what lives in a new partition does not count as gone because old metadata lacks it."""
+    """Hole 10: what is in a new partition does not count as gone because old metadata lacks it."""
     world.finish_resize(4)
     world.read_metadata()
     world.send(key_in(3, 4))
@@ -262,7 +262,7 @@ SCRIPTS = [
 ]
 
 
-def play(script: Callable[[World], None], **changes: bool) -> None:
+def run_script(script: Callable[[World], None], **changes: bool) -> None:
     world = World(random.Random(1), **changes)
     script(world)
     world.settle()
@@ -272,7 +272,7 @@ def play(script: Callable[[World], None], **changes: bool) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_faults_around_a_resize(script: Callable[[World], None]) -> None:
-    play(script)
+    run_script(script)
 
 
 # ---------------------------------------------------------------- each rule switched off
@@ -365,16 +365,16 @@ def test_each_rule_is_needed(
     script: Callable[[World], None],
 ) -> None:
     """Holes 10, 14 and 17: what the producer does without one of its rules is noticed."""
-    play(script)
+    run_script(script)
     rule_off(monkeypatch)
     with pytest.raises(AssertionError):
-        play(script)
+        run_script(script)
 
 
 def test_a_broker_that_checks_the_layout_before_duplicates_is_noticed() -> None:
     """Hole 17 at the broker's side (``dupafter``): the retry is refused, and the record written twice."""
     with pytest.raises(AssertionError):
-        play(lost_answer_before_a_grow, check_layout_first=True)
+        run_script(lost_answer_before_a_grow, check_layout_first=True)
 
 
 def test_holding_the_topic_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Random lives of three coordinators over a replicated log against what clients rely on.
+"""A random workload of three coordinators over a replicated log against what clients rely on.
 
 - an acknowledged commit is never lost, whoever leads next;
 - an offset that was told to anybody is never taken back: the next coordinator tells it or a later one;

@@ -83,7 +83,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.asked(self.driver.sync(response.member_id, response.generation_id, assignments, v=3))
 
     @rule(settles=st.booleans())
-    def everyone_plays_along(self, settles: bool) -> None:
+    def everyone_answers(self, settles: bool) -> None:
         """Members rejoin and sync as they should, the leader last, so that the group gets somewhere."""
         group = self.driver.shard.groups.get(GROUP)
         if group is None:

@@ -30,10 +30,10 @@ NEW = TopicPartition("t", 1)
 
 def readers(running: Running, *partitions: int) -> dict[str, dict[int, tuple[int, bool]]]:
     """``{group: {partition: (position, is_reported)}}`` of topic t, from an answer to a leader."""
-    return {group: of for group, (_, of) in readers_with_lives(running, *partitions).items()}
+    return {group: of for group, (_, of) in readers_with_incarnations(running, *partitions).items()}
 
 
-def readers_with_lives(running: Running, *partitions: int) -> dict[str, tuple[int, dict[int, tuple[int, bool]]]]:
+def readers_with_incarnations(running: Running, *partitions: int) -> dict[str, tuple[int, dict[int, tuple[int, bool]]]]:
     topics = [TopicReadersRequestTopic(name="t", partition_indexes=list(partitions))]
     response = value(running.coordinator.topic_readers(TopicReadersRequest(topics=topics)))
     (topic,) = response.topics
@@ -173,12 +173,12 @@ async def test_a_group_that_was_deleted_is_forgotten_and_one_of_its_name_is_anot
     await held(running)
     begin(running)
     commit(running, 7)
-    (before, _) = readers_with_lives(running, 0)[GROUP]
+    (before, _) = readers_with_incarnations(running, 0)[GROUP]
     await pass_time(1)
     running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
     assert readers(running, 0) == {}
     begin(running)
-    assert readers_with_lives(running, 0)[GROUP] != (before, {})
+    assert readers_with_incarnations(running, 0)[GROUP] != (before, {})
     assert readers(running, 0) == {GROUP: {}}
 
 

@@ -271,8 +271,8 @@ async def test_aborted_data_goes_and_its_marker_after_it(world: LogWorld) -> Non
     kept = [(each.base_offset, each.is_control) for each in read_all(log) if each.count]
     assert kept == [(0, False), (2, False), (3, True), (4, True), (5, False)]
     assert log.read(0, 1000, upper_bound=6, include_aborted=True).aborted_transactions == [(1, 1, 3, 2)]
-    # While the producer lives, its last batch stays (without records) and with it the marker. Afterwards a run meets
-    # nothing of the transaction: the marker gets a delete horizon, and goes after it.
+    # While the producer is active, its last batch stays (without records) and with it the marker. Afterwards a run
+    # meets nothing of the transaction: the marker gets a delete horizon, and goes after it.
     log.producers.remove_expired(START_MS + DAY_MS)
     for number in range(4):
         put(log, z=b"%d" % number)

@@ -27,7 +27,7 @@ class Life:
         return self.state is not None and self.state.being_removed
 
 
-class TopicLives:
+class TopicIncarnations:
     """Tell it every state that is seen, in order; of those it does not see it knows nothing."""
 
     def __init__(self, topic: str) -> None:

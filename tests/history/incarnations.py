@@ -24,14 +24,14 @@ def topic_of(tp: TopicPartition) -> str:
     return tp.topic.partition("#")[0]
 
 
-def tell_lives_apart(events: Iterable[Event]) -> list[Event]:
+def name_incarnations(events: Iterable[Event]) -> list[Event]:
     """The same events, with one name for each life of the partitions that had more than one."""
     events = list(events)
-    lives = _Lives(events)
-    return [lives.named(event) for event in events] if lives.several else events
+    incarnations = _Incarnations(events)
+    return [incarnations.named(event) for event in events] if incarnations.several else events
 
 
-class _Lives:
+class _Incarnations:
     def __init__(self, events: list[Event]) -> None:
         found: dict[TopicPartition, dict[int, None]] = {}
         for event in events:
