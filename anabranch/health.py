@@ -26,6 +26,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from anabranch.protocol.addresses import split_address
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import (
@@ -97,9 +98,8 @@ def _check_told(address: str | None) -> list[str]:
     """``check_ready`` at ``metrics.listener``, if there is one."""
     if address is None:
         return []
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    return check_ready(_LOOPBACK if host in _ANY else host, int(port))
+    host, port = split_address(address)
+    return check_ready(_LOOPBACK if host in _ANY else host, port)
 
 
 def _ask(host: str, port: int, requests: Sequence[Message], timeout_s: float) -> list[Any]:

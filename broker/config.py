@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from anabranch.protocol.addresses import split_address
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, VersionRange
 from anabranch.zk_schemas.config_def import ConfigError, parse_properties
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
@@ -117,18 +118,19 @@ def _advertised(entries: list[str], protocols: Mapping[str, str], host_name: str
 def _addresses(key: str, entries: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:
     found: dict[str, ListenerAddress] = {}
     for entry in entries:
-        name, scheme, address = entry.partition("://")
-        host, colon, port = address.rpartition(":")
+        name, _, address = entry.partition("://")
         name = name.upper()
-        if not scheme or not colon or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(key, f"{entry!r} is not NAME://host:port")
+        try:
+            host, port = split_address(address)
+        except ValueError:
+            raise ConfigError(key, f"{entry!r} is not NAME://host:port") from None
         if name not in protocols:
             raise ConfigError(key, f"listener {name} has no entry in listener.security.protocol.map")
         if protocols[name] != PLAINTEXT:
             raise ConfigError(key, f"listener {name}: {protocols[name]} is not supported, only {PLAINTEXT} is")
         if name in found:
             raise ConfigError(key, f"listener {name} is named twice")
-        found[name] = ListenerAddress(name, host.strip("[]"), int(port))
+        found[name] = ListenerAddress(name, host, port)
     if not found:
         raise ConfigError(key, "needs at least one listener")
     return tuple(found.values())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from anabranch.protocol.addresses import join_address, split_address
 from anabranch.protocol.compression import CompressionType
 from anabranch.zk_schemas.config_def import ConfigError
 
@@ -95,12 +96,14 @@ def _parse_servers(key: str, value: object) -> object:
     found: list[tuple[str, int]] = []
     for text in texts:
         if isinstance(text, tuple) and len(text) == 2:
-            text = f"{text[0]}:{text[1]}"
-        host, _, port = str(text).strip().rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            text = join_address(*text)
+        try:
+            host, port = split_address(str(text))
+        except ValueError:
+            host, port = "", 0
+        if not host or not port:
             raise ConfigError(key, f"{text!r} is not host:port")
-        found.append((host, int(port)))
+        found.append((host, port))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ import structlog
 import trio
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
+from anabranch.protocol.addresses import split_address
 from anabranch.runtime.accepting import accept_connections
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Network, Stream
@@ -75,9 +76,7 @@ class HttpListener:
         self._network = network
         self._limits = limits or HttpLimits()
         self._background = background or Background()
-        host, _, port = address.rpartition(":")
-        self._host = host.strip("[]")
-        self._wanted_port = int(port)
+        self._host, self._wanted_port = split_address(address)
         self._handlers = dict(handlers)
         self._is_local = _is_loopback(self._host)
         self._listener: Listener | None = None

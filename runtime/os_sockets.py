@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from anabranch.protocol.addresses import join_address
 from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
 from anabranch.runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
 
@@ -330,7 +331,7 @@ class SocketNetwork:
 def format_address(address: Any) -> str:
     """``host:port`` of a socket address, IPv6 in brackets."""
     host, port = str(address[0]), int(address[1])
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)
 
 
 def passive_host(host: str) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from anabranch.protocol.addresses import join_address
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
@@ -20,8 +21,7 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+        return f"{self.listener}://{join_address(self.host, self.port)}"
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
 from anabranch.cli.signals import end_on_sigterm
 from anabranch.command_error import CommandError, UsageError
+from anabranch.protocol.addresses import split_address
 
 DEFAULT_LISTEN = "127.0.0.1:8480"
 
@@ -34,8 +35,11 @@ def console(
     schema_registry
         URL of a schema registry: messages in Avro and Protobuf are shown by their schemas.
     """
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
+    try:
+        host, port = split_address(listen)
+    except ValueError:
+        host, port = "", 0
+    if not host:
         raise UsageError(f"--listen {listen}: HOST:PORT is needed, such as {DEFAULT_LISTEN}")
     if schema_registry is not None and not schema_registry.startswith(("http://", "https://")):
         raise UsageError(f"--schema-registry {schema_registry}: an http:// or https:// URL is needed")
@@ -46,8 +50,8 @@ def console(
     end_on_sigterm()
     serve(
         bootstrap_server,
-        host.strip("[]"),
-        int(port),
+        host,
+        port,
         allow_host or [],
         allow_changes=allow_changes,
         schema_registry=schema_registry,

@@ -11,6 +11,7 @@ from anabranch.cli.admin import API_TIMEOUT_MS
 from anabranch.client.admin import codec
 from anabranch.client.admin.types import ConfigEntry
 from anabranch.command_error import CommandError, UsageError
+from anabranch.protocol.addresses import split_address
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 
@@ -30,15 +31,16 @@ def alter(address: str, controller_id: int, levels: Mapping[str, str | None]) ->
 
 
 def _asked(address: str, request: Any) -> Any:
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit():
+    try:
+        host, port = split_address(address)
+    except ValueError:
+        host, port = "", 0
+    if not host:
         raise UsageError(f"--bootstrap-controller {address} is not HOST:PORT")
 
     async def ask() -> Any:
         timeout_s = API_TIMEOUT_MS / 1000
-        async with Channel.open(
-            RealNetwork(), host.strip("[]"), int(port), "anabranch", timeout_s=timeout_s, negotiate=True
-        ) as channel:
+        async with Channel.open(RealNetwork(), host, port, "anabranch", timeout_s=timeout_s, negotiate=True) as channel:
             return await channel.request(request, timeout_s=timeout_s)
 
     try:

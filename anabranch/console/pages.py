@@ -28,6 +28,7 @@ from anabranch.console.records import (
 )
 from anabranch.console.waits import graph_of
 from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
+from anabranch.protocol.addresses import join_address
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
 """The cluster page names so many groups, which have at least so many records of a topic to read."""
@@ -83,7 +84,7 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
     brokers = [
         {
             "id": broker,
-            "address": f"{live[broker].host}:{live[broker].port}" if broker in live else None,
+            "address": join_address(live[broker].host, live[broker].port) if broker in live else None,
             "bytes": used.get(broker),
             "free": _free(dirs.value.get(broker, ())),
             "release": releases.get(broker),

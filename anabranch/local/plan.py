@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from anabranch.protocol.addresses import join_address, split_address
 from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
@@ -77,8 +78,8 @@ def metrics_address(config: LocalClusterConfig) -> tuple[str, int]:
 
     0 takes free ones.
     """
-    host, _, port = config.overrides.get("metrics.listener", f"{HOST}:0").rpartition(":")
-    return host.strip("[]") or "0.0.0.0", int(port)
+    host, port = split_address(config.overrides.get("metrics.listener", f"{HOST}:0"))
+    return host or "0.0.0.0", port
 
 
 def _for_broker(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -88,7 +89,7 @@ def _for_broker(overrides: Mapping[str, str]) -> dict[str, str]:
 
 def _metrics_listener(config: LocalClusterConfig, port: int) -> str:
     host = metrics_address(config)[0]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)
 
 
 def _for_controller(overrides: Mapping[str, str]) -> dict[str, str]:

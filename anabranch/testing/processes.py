@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from anabranch.health import UnhealthyError, known_brokers
+from anabranch.protocol.addresses import split_address
 
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 90.0
@@ -129,8 +130,8 @@ class ProcessCluster:
     def restart_broker(self, broker_id: int) -> None:
         """Stop a broker in order, start it again and return when it serves."""
         self.kill_broker(broker_id, signal.SIGTERM)
-        host, _, port = self.bootstrap.split(",")[self.broker_ids.index(broker_id)].rpartition(":")
-        wait_for(lambda: serves(host, int(port), {broker_id}), READY_DEADLINE_S, f"broker {broker_id} serves again")
+        host, port = split_address(self.bootstrap.split(",")[self.broker_ids.index(broker_id)])
+        wait_for(lambda: serves(host, port, {broker_id}), READY_DEADLINE_S, f"broker {broker_id} serves again")
 
     def kill_broker(self, broker_id: int, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a broker and wait until the supervisor has restarted it."""

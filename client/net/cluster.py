@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from anabranch.protocol.addresses import join_address
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
@@ -21,7 +22,7 @@ class Node:
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,31 @@
+"""``host:port``."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.protocol.addresses import join_address, split_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:9092", ("localhost", 9092)),
+        (" broker-1:0 ", ("broker-1", 0)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65_535)),
+        (":9092", ("", 9092)),
+    ],
+)
+def test_an_address_has_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+    assert join_address(*address) == text.strip()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost", "9092", "localhost:", "localhost:http", "a:65536", "a:-1", "a:²", "a:1 2"]
+)
+def test_what_is_none_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not host:port") as caught:
+        split_address(text)
+    assert repr(text) in str(caught.value)
