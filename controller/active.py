@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
@@ -407,7 +407,7 @@ class ActiveController:
         while True:
             for broker_id in list(self.image.brokers):
                 self._senders.remove(broker_id)
-            self._context = self._new_context(self.image.number + 1, self.image.suspects)
+            self._context = self._new_context(self.image)
             try:
                 await self._read_all()
                 self._events.put(ResizesDue())
@@ -427,10 +427,10 @@ class ActiveController:
     async def _read_all(self) -> None:
         for step in (
             features.load,
+            config_changes.load_configs,
             topics.on_topics_changed,
             deletion.on_deletions_changed,
             brokers.on_brokers_changed,
-            config_changes.on_configs_changed,
             log_dirs.on_log_dirs_failed,
             features.settle,
         ):
@@ -439,9 +439,12 @@ class ActiveController:
             except ZkError as error:
                 give_up(self._context, step.__name__, error)
 
-    def _new_context(self, number: int = 0, suspects: Iterable[str] = ()) -> Context:
+    def _new_context(self, before: ClusterImage | None = None) -> Context:
+        """With an image that knows nothing but what of ``before`` is to be remembered: what was logged or suspected."""
         config = self._config
-        image = ClusterImage(config.controller_id, self._office.controller_epoch, number, suspects=set(suspects))
+        image = ClusterImage(config.controller_id, self._office.controller_epoch)
+        if before is not None:
+            image.number, image.suspects, image.configs = before.number + 1, before.suspects, before.configs
         batch = RequestBatch(image, config.inter_broker_listener_name)
         return Context(
             config,

@@ -14,11 +14,9 @@ from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.resize import view
-from anabranch.controller.topic_config import autoscaled_topics, topic_values
+from anabranch.controller.topic_config import is_autoscaled, topic_values
 from anabranch.ordered_resize.autoscale import Measured, Policy, decide
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from anabranch.protocol.topic_names import INTERNAL_TOPICS
-from anabranch.zk_schemas import paths
 
 logger = structlog.get_logger(__name__)
 _VERSION = 3
@@ -28,9 +26,8 @@ ASKED_FOR_S = 600.0
 
 
 def has_work(image: ClusterImage) -> bool:
-    """Whether some topic is measured, or it is not known whether it is to be."""
-    unread = image.configs_unread is None or bool(image.configs_unread)
-    return unread or any(topic.append_window is not None for topic in image.topics.values())
+    """Whether some topic is measured, or is to be."""
+    return any(topic.append_window is not None or is_autoscaled(image, name) for name, topic in image.topics.items())
 
 
 async def look(context: Context) -> None:
@@ -38,7 +35,7 @@ async def look(context: Context) -> None:
     ``ImageStaleError``.
     """
     image, now = context.image, context.clock.monotonic()
-    await _read_configs(context, now)
+    _switch(image, now)
     for name in sorted(image.topics):
         topic = image.topics.get(name)
         window = topic.append_window if topic is not None else None
@@ -47,7 +44,7 @@ async def look(context: Context) -> None:
         if not window.is_on and now - window.asked_at > ASKED_FOR_S:
             topic.append_window = None
             continue
-        policy = Policy.of(await topic_values(context, name))
+        policy = Policy.of(topic_values(image, name))
         version = topic.znode.layout_version if _is_resized(topic) else None
         is_to_be_asked = window.begin_round(version, image.brokers, policy.window_ms / 1000, now)
         if window.is_on and window.is_current and version is not None:
@@ -56,20 +53,14 @@ async def look(context: Context) -> None:
             appended_bytes.ask(context, topic)
 
 
-async def _read_configs(context: Context, now: float) -> None:
-    image = context.image
-    names = image.configs_unread
-    if names is None:
-        names = set(await context.store.children(paths.TOPIC_CONFIGS))
-    names = names & image.topics.keys() - INTERNAL_TOPICS
-    on = await autoscaled_topics(context, names)
-    image.configs_unread = set()
-    for name in sorted(names):
-        topic = image.topics[name]
-        if topic.append_window is None and name in on:
+def _switch(image: ClusterImage, now: float) -> None:
+    """Measure the topics whose configs ask for it."""
+    for name, topic in image.topics.items():
+        is_on = is_autoscaled(image, name)
+        if topic.append_window is None and is_on:
             topic.append_window = AppendWindow(now)
         if topic.append_window is not None:
-            topic.append_window.is_on = name in on
+            topic.append_window.is_on = is_on
 
 
 def _is_resized(topic: TopicImage) -> bool:

@@ -1,14 +1,24 @@
-"""Configs that change while the controller runs."""
+"""Configs of topics and brokers in the image: read when the cluster is, and again when a notification names them.
+
+This controller's own writes are in the image before they are answered. An edit by hand is seen once a notification
+under ``/config/changes`` names it, as brokers see it, or when the cluster is read again.
+"""
 
 from __future__ import annotations
+
+import functools
 
 import structlog
 
 from anabranch.controller.context import Context
 from anabranch.controller.events import ConfigsChanged
 from anabranch.controller.giving_up import give_up
+from anabranch.controller.image import ClusterImage
 from anabranch.controller.partitions import elect_offline
-from anabranch.controller.topic_config import ORDERED_KEY
+from anabranch.controller.store import ImageStaleError, read_each
+from anabranch.controller.stored_config import StoredConfig
+from anabranch.controller.topic_config import ORDERED_KEY, of_topic
+from anabranch.controller.topic_names import name_problem
 from anabranch.runtime.env import CreateOp, SetOp, ZkError, ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
@@ -19,41 +29,86 @@ from anabranch.zk_schemas.znode import MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 
-async def on_configs_changed(context: Context) -> None:
-    """Partitions without a leader may get one where unclean elections were allowed just now.
+async def load_configs(context: Context) -> None:
+    """Follow the notifications from here on; then read the configs of brokers, and of topics that do not exist.
 
-    Which config changed does not matter for that: only those of topics that wait for a leader are read.
+    Those of topics are read with the topics.
     """
     image = context.image
     changes = await context.store.children(paths.CONFIG_CHANGES, context.events.watch(ConfigsChanged()))
-    await elect_offline(context)
-    unseen = [name for name in changes if image.config_changes_seen is not None and name > image.config_changes_seen]
     image.config_changes_seen = changes[-1] if changes else ""
-    altered = await _altered_topics(context, unseen)
-    if image.configs_unread is not None:
-        image.configs_unread.update(altered)
-    for name in altered:
+    brokers = await context.store.children(paths.BROKER_CONFIGS)
+    topics = await context.store.children(paths.TOPIC_CONFIGS)
+    without = set(topics) - set(await context.store.children(paths.TOPICS))
+    of_brokers = {f"{paths.BROKER_CONFIGS}/{name}" for name in brokers}
+    for path in image.configs.keys() - of_brokers - set(map(paths.topic_config, topics)):
+        del image.configs[path]
+    unread = sorted(of_brokers | set(map(paths.topic_config, without)))
+    await read_each(unread, functools.partial(read_config, context))
+
+
+async def read_config(context: Context, path: str) -> None:
+    """Take one config znode into the image, or out of it where it is gone."""
+    found = await context.store.get(path)
+    if found is None:
+        context.image.configs.pop(path, None)
+    else:
+        take(context.image, path, found.data, found.version)
+
+
+def take(image: ClusterImage, path: str, data: bytes, version: int) -> None:
+    """Keep a config znode that was read or written. What is wrong with it is logged once."""
+    known = image.configs.get(path)
+    config = image.configs[path] = StoredConfig.decode(path, data, version)
+    if config.problem and (known is None or known.problem != config.problem):
+        logger.error("config.malformed", path=path, error=config.problem)
+
+
+async def on_configs_changed(context: Context) -> None:
+    """Read again what notifications name. Partitions without a leader get one where unclean elections are allowed now.
+
+    Raises ``ImageStaleError`` when some were removed that nobody has read: any config may have changed.
+    """
+    image, seen = context.image, context.image.config_changes_seen
+    changes = await context.store.children(paths.CONFIG_CHANGES, context.events.watch(ConfigsChanged()))
+    if seen and seen not in changes:
+        raise ImageStaleError(f"notifications after {paths.CONFIG_CHANGES}/{seen} may have been removed")
+    image.config_changes_seen = changes[-1] if changes else ""
+    altered = await _altered(context, [name for name in changes if name > seen])
+    await read_each(altered, functools.partial(read_config, context))
+    for name in (path.removeprefix(f"{paths.TOPIC_CONFIGS}/") for path in altered):
         if name in image.topics and name not in image.deletions:
             try:
                 await keep_ordered_delivery(context, name, image.topics[name].znode.ordered_delivery)
             except ZkError as error:
                 give_up(context, f"undoing an edit of the config of {name}", error)
+    await elect_offline(context)
 
 
-async def _altered_topics(context: Context, changes: list[str]) -> list[str]:
-    """Topics that these notifications name."""
+async def _altered(context: Context, changes: list[str]) -> list[str]:
+    """Paths of the configs that these notifications name. Raises ``ImageStaleError`` when one is gone again."""
     named = set()
-    for change in changes:
-        path = f"{paths.CONFIG_CHANGES}/{change}"
+    for name in changes:
+        path = f"{paths.CONFIG_CHANGES}/{name}"
         found = await context.store.get(path)
+        if found is None:
+            raise ImageStaleError(f"{path} was removed before it was read")
         try:
-            told = ConfigChange.decode(path, found.data) if found is not None else None
+            change = ConfigChange.decode(path, found.data)
         except MalformedZnodeError as error:
             logger.error("config.change_malformed", error=str(error))
             continue
-        if told is not None and told.entity_type == "topics":
-            named.add(told.entity_name)
+        if _is_followed(change):
+            named.add(f"{paths.CONFIG}/{change.entity_path}")
     return sorted(named)
+
+
+def _is_followed(change: ConfigChange) -> bool:
+    """Whether it names a topic or brokers. Another name, such as "..", makes no path that can be read."""
+    if change.entity_type == "topics":
+        return name_problem(change.entity_name) is None
+    is_broker = change.entity_name.isascii() and change.entity_name.isdigit()
+    return change.entity_type == "brokers" and (is_broker or change.entity_name == paths.DEFAULT_BROKER)
 
 
 async def keep_ordered_delivery(context: Context, topic: str, settled: bool | None) -> None:
@@ -61,20 +116,18 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
 
     Raises ``ControllerMovedError``, ``ImageStaleError``.
     """
-    path = paths.topic_config(topic)
-    found = await context.store.get(path)
+    path, config = paths.topic_config(topic), of_topic(context.image, topic)
     try:
-        config = ConfigZnode({}) if found is None else ConfigZnode.decode(path, found.data)
-        restored = with_ordered_delivery(config, settled)
-    except (MalformedZnodeError, ConfigError) as error:
-        logger.error("config.malformed", path=path, error=str(error))
+        restored = with_ordered_delivery(config.znode, settled) if config.znode is not None else None
+    except ConfigError:
         return
     if restored is None:
         return
     logger.error("config.edit_undone", path=path, why=f"{ORDERED_KEY} cannot be changed any more")
     data = restored.encode()
-    op: ZkOp = CreateOp(path, data) if found is None else SetOp(path, data, found.version)
-    await context.store.write([op])
+    op: ZkOp = CreateOp(path, data) if config.version < 0 else SetOp(path, data, config.version)
+    versions = await context.store.write([op])
+    take(context.image, path, data, versions[0])
     await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(f"topics/{topic}").encode())
 
 

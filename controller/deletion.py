@@ -41,6 +41,7 @@ async def on_deletions_changed(context: Context) -> None:
             await _start(context, topic)
         elif await context.store.exists(paths.topic(name)) is None:
             await context.store.write(await _leftovers(context, name))
+            image.configs.pop(paths.topic_config(name), None)
         elif topic is not None:
             logger.error("topic.deletion_refused", topic=name, why="delete.topic.enable is false")
             await context.store.write([DeleteOp(paths.delete_topic(name))])
@@ -145,6 +146,7 @@ async def remove_znodes(context: Context, name: str) -> None:
     for partition in image.topics[name].partitions.values():
         partition.status = partition.status.enter(PartitionStatus.NONEXISTENT)
     del image.deletions[name], image.topics[name]
+    image.configs.pop(paths.topic_config(name), None)
     context.events.forget_watch(TopicChanged(name))
     logger.info("topic.deleted", topic=name)
 

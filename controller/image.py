@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
+from anabranch.controller.stored_config import NO_CONFIG, StoredConfig
 from anabranch.ordered_resize.layout import Moves
 from anabranch.ordered_resize.snapshot import moves_of
 from anabranch.protocol.types import TopicPartition
@@ -205,10 +206,10 @@ class ClusterImage:
     """Partitions of which a broker refused what it was told, for a reason that may pass."""
     deletions: dict[str, dict[tuple[int, int], ReplicaStatus]] = field(default_factory=dict)
     """Topics being deleted: ``{(partition, broker): status}``."""
-    config_changes_seen: str | None = None
-    """The last notification of an altered config that was read; None: the topics are being read just now."""
-    configs_unread: set[str] | None = None
-    """New topics and topics with new configs, of which ``autoscale.enable`` was not read; None: it was read of none."""
+    config_changes_seen: str = ""
+    """The last notification of an altered config that was read; empty: there was none yet."""
+    configs: dict[str, StoredConfig] = field(default_factory=dict)
+    """Config znodes of topics and brokers, by path."""
     suspects: set[str] = field(default_factory=set)
     """States that this controller could not read, or set aside, at some time of its term, by path."""
     awaiting_first_leaders: dict[str, None] = field(default_factory=dict)
@@ -230,6 +231,14 @@ class ClusterImage:
     def partition_count(self) -> int:
         """The partitions of all topics, each counted once however many replicas it has."""
         return sum(len(topic.znode.partitions) for topic in self.topics.values()) + sum(self.created.values())
+
+    def exists(self, topic: str) -> bool:
+        """Whether the topic has a znode, whether or not it can be read."""
+        return topic in self.topics or topic in self.malformed or topic in self.created
+
+    def config(self, path: str) -> StoredConfig:
+        """A config znode; an empty one where there is none."""
+        return self.configs.get(path, NO_CONFIG)
 
     def live_ids(self) -> set[int]:
         """Brokers that may lead: registered and not shutting down."""

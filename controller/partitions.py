@@ -67,9 +67,9 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
             changed = leader_selection.after_broker_change(state, replicas, live, electable, image.controller_epoch)
         if changed is not None:
             changes.append(StateChange(tp, changed))
-    allowed = await unclean_election_allowed(context, [tp.topic for tp, *_ in hopeless])
+    default = context.config.unclean_leader_election_enable
     for tp, topic, _, state in hopeless:
-        unclean = tp.topic in allowed
+        unclean = unclean_election_allowed(image, tp.topic, default)
         changed = leader_selection.after_broker_change(
             state,
             unclean_order(topic, tp.partition) if unclean else topic.replicas(tp.partition),

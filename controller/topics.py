@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Collection
 
 import structlog
 
-from anabranch.controller.config_changes import keep_ordered_delivery
+from anabranch.controller.config_changes import keep_ordered_delivery, read_config
 from anabranch.controller.context import Context
 from anabranch.controller.events import StateChanged, TopicChanged, TopicsChanged
 from anabranch.controller.giving_up import give_up
@@ -110,7 +111,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     if topic.frozen:
         raise ImageStaleError(f"{path} of a frozen topic was edited")
     try:
-        verdict = judge_edit(view.snapshot_of(context.image, topic), edited, await goal.setting_of(context, topic))
+        verdict = judge_edit(view.snapshot_of(context.image, topic), edited, goal.setting_of(context, topic))
     except KafkaError as error:
         verdict = Verdict(Outcome.REFUSE, topic.znode, error.message or "")
     if verdict.outcome is Outcome.REFUSE:
@@ -136,6 +137,7 @@ async def _load_topic(context: Context, name: str) -> None:
     malformed = context.image.malformed
     if malformed.get(name) == found.mzxid:
         return
+    await read_config(context, paths.topic_config(name))
     try:
         znode = TopicZnode.decode(paths.topic(name), found.data)
     except MalformedZnodeError as error:
@@ -144,21 +146,19 @@ async def _load_topic(context: Context, name: str) -> None:
         return
     malformed.pop(name, None)
     topic = TopicImage(name, znode, found.version, found.czxid)
-    if context.image.configs_unread is not None:
-        context.image.configs_unread.add(name)
-    await _load_partitions(context, topic)
+    present = await _load_partitions(context, topic)
     for index in await _lost_states(context, topic):
         logger.error("partition_state.lost", path=paths.partition_state(name, index))
         del topic.partitions[index]
         topic.unreadable.add(index)
     try:
-        changed = await _convert(context, topic)
+        changed = await _convert(context, topic, present)
         if changed is not None:
             await _load_topic(context, name)
             for tp in changed if name in context.image.topics else ():
                 context.batch.leader_and_isr(tp)
             return
-        await _settle(context, topic)
+        await _settle(context, topic, present)
     except ZkError as error:
         give_up(context, f"topic {name}", error)
         malformed[name] = found.mzxid
@@ -166,7 +166,7 @@ async def _load_topic(context: Context, name: str) -> None:
     context.image.topics[name] = topic
 
 
-async def _convert(context: Context, topic: TopicImage) -> list[TopicPartition] | None:
+async def _convert(context: Context, topic: TopicImage, present: Collection[str]) -> list[TopicPartition] | None:
     """Give the states of a topic that an earlier release resized their lineages. Returns whose states those are, all of
     which has to be read again then; None: nothing is converted.
 
@@ -174,7 +174,7 @@ async def _convert(context: Context, topic: TopicImage) -> list[TopicPartition] 
     """
     if topic.unreadable or context.image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
         return None
-    snapshot = await _with_stray_states(context, topic)
+    snapshot = await _with_stray_states(context, topic, present)
     if not any(map(conversion.is_old, snapshot.states.values())):
         return None
     found, _ = conversion.judged(snapshot)
@@ -194,8 +194,11 @@ async def _convert(context: Context, topic: TopicImage) -> list[TopicPartition] 
     return tps
 
 
-async def _load_partitions(context: Context, topic: TopicImage) -> None:
-    """Read the states, many at a time; of a topic that was created just now there are none to be read."""
+async def _load_partitions(context: Context, topic: TopicImage) -> Collection[str]:
+    """Read the states, many at a time; of a topic that was created just now there are none to be read.
+
+    Returns the names of the znodes above states.
+    """
     present = set(await context.store.children(paths.partitions(topic.name)))
     found: dict[int, PartitionImage] = {}
 
@@ -210,6 +213,7 @@ async def _load_partitions(context: Context, topic: TopicImage) -> None:
             topic.partitions[index] = found.get(index) or PartitionImage(
                 PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW)
             )
+    return present
 
 
 async def _load_partition(context: Context, topic: TopicImage, index: int) -> PartitionImage | None:
@@ -263,11 +267,11 @@ async def _await_repair(context: Context, tp: TopicPartition, version: int) -> N
         context.events.put(StateChanged(tp))
 
 
-async def _settle(context: Context, topic: TopicImage) -> None:
+async def _settle(context: Context, topic: TopicImage, present: Collection[str]) -> None:
     """Judge what was read: write what the znode lacks and undo what an edit may not change, or freeze the topic."""
     found = topic.znode
-    snapshot = await _with_stray_states(context, topic)
-    verdict = await _judged(context, topic, snapshot)
+    snapshot = await _with_stray_states(context, topic, present)
+    verdict = _judged(context, topic, snapshot)
     if any(map(conversion.is_old, snapshot.states.values())) and (why := conversion.held(snapshot)):
         verdict = Verdict(Outcome.FREEZE, why=why)
     if verdict.outcome is Outcome.FREEZE:
@@ -281,7 +285,7 @@ async def _settle(context: Context, topic: TopicImage) -> None:
     if znode.topic_id == NO_ID:
         znode = znode.replace(topic_id=new_topic_id(context.rng))
     if znode.ordered_delivery is None and (znode.layout_version or topic.has_layouts()):
-        znode = znode.replace(ordered_delivery=(await topic_values(context, topic.name))[ORDERED_KEY])
+        znode = znode.replace(ordered_delivery=(topic_values(context.image, topic.name))[ORDERED_KEY])
     if znode.ordered_delivery is not None:
         await keep_ordered_delivery(context, topic.name, znode.ordered_delivery)
     if found.absent or znode != found:
@@ -295,17 +299,19 @@ def _log_partly_done(path: str, verdict: Verdict) -> None:
         logger.warning("topic.edit_taken_in_part", path=path, why=verdict.why)
 
 
-async def _judged(context: Context, topic: TopicImage, snapshot: Snapshot) -> Verdict:
-    """The config is read only where there is something to be judged by it."""
+def _judged(context: Context, topic: TopicImage, snapshot: Snapshot) -> Verdict:
+    """By the setting only where something was edited."""
     is_edited = proven(snapshot).topic != snapshot.topic
-    return judge_found(snapshot, await goal.setting_of(context, topic) if is_edited else Setting())
+    return judge_found(snapshot, goal.setting_of(context, topic) if is_edited else Setting())
 
 
-async def _with_stray_states(context: Context, topic: TopicImage) -> Snapshot:
-    """The topic with states of partitions too that an edit took out of the assignment."""
+async def _with_stray_states(context: Context, topic: TopicImage, present: Collection[str]) -> Snapshot:
+    """The topic with states of partitions too that an edit took out of the assignment.
+
+    ``present``: the names of the znodes above states.
+    """
     snapshot = view.snapshot_of(context.image, topic)
-    names = await context.store.children(paths.partitions(topic.name))
-    stray = [int(name) for name in names if name.isdigit() and int(name) not in topic.znode.partitions]
+    stray = [int(name) for name in sorted(present) if name.isdigit() and int(name) not in topic.znode.partitions]
     states = dict(snapshot.states)
     for index in stray:
         found = await _load_partition(context, topic, index)

@@ -15,7 +15,7 @@ from typing import Any
 
 from anabranch.controller.admin.create_topics import check_autoscale, checked_config, config_too_large
 from anabranch.controller.admin.outcome import Outcome
-from anabranch.controller.config_changes import with_ordered_delivery
+from anabranch.controller.config_changes import take, with_ordered_delivery
 from anabranch.controller.context import Context
 from anabranch.controller.store import chunks
 from anabranch.controller.topic_config import ORDERED_KEY
@@ -34,14 +34,13 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 from anabranch.protocol.generated.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
-from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import Endpoint
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
-from anabranch.zk_schemas.znode import MalformedZnodeError
 
 ADVERTISED_LISTENERS = "advertised.listeners"
 WILDCARDS = ("0.0.0.0", "::")
@@ -142,7 +141,7 @@ async def _change(context: Context, named: Counter[Hashable], resource: Any, cha
     """Apply one resource's change; the ``KafkaError`` it is refused with, or None."""
     try:
         _check_unique(named, resource)
-        found = await _find(context, resource.resource_type, resource.resource_name)
+        found = _find(context, resource.resource_type, resource.resource_name)
         config = _checked(found, change(found))
         _check_listeners(context, found, resource.resource_name, config)
         if found.is_topic:
@@ -161,8 +160,6 @@ async def _change(context: Context, named: Counter[Hashable], resource: Any, cha
         return error
     except ConfigError as error:
         return KafkaError(ErrorCode.INVALID_CONFIG, str(error))
-    except MalformedZnodeError as error:
-        return KafkaError(ErrorCode.INVALID_CONFIG, str(error))
     return None
 
 
@@ -178,11 +175,11 @@ def _check_unique(named: Counter[Hashable], resource: Any) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The key {twice[0]} is given more than once.")
 
 
-async def _find(context: Context, resource_type: int, name: str) -> _Resource:
+def _find(context: Context, resource_type: int, name: str) -> _Resource:
     if resource_type == ResourceType.TOPIC:
         if (problem := name_problem(name)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-        if await context.store.exists(paths.topic(name)) is None:
+        if not context.image.exists(name):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         entity, path = f"topics/{name}", paths.topic_config(name)
     elif resource_type == ResourceType.BROKER:
@@ -191,11 +188,11 @@ async def _find(context: Context, resource_type: int, name: str) -> _Resource:
         entity, path = f"brokers/{name or paths.DEFAULT_BROKER}", paths.broker_config(int(name) if name else None)
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed.")
-    found = await context.store.get(path)
-    znode = ConfigZnode.decode(path, found.data) if found is not None else ConfigZnode({})
-    version = found.version if found is not None else -1
+    found = context.image.config(path)
+    if found.znode is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, found.problem)
     is_topic = resource_type == ResourceType.TOPIC
-    return _Resource(entity, path, is_topic, bool(name) and not is_topic, znode, version)
+    return _Resource(entity, path, is_topic, bool(name) and not is_topic, found.znode, found.version)
 
 
 def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str, str]:
@@ -249,13 +246,14 @@ def _check_ordered_delivery(context: Context, name: str, config: dict[str, str])
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ORDERED_KEY} cannot be changed any more: {name} was resized.")
 
 
-def _operation(resource: _Resource, config: dict[str, str]) -> ZkOp:
+def _operation(resource: _Resource, config: dict[str, str]) -> CreateOp | SetOp:
     data = ConfigZnode(config, resource.znode.version, resource.znode.extra).encode()
     return CreateOp(resource.path, data) if resource.version < 0 else SetOp(resource.path, data, resource.version)
 
 
-async def _write(context: Context, resource: _Resource, op: ZkOp) -> None:
-    await context.store.write([op])
+async def _write(context: Context, resource: _Resource, op: CreateOp | SetOp) -> None:
+    versions = await context.store.write([op])
+    take(context.image, op.path, op.data, versions[0])
     created = await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(resource.entity).encode())
     number = created.removeprefix(paths.CONFIG_CHANGE_PREFIX)
     if number.isdigit() and int(number) % _PURGE_EVERY == 0:
@@ -263,8 +261,10 @@ async def _write(context: Context, resource: _Resource, op: ZkOp) -> None:
 
 
 async def _purge_changes(context: Context) -> None:
+    """Delete old notifications. The last one that this controller has read stays: it reads on from there."""
     names = await context.store.children(paths.CONFIG_CHANGES)
-    for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in names[:-CHANGES_KEPT]]):
+    old = [name for name in names[:-CHANGES_KEPT] if name < context.image.config_changes_seen]
+    for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in old]):
         await context.store.write(ops)
 
 

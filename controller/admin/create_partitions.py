@@ -56,7 +56,7 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if request.validate_only and wanted.wants_measured:
                 appended_bytes.describe(context, topic, result)
                 continue
-            setting = await goal.setting_of(context, topic)
+            setting = goal.setting_of(context, topic)
             asked = _judged(context, topic, wanted, setting)
             _check_fits(context, topic, asked)
             if stock_producers.concerned_by(topic, wanted.count):

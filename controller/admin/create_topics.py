@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from anabranch.controller.admin.outcome import Outcome, Wait
 from anabranch.controller.assignment import assign_replicas
+from anabranch.controller.config_changes import take
 from anabranch.controller.context import Context
 from anabranch.controller.new_replicas import rack_of_live_brokers
 from anabranch.controller.partition_limit import check_partition_limit
@@ -28,7 +29,7 @@ from anabranch.protocol.generated.create_topics import (
     CreateTopicsResponse,
 )
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
-from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
@@ -93,7 +94,7 @@ async def _create(
     assignment = _assignment(context, topic)
     check_autoscale(topic.name, config, len(assignment))
     znode = TopicZnode.new(new_topic_id(context.rng), assignment)
-    ops = await _operations(context, topic.name, znode, config)
+    ops = _operations(context, topic.name, znode, config)
     check_partition_limit(context, topic.name, planned + len(assignment))
     if not validate_only:
         await _write(context, topic.name, ops, has_config=bool(config))
@@ -188,7 +189,7 @@ def check_assignment(context: Context, assignment: dict[int, list[int]], first: 
             )
 
 
-async def _operations(context: Context, name: str, znode: TopicZnode, config: dict[str, str]) -> list[ZkOp]:
+def _operations(context: Context, name: str, znode: TopicZnode, config: dict[str, str]) -> list[CreateOp | SetOp]:
     """What creates the topic. Raises ``KafkaError`` INVALID_PARTITIONS or INVALID_CONFIG for what is too large."""
     data, path = znode.encode(), paths.topic_config(name)
     if len(data) > MAX_BYTES:
@@ -197,10 +198,9 @@ async def _operations(context: Context, name: str, znode: TopicZnode, config: di
             f"Topic '{name}' with {len(znode.partitions)} partitions of {len(znode.partitions[0])} replicas: its"
             f" assignment takes {len(data)} bytes, and {MAX_BYTES} are accepted.",
         )
-    is_new = await context.store.exists(path) is None
-    config_data = ConfigZnode(config).encode()
-    ops: list[ZkOp] = [
-        CreateOp(path, config_data) if is_new else SetOp(path, config_data),
+    config_data, left = ConfigZnode(config).encode(), context.image.config(path)
+    ops: list[CreateOp | SetOp] = [
+        CreateOp(path, config_data) if left.version < 0 else SetOp(path, config_data, left.version),
         CreateOp(paths.topic(name), data),
     ]
     try:
@@ -219,13 +219,14 @@ def config_too_large(config: Mapping[str, str], error: ZkRequestTooLargeError) -
     )
 
 
-async def _write(context: Context, name: str, ops: Sequence[ZkOp], *, has_config: bool) -> None:
+async def _write(context: Context, name: str, ops: Sequence[CreateOp | SetOp], *, has_config: bool) -> None:
     try:
-        await context.store.write(ops)
+        versions = await context.store.write(ops)
     except ImageStaleError as error:
-        if isinstance(error.__cause__, NodeExistsError):
+        if isinstance(error.__cause__, NodeExistsError) and error.__cause__.path == paths.topic(name):
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from error
         raise
+    take(context.image, ops[0].path, ops[0].data, versions[0])
     if has_config:
         await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(f"topics/{name}").encode())
 

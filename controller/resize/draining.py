@@ -147,7 +147,7 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
     partition holds no other.
     """
     waits = await owners.confirm(current, link)
-    standing_waits, left = await _left(current())
+    standing_waits, left = _left(current())
     waits |= standing_waits
     held = await holders.still_hold(link, current().image, left)
     waits |= held
@@ -177,10 +177,10 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     """Have the records deleted, if all is still as it was. Raises ``ControllerMovedError``, ``OSError``,
     ``KafkaError``.
     """
-    if Marked.of(await topic_values(current(), leftover.tp.topic)) is not Marked.DRAINED:
-        return None  # altered while the groups were asked
     await current().store.confirm_office()
     image = current().image
+    if Marked.of(topic_values(image, leftover.tp.topic)) is not Marked.DRAINED:
+        return None  # altered while the groups were asked
     topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
     if (
         topic is None
@@ -201,7 +201,7 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     return None
 
 
-async def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Leftover]]:
+def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Leftover]]:
     """What is not to be drained, by what it waits for, and what is."""
     image, waits, left = context.image, dict[TopicPartition, Wait](), list[Leftover]()
     for name in sorted(image.topics):
@@ -213,7 +213,7 @@ async def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Left
         of_topic = leftovers(topic)
         if not of_topic:
             continue
-        values = await topic_values(context, name)
+        values = topic_values(image, name)
         if Marked.of(values) is Marked.DRAINED:
             left += of_topic
         else:

@@ -103,7 +103,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
     image = context.image
     resized = [topic for _, topic in sorted(image.topics.items()) if topic.znode.layout_version and not topic.frozen]
     topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(image, topic)]
-    rules = {topic.name: await _rules(context, topic.name, now_ms) for topic in topics}
+    rules = {topic.name: _rules(context, topic.name, now_ms) for topic in topics}
     expiring_in = {name: of_topic for name, of_topic in rules.items() if of_topic is not None}
     if not expiring_in:
         return []
@@ -128,9 +128,9 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
     return [hold for one in found for hold in one.holds]
 
 
-async def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
+def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
     """None: no record expires, or none is old enough."""
-    config = await topic_values(context, topic)
+    config = topic_values(context.image, topic)
     if "delete" not in config["cleanup.policy"] or config["retention.ms"] < 0:
         return None
     waits = bool(config[WAITS_KEY])

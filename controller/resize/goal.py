@@ -31,9 +31,9 @@ from anabranch.zk_schemas.topic import TopicZnode
 logger = structlog.get_logger(__name__)
 
 
-async def setting_of(context: Context, topic: TopicImage) -> Setting:
+def setting_of(context: Context, topic: TopicImage) -> Setting:
     """What resizes of the topic are judged by besides its znodes. ``assign`` raises ``KafkaError``."""
-    config = await topic_values(context, topic.name)
+    config = topic_values(context.image, topic.name)
     return Setting(
         assign=lambda new: assign_new(context, topic, new),
         limits=Limits(max_state_bytes=context.config.partition_state_max_bytes, max_topic_bytes=MAX_BYTES),
@@ -61,7 +61,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
     if wanted is None or not resize.may_begin(snapshot, wanted):
         return
     try:
-        verdict = judge_wanted(snapshot, await setting_of(context, topic))
+        verdict = judge_wanted(snapshot, setting_of(context, topic))
     except KafkaError as error:
         verdict = Verdict(Outcome.REFUSE, why=error.message or "")
     if verdict is None:

@@ -1,0 +1,220 @@
+"""Configs in the controller's image: own writes are there at once, edits by hand once a notification names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from tests.support.controller.controller_world import World
+
+pytestmark = pytest.mark.trio
+PATH = paths.topic_config("t")
+UNCLEAN = "unclean.leader.election.enable"
+
+
+async def create(world: World, **config: str) -> None:
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+    configs = [CreatableTopicConfig(name=name.replace("_", "."), value=value) for name, value in config.items()]
+    topic = CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=configs
+    )
+    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+    """A topic on two brokers."""
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in (1, 2):
+        await world.start_broker(broker_id)
+    await world.until(lambda: any(len(r.live_brokers) == 2 for r in world.brokers[1].sent(UpdateMetadataRequest)))
+    await create(world)
+    return world
+
+
+async def alter(world: World, name: str, value: str) -> Any:
+    change = AlterableConfig(name=name, config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
+    return (await world.request(IncrementalAlterConfigsRequest(resources=[resource]))).responses[0]
+
+
+async def edit(world: World, **config: str) -> None:
+    """By hand, and nobody is notified."""
+    names = {name.replace("_", "."): value for name, value in config.items()}
+    await world.store.set(PATH, ConfigZnode(names).encode())
+
+
+async def notify(world: World) -> None:
+    change = ConfigChange("topics/t").encode()
+    await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+
+
+async def config(world: World) -> dict[str, str]:
+    return ConfigZnode.decode(PATH, (await world.store.get(PATH)).data).config
+
+
+async def lose_in_sync(world: World) -> None:
+    """Only the broker that was not in sync is left."""
+    world.brokers[2].leave()
+    await world.until(lambda: is_state(world, 1, [1]))
+    world.brokers[1].leave()
+    await world.until(lambda: is_state(world, -1, [1]))
+    await world.brokers[2].register()
+    await world.until(lambda: world.brokers[2].metadata().get(("t", 0)) is not None)
+
+
+async def is_state(world: World, leader: int, isr: list[int]) -> bool:
+    state = await world.state("t", 0)
+    return (state.leader, state.isr) == (leader, isr)
+
+
+def without_notifications(world: World) -> None:
+    """What the controller creates to notify of a config is lost."""
+    session = world.sessions[1000]
+    create = session.create
+
+    async def lost(path: str, *args: Any, **kwargs: Any) -> str:
+        if path == paths.CONFIG_CHANGE_PREFIX:
+            return f"{path}0000000000"
+        return await create(path, *args, **kwargs)
+
+    session.create = lost  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("kind", ["altered", "created"])
+async def test_what_was_answered_is_decided_by_before_any_notification(
+    world: World, autojump_clock: object, kind: str
+) -> None:
+    assert (await alter(world, UNCLEAN, "true")).error_code == ErrorCode.NONE
+    without_notifications(world)
+    if kind == "altered":
+        assert (await alter(world, UNCLEAN, "false")).error_code == ErrorCode.NONE
+    else:
+        deleted = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
+        assert deleted.responses[0].error_code == ErrorCode.NONE
+        await create(world)
+    await lose_in_sync(world)
+    await trio.sleep(20)  # virtual time: longer than anything waits
+    assert await is_state(world, -1, [1])
+
+
+async def test_an_edit_by_hand_counts_once_a_notification_names_it(world: World, autojump_clock: object) -> None:
+    await edit(world, unclean_leader_election_enable="true")
+    await lose_in_sync(world)
+    await trio.sleep(20)  # virtual time: longer than anything waits
+    assert await is_state(world, -1, [1])
+    await notify(world)
+    await world.until(lambda: is_state(world, 2, [2]))
+
+
+async def test_an_edit_by_hand_counts_once_the_cluster_is_read_again(world: World, autojump_clock: object) -> None:
+    await edit(world, unclean_leader_election_enable="true")
+    await lose_in_sync(world)
+    world.kill_controller(1000)
+    await world.start_controller(1001)
+    await world.until(lambda: is_state(world, 2, [2]))
+
+
+async def test_a_notification_that_was_removed_unread_has_the_cluster_read_again(
+    world: World, autojump_clock: object
+) -> None:
+    assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
+    await lose_in_sync(world)
+    await edit(world, unclean_leader_election_enable="true")
+    for name in await world.store.children(paths.CONFIG_CHANGES):
+        await world.store.delete(f"{paths.CONFIG_CHANGES}/{name}")
+    await world.until(lambda: is_state(world, 2, [2]))
+
+
+async def test_a_request_keeps_what_an_edit_wrote_that_nobody_was_notified_of(
+    world: World, autojump_clock: object
+) -> None:
+    await edit(world, segment_ms="9")
+    assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
+    assert await config(world) == {"segment.ms": "9", "retention.ms": "7"}
+
+
+async def test_a_topic_is_created_over_a_config_that_was_left(world: World, autojump_clock: object) -> None:
+    deleted = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
+    assert deleted.responses[0].error_code == ErrorCode.NONE
+    await world.store.create(PATH, ConfigZnode({UNCLEAN: "true"}).encode())
+    await create(world, retention_ms="7")
+    assert await config(world) == {"retention.ms": "7"}
+
+
+async def test_a_malformed_config_is_refused_and_can_be_repaired(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.store.set(PATH, b"{")
+    await notify(world)
+    await world.until(lambda: caplog.text.count(f"event=config.malformed path={PATH}") == 1)
+    answer = await alter(world, "retention.ms", "7")
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+    assert PATH in answer.error_message
+    await edit(world, segment_ms="9")
+    await notify(world)
+    await trio.sleep(1)  # virtual time: the notification is read
+    assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
+    assert await config(world) == {"segment.ms": "9", "retention.ms": "7"}
+    assert caplog.text.count("event=config.malformed") == 1
+
+
+@pytest.mark.parametrize("entity", ["topics/..", "topics/.", "topics/a/b", "brokers/..", "brokers/x", "users/u"])
+async def test_a_notification_that_names_no_config_is_passed_over(
+    world: World, autojump_clock: object, entity: str
+) -> None:
+    session, get = world.sessions[1000], world.sessions[1000].get
+    read: list[str] = []
+
+    async def recorded(path: str, watch: Any = None) -> Any:
+        read.append(path)
+        return await get(path, watch)
+
+    session.get = recorded  # type: ignore[method-assign]
+    change = ConfigChange(entity).encode()
+    await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+    await edit(world, retention_ms="7")
+    await notify(world)
+    await world.until(lambda: PATH in read)
+    configs = [path for path in read if path.startswith(paths.CONFIG) and not path.startswith(paths.CONFIG_CHANGES)]
+    assert set(configs) == {PATH}
+
+
+async def test_purging_notifications_does_not_have_the_cluster_read_again(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.controller.admin.alter_configs.CHANGES_KEPT", 1)
+    monkeypatch.setattr("anabranch.controller.admin.alter_configs._PURGE_EVERY", 1)
+    changes = [AlterableConfig(name="retention.ms", config_operation=0, value="7")]
+    resources = [
+        AlterConfigsResource(resource_type=4, resource_name=name, configs=[AlterableConfig(name=key, value="9")])
+        for name, key in (("1", "log.cleaner.backoff.ms"), ("2", "log.cleaner.backoff.ms"))
+    ]
+    resources.append(AlterConfigsResource(resource_type=2, resource_name="t", configs=changes))
+    for _ in range(3):
+        answer = await world.request(IncrementalAlterConfigsRequest(resources=resources))
+        assert [one.error_code for one in answer.responses] == [ErrorCode.NONE] * 3, answer
+    await trio.sleep(1)  # virtual time: the notifications are read
+    assert "cluster.read_again" not in caplog.text
+    left = await world.store.children(paths.CONFIG_CHANGES)
+    assert len(left) < 9
