@@ -26,12 +26,16 @@ def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
             topic.append_window.report(event.broker.id, report.bytes_since_start, now)
 
 
-def describe(context: Context, topic: TopicImage, result: CreatePartitionsTopicResult) -> None:
-    """Answer what was measured. What nobody wanted to know before is measured from here on, for some time."""
+def ask_for_some_time(context: Context, topic: TopicImage) -> None:
+    """Go on measuring the topic for some time. What nobody wanted to know before is measured from here on."""
     now = context.clock.monotonic()
     if topic.append_window is None:
         topic.append_window = AppendWindow(now)
         ask(context, topic)
-    window = topic.append_window
-    window.asked_at = now
+    topic.append_window.asked_at = now
+
+
+def describe(topic: TopicImage, result: CreatePartitionsTopicResult, now: float) -> None:
+    """Answer what was measured until now."""
+    window = topic.append_window or AppendWindow(now)
     result.appended_bytes, result.elapsed_ms, result.unchanged_ms = window.measured(now)

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.controller.assignment import assign_replicas
-from anabranch.controller.context import Context
-from anabranch.controller.image import TopicImage
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.partition_limit import check_partition_limit
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
-def rack_of_live_brokers(context: Context) -> dict[int, str | None]:
+def rack_of_live_brokers(image: ClusterImage) -> dict[int, str | None]:
     """``{broker: rack}`` of the brokers that can take new partitions."""
-    return {id: context.image.brokers[id].registration.rack for id in sorted(context.image.live_ids())}
+    return {id: image.brokers[id].registration.rack for id in sorted(image.live_ids())}
 
 
-def assign_new(context: Context, topic: TopicImage, new: Sequence[int]) -> dict[int, list[int]]:
+def assign_new(
+    image: ClusterImage, config: ControllerConfig, topic: TopicImage, new: Sequence[int]
+) -> dict[int, list[int]]:
     """Replicas of new partitions, as many as the others have. ``new`` is a run at the end of the assignment.
 
     Raises ``KafkaError`` INVALID_REPLICATION_FACTOR, POLICY_VIOLATION for too many partitions.
     """
     if not new:
         return {}
-    check_partition_limit(context, topic.name, len(new))
-    factor, brokers = len(topic.replicas(0)), rack_of_live_brokers(context)
+    check_partition_limit(image, config, topic.name, len(new))
+    factor, brokers = len(topic.replicas(0)), rack_of_live_brokers(image)
     if factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -6,14 +6,15 @@ topics, without which groups and transactions could not begin, nor for edits of 
 
 from __future__ import annotations
 
-from anabranch.controller.context import Context
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.image import ClusterImage
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 
 
-def check_partition_limit(context: Context, topic: str, added: int) -> None:
+def check_partition_limit(image: ClusterImage, config: ControllerConfig, topic: str, added: int) -> None:
     """Raises ``KafkaError`` POLICY_VIOLATION when partitions that are added for ``topic`` are too many."""
-    count, limit = context.image.partition_count, context.config.max_partitions
+    count, limit = image.partition_count, config.max_partitions
     if added > 0 and count + added > limit and topic not in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,

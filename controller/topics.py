@@ -8,11 +8,13 @@ from collections.abc import Collection
 
 import structlog
 
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.config_changes import keep_ordered_delivery, read_config
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, adopt, carry_out
 from anabranch.controller.events import StateChanged, TopicChanged, TopicsChanged
 from anabranch.controller.giving_up import give_up
-from anabranch.controller.image import PartitionImage, TopicImage
+from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
 from anabranch.controller.partitions import lead_first
 from anabranch.controller.resize import conversion, goal, view
 from anabranch.controller.states import PartitionStatus
@@ -95,7 +97,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
             znode = TopicZnode.decode(paths.topic(name), found.data)
         except MalformedZnodeError as error:
             logger.error("topic.edit_undone", path=paths.topic(name), why=str(error))
-            await _undo(context, known, found.version)
+            await _undo(context, undone(known, found.version))
             return
         await _take_edit(context, known, znode, found.version)
     if name in context.image.topics:
@@ -110,23 +112,35 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     path = paths.topic(topic.name)
     if topic.frozen:
         raise ImageStaleError(f"{path} of a frozen topic was edited")
+    effects = decide_edit(context.image, context.config, topic, edited, version)
+    if effects.response.outcome is Outcome.REFUSE:
+        logger.error("topic.edit_undone", path=path, why=effects.response.why)
+        await _undo(context, effects)
+        return
+    _log_partly_done(path, effects.response)
+    await carry_out(context, effects)
+
+
+def decide_edit(
+    image: ClusterImage, config: ControllerConfig, topic: TopicImage, edited: TopicZnode, version: int
+) -> Effects:
+    """What becomes of an edit that is stored as zkVersion ``version``. ``response`` is the verdict."""
     try:
-        verdict = judge_edit(view.snapshot_of(context.image, topic), edited, goal.setting_of(context, topic))
+        verdict = judge_edit(view.snapshot_of(image, topic), edited, goal.setting_of(image, config, topic))
     except KafkaError as error:
         verdict = Verdict(Outcome.REFUSE, topic.znode, error.message or "")
     if verdict.outcome is Outcome.REFUSE:
-        logger.error("topic.edit_undone", path=path, why=verdict.why)
-        await _undo(context, topic, version)
-        return
+        return dataclasses.replace(undone(topic, version), response=verdict)
     assert verdict.topic is not None
-    _log_partly_done(path, verdict)
-    topic.version = version
-    if edited.absent or verdict.topic != edited:
-        await goal.write(context, topic, verdict.topic)
-    else:
-        before = topic.znode
-        goal.take_over(context, topic, verdict.topic, version)
-        goal.log_change(context, topic, before)
+    is_stored = not edited.absent and verdict.topic == edited
+    effects = goal.becoming(topic, verdict.topic, version, is_stored=is_stored)
+    return dataclasses.replace(effects, response=verdict)
+
+
+def undone(topic: TopicImage, version: int) -> Effects:
+    """What undoes an edit that is stored as zkVersion ``version``."""
+    write = SetOp(paths.topic(topic.name), topic.znode.encode(), version)
+    return Effects(topic.name, topic.znode, writes=(write,))
 
 
 async def _load_topic(context: Context, name: str) -> None:
@@ -290,7 +304,7 @@ async def _settle(context: Context, topic: TopicImage, present: Collection[str])
         await keep_ordered_delivery(context, topic.name, znode.ordered_delivery)
     if found.absent or znode != found:
         versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version)])
-        goal.adopt(topic, znode, versions[0])
+        adopt(topic, znode, versions[0])
         goal.log_change(context, topic, found)
 
 
@@ -302,7 +316,7 @@ def _log_partly_done(path: str, verdict: Verdict) -> None:
 def _judged(context: Context, topic: TopicImage, snapshot: Snapshot) -> Verdict:
     """By the setting only where something was edited."""
     is_edited = proven(snapshot).topic != snapshot.topic
-    return judge_found(snapshot, goal.setting_of(context, topic) if is_edited else Setting())
+    return judge_found(snapshot, goal.setting_of(context.image, context.config, topic) if is_edited else Setting())
 
 
 async def _with_stray_states(context: Context, topic: TopicImage, present: Collection[str]) -> Snapshot:
@@ -330,10 +344,9 @@ async def _freeze(context: Context, topic: TopicImage, snapshot: Snapshot, why: 
             await _await_repair(context, TopicPartition(topic.name, index), partition.epoch)
 
 
-async def _undo(context: Context, topic: TopicImage, version: int) -> None:
-    """Write what the znode was. When another edit came, its watch tells of it, and that is undone."""
-    data = topic.znode.encode()
+async def _undo(context: Context, effects: Effects) -> None:
+    """When another edit came, its watch tells of it, and that is undone."""
     try:
-        topic.version = (await context.store.write([SetOp(paths.topic(topic.name), data, version)]))[0]
+        await carry_out(context, effects)
     except ImageStaleError as error:
         logger.info("topic.edited_again", why=str(error))

@@ -15,13 +15,16 @@ ask for the measured rate of the topic instead.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from anabranch.controller import appended_bytes, stock_producers
 from anabranch.controller.admin.create_topics import check_assignment, is_ready
 from anabranch.controller.admin.outcome import AdviceWait, Outcome, Wait
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.image import TopicImage
+from anabranch.controller.effects import Ask, Effects, carry_out
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.partition_limit import check_partition_limit
 from anabranch.controller.resize import goal, view
 from anabranch.ordered_resize import judgement
@@ -33,7 +36,6 @@ from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from anabranch.runtime.env import SetOp, ZkRequestTooLargeError
-from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
 
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
@@ -43,63 +45,84 @@ _TAKEN_BACK_MESSAGE = "The resize was taken back by another request."
 async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     named = Counter(topic.name for topic in request.topics)
-    results: list[CreatePartitionsTopicResult] = []
-    waits: list[Wait] = []
-    for name in named:
+    outcome = Outcome(CreatePartitionsResponse(results=[]), [], request.timeout_ms)
+    for name, times in named.items():
         wanted = next(topic for topic in request.topics if topic.name == name)
-        result = CreatePartitionsTopicResult(name=name)
-        results.append(result)
-        try:
-            if named[name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
-            topic = _existing(context, name)
-            if request.validate_only and wanted.wants_measured:
-                appended_bytes.describe(context, topic, result)
-                continue
-            setting = goal.setting_of(context, topic)
-            asked = _judged(context, topic, wanted, setting)
-            _check_fits(context, topic, asked)
-            if stock_producers.concerned_by(topic, wanted.count):
-                stock_producers.ask(context, topic)
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.message
-            continue
-        if request.validate_only:
-            waits += _dry(topic, wanted.count, asked, setting, result)
-            continue
-        advice = judgement.advice(topic.znode, asked, setting)
-        if asked != topic.znode:
-            await goal.write(context, topic, asked)
-        if asked.wanted == wanted.count:
-            result.error_message = _lines(f"{_QUEUED_MESSAGE} {view.unfinished(topic)}.", advice)
+        demand = Demand(wanted, request.validate_only, is_repeated=times > 1)
+        effects = decide(context.image, context.config, demand, context.store.check_fits, context.clock.monotonic())
+        await carry_out(context, effects)
+        outcome.response.results.append(effects.response)
+        outcome.waits.extend(effects.waits)
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a request asks of one topic."""
+
+    wanted: CreatePartitionsTopic
+    validate_only: bool = False
+    is_repeated: bool = False
+    """Whether the request names the topic more than once."""
+
+
+def decide(
+    image: ClusterImage,
+    config: ControllerConfig,
+    demand: Demand,
+    check_fits: Callable[[Sequence[SetOp]], None],
+    now: float,
+) -> Effects:
+    """What a request for one topic leads to. ``check_fits`` raises ``ZkRequestTooLargeError``."""
+    wanted = demand.wanted
+    result = CreatePartitionsTopicResult(name=wanted.name)
+    effects = Effects(wanted.name, response=result)
+    try:
+        topic = _existing(image, demand)
+        if demand.validate_only and wanted.wants_measured:
+            appended_bytes.describe(topic, result, now)
+            effects = replace(effects, asks=(Ask.APPENDED_BYTES,))
         else:
-            waits.append(Wait(_resized(topic, wanted.count, advice, result), result))
-    return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
+            effects = _resize(image, config, topic, demand, check_fits, result)
+    except KafkaError as error:
+        result.error_code, result.error_message = error.code, error.message
+    return effects
 
 
-def _judged(
-    context: Context, topic: TopicImage, wanted: CreatePartitionsTopic, setting: judgement.Setting
-) -> TopicZnode:
-    """The znode that the request leads to. Raises ``KafkaError``."""
-    snapshot = view.snapshot_of(context.image, topic)
-    verdict = judgement.judge_request(snapshot, wanted.count, setting, _given(context, topic, wanted))
+def _resize(
+    image: ClusterImage,
+    config: ControllerConfig,
+    topic: TopicImage,
+    demand: Demand,
+    check_fits: Callable[[Sequence[SetOp]], None],
+    result: CreatePartitionsTopicResult,
+) -> Effects:
+    """What it takes to have the count, or to know what a dry run is answered. Raises ``KafkaError``."""
+    wanted = demand.wanted
+    setting = goal.setting_of(image, config, topic)
+    given = _given(image, config, topic, wanted)
+    verdict = judgement.judge_request(view.snapshot_of(image, topic), wanted.count, setting, given)
     if verdict.topic is None:
         raise KafkaError(verdict.code, verdict.why)
-    return verdict.topic
-
-
-def _dry(
-    topic: TopicImage, count: int, asked: TopicZnode, setting: judgement.Setting, result: CreatePartitionsTopicResult
-) -> list[Wait]:
-    """What a request would be answered, and which advice it waits for."""
-    advice = judgement.advice(topic.znode, asked, setting)
-    if in_the_way := view.dry_run(topic, asked, count):
+    asked, advice = verdict.topic, judgement.advice(topic.znode, verdict.topic, setting)
+    becoming = goal.becoming(topic, asked, topic.version)
+    _check_fits(topic, asked, becoming.writes, check_fits)
+    is_concerned = stock_producers.concerned_by(topic, wanted.count)
+    if demand.validate_only or asked == topic.znode:
+        becoming = Effects(topic.name)
+    waits: list[Wait] = []
+    if demand.validate_only and (in_the_way := view.dry_run(topic, asked, wanted.count)):
         result.error_message = _lines(in_the_way, advice)
-    elif stock_producers.concerned_by(topic, count):
-        return [AdviceWait(_advised(topic, count, advice, result), result)]
-    else:
+    elif demand.validate_only and is_concerned:
+        waits = [AdviceWait(_advised(topic, wanted.count, advice, result), result)]
+    elif demand.validate_only:
         result.error_message = _lines(advice)
-    return []
+    elif asked.wanted == wanted.count:
+        unfinished = view.unfinished(replace(topic, znode=asked))
+        result.error_message = _lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)
+    else:
+        waits = [Wait(_resized(topic, asked.layout_version, wanted.count, advice, result), result)]
+    return replace(becoming, asks=(Ask.STOCK_PRODUCERS,) if is_concerned else (), response=result, waits=waits)
 
 
 def _lines(*advice: str | None) -> str | None:
@@ -107,20 +130,23 @@ def _lines(*advice: str | None) -> str | None:
     return "\n".join(line for line in advice if line) or None
 
 
-def _check_fits(context: Context, topic: TopicImage, asked: TopicZnode) -> None:
+def _check_fits(
+    topic: TopicImage, asked: TopicZnode, writes: Sequence[SetOp], check_fits: Callable[[Sequence[SetOp]], None]
+) -> None:
     try:
-        context.store.check_fits([SetOp(paths.topic(topic.name), asked.encode(), topic.version)])
+        check_fits(writes)
     except ZkRequestTooLargeError as error:
         message = f"{len(asked.partitions)} partitions of {topic.name} are too many: {error}."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message) from error
 
 
 def _resized(
-    asked: TopicImage, count: int, advice: str, result: CreatePartitionsTopicResult
+    asked: TopicImage, version: int, count: int, advice: str, result: CreatePartitionsTopicResult
 ) -> Callable[[Context], bool]:
-    """Holds once every leader has the layout; or never will, for the topic is being deleted, which the result says."""
+    """Holds once every leader has the layout; or never will, for the topic is being deleted, which the result says.
 
-    version = asked.znode.layout_version
+    ``version``: of the layout that was asked for.
+    """
 
     def condition(context: Context) -> bool:
         topic = context.image.topics.get(asked.name)
@@ -166,18 +192,23 @@ def _advised(
     return condition
 
 
-def _existing(context: Context, name: str) -> TopicImage:
-    topic = context.image.topics.get(name)
-    if name in context.image.malformed:
+def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
+    name = demand.wanted.name
+    topic = image.topics.get(name)
+    if demand.is_repeated:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
+    if name in image.malformed:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The znode of topic '{name}' cannot be read.")
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-    if name in context.image.deletions:
+    if name in image.deletions:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' is being deleted.")
     return topic
 
 
-def _given(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> dict[int, list[int]] | None:
+def _given(
+    image: ClusterImage, config: ControllerConfig, topic: TopicImage, wanted: CreatePartitionsTopic
+) -> dict[int, list[int]] | None:
     """The replicas that the request names for new partitions; None: it leaves them to the controller.
 
     Raises ``KafkaError``.
@@ -194,11 +225,11 @@ def _given(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -
             f"Increasing the number of partitions by {added} but {len(wanted.assignments)} assignments provided.",
         )
     given = {current + index: list(entry.broker_ids) for index, entry in enumerate(wanted.assignments)}
-    check_assignment(context, given, current)
+    check_assignment(image, given, current)
     factor = len(topic.replicas(0))
     if any(len(replicas) != factor for replicas in given.values()):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Existing partitions have {factor} replicas; so must new ones."
         )
-    check_partition_limit(context, topic.name, added)
+    check_partition_limit(image, config, topic.name, added)
     return given

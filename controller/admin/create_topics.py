@@ -14,6 +14,7 @@ from anabranch.controller.admin.outcome import Outcome, Wait
 from anabranch.controller.assignment import assign_replicas
 from anabranch.controller.config_changes import take
 from anabranch.controller.context import Context
+from anabranch.controller.image import ClusterImage
 from anabranch.controller.new_replicas import rack_of_live_brokers
 from anabranch.controller.partition_limit import check_partition_limit
 from anabranch.controller.store import MAX_BYTES, ImageStaleError
@@ -95,7 +96,7 @@ async def _create(
     check_autoscale(topic.name, config, len(assignment))
     znode = TopicZnode.new(new_topic_id(context.rng), assignment)
     ops = _operations(context, topic.name, znode, config)
-    check_partition_limit(context, topic.name, planned + len(assignment))
+    check_partition_limit(context.image, context.config, topic.name, planned + len(assignment))
     if not validate_only:
         await _write(context, topic.name, ops, has_config=bool(config))
         existing.append(topic.name)
@@ -144,7 +145,7 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
         given = {entry.partition_index: list(entry.broker_ids) for entry in topic.assignments}
         if len(given) != len(topic.assignments):
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned more than once.")
-        check_assignment(context, given)
+        check_assignment(context.image, given)
         return dict(sorted(given.items()))
     config = context.config
     partitions = config.num_partitions if topic.num_partitions == _NOT_GIVEN else topic.num_partitions
@@ -157,7 +158,7 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
         )
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
-    brokers = rack_of_live_brokers(context)
+    brokers = rack_of_live_brokers(context.image)
     if factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -167,7 +168,7 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
     return assign_replicas(brokers, partitions, factor, start_index=start_index, shift=shift)
 
 
-def check_assignment(context: Context, assignment: dict[int, list[int]], first: int = 0) -> None:
+def check_assignment(image: ClusterImage, assignment: dict[int, list[int]], first: int = 0) -> None:
     """Raises ``KafkaError`` INVALID_REPLICA_ASSIGNMENT for an assignment given by hand that cannot be."""
     if sorted(assignment) != list(range(first, first + len(assignment))):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence.")
@@ -181,7 +182,7 @@ def check_assignment(context: Context, assignment: dict[int, list[int]], first: 
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {partition} names a broker twice: {replicas}."
             )
-        unknown = [broker for broker in replicas if broker not in context.image.brokers]
+        unknown = [broker for broker in replicas if broker not in image.brokers]
         if unknown:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,

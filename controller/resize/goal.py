@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import structlog
 
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, apply, carry_out
 from anabranch.controller.events import ResizesDue
-from anabranch.controller.image import PartitionImage, TopicImage
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.new_replicas import assign_new
 from anabranch.controller.resize import view
 from anabranch.controller.resize.step_log import log_step
-from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import MAX_BYTES
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
 from anabranch.ordered_resize import resize
@@ -31,23 +34,23 @@ from anabranch.zk_schemas.topic import TopicZnode
 logger = structlog.get_logger(__name__)
 
 
-def setting_of(context: Context, topic: TopicImage) -> Setting:
+def setting_of(image: ClusterImage, config: ControllerConfig, topic: TopicImage) -> Setting:
     """What resizes of the topic are judged by besides its znodes. ``assign`` raises ``KafkaError``."""
-    config = topic_values(context.image, topic.name)
+    values = topic_values(image, topic.name)
     return Setting(
-        assign=lambda new: assign_new(context, topic, new),
-        limits=Limits(max_state_bytes=context.config.partition_state_max_bytes, max_topic_bytes=MAX_BYTES),
+        assign=lambda new: assign_new(image, config, topic, new),
+        limits=Limits(max_state_bytes=config.partition_state_max_bytes, max_topic_bytes=MAX_BYTES),
         is_internal=topic.name in INTERNAL_TOPICS,
-        is_compacted=is_compacted(config),
-        marked=Marked.of(config),
-        is_ordered=config[ORDERED_KEY],
-        not_now=not_now(context),
+        is_compacted=is_compacted(values),
+        marked=Marked.of(values),
+        is_ordered=values[ORDERED_KEY],
+        not_now=not_now(image),
     )
 
 
-def not_now(context: Context) -> str:
+def not_now(image: ClusterImage) -> str:
     """Why no topic of the cluster can be resized; empty: each can."""
-    if context.image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
+    if image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         return ""
     return (
         f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized: once every broker supports it,"
@@ -61,7 +64,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
     if wanted is None or not resize.may_begin(snapshot, wanted):
         return
     try:
-        verdict = judge_wanted(snapshot, setting_of(context, topic))
+        verdict = judge_wanted(snapshot, setting_of(context.image, context.config, topic))
     except KafkaError as error:
         verdict = Verdict(Outcome.REFUSE, why=error.message or "")
     if verdict is None:
@@ -83,42 +86,48 @@ def log_wait(topic: TopicImage, why: str) -> None:
 
 async def write(context: Context, topic: TopicImage, znode: TopicZnode) -> None:
     """Write a topic's znode and take it over. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``."""
-    before = topic.znode
-    versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version)])
-    take_over(context, topic, znode, versions[0])
-    log_change(context, topic, before)
+    await carry_out(context, becoming(topic, znode, topic.version))
 
 
 def take_over(context: Context, topic: TopicImage, znode: TopicZnode, version: int) -> None:
-    """Take a written znode into the image, and tell brokers what changes for them: of a goal they hear with the first
-    bump, so that no order goes before that one.
+    """Take over a znode that was written with the states of partitions, whose step is logged by itself."""
+    apply(context, dataclasses.replace(becoming(topic, znode, version, is_stored=True), step=""), version)
+
+
+def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: bool = False) -> Effects:
+    """What it takes that the topic has another znode, which replaces the one of zkVersion ``version``, or is stored as
+    that one. Brokers hear of a goal with the first bump, so that no order goes before that one.
     """
-    before, told = topic.znode, view.told_layout(topic)
-    topic.wait_logged = ""
-    adopt(topic, znode, version)
-    partitions = [TopicPartition(topic.name, p) for p in sorted(topic.partitions)]
-    if znode.topic_id != before.topic_id:
-        for tp in partitions:
-            context.batch.leader_and_isr(tp)
-    elif view.told_layout(topic) != told:
-        context.batch.metadata(partitions)
-    context.events.put(ResizesDue())
+    kept = {p: found for p, found in topic.partitions.items() if p in znode.partitions}
+    after = dataclasses.replace(topic, znode=znode, partitions=kept)
+    partitions = [
+        TopicPartition(topic.name, p) for p in sorted(znode.partitions.keys() - (topic.unreadable - kept.keys()))
+    ]
+    is_recreated = znode.topic_id != topic.znode.topic_id
+    is_told = not is_recreated and view.told_layout(after) != view.told_layout(topic)
+    return Effects(
+        topic.name,
+        znode,
+        version,
+        writes=() if is_stored else (SetOp(paths.topic(topic.name), znode.encode(), version),),
+        leader_and_isr=partitions if is_recreated else (),
+        metadata=partitions if is_told else (),
+        events=(ResizesDue(),),
+        step=step_between(topic.znode, znode),
+    )
 
 
-def adopt(topic: TopicImage, znode: TopicZnode, version: int) -> None:
-    """Have the image of a topic as its znode is: some partitions may be assigned now, or not any more."""
-    topic.znode, topic.version = znode, version
-    for p in sorted(znode.partitions.keys() - topic.partitions.keys() - topic.unreadable):
-        topic.partitions[p] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
-    for p in topic.partitions.keys() - znode.partitions.keys():
-        del topic.partitions[p]
+def step_between(before: TopicZnode, znode: TopicZnode) -> str:
+    """The step for a goal that is new, taken back or queued; empty where nothing of that changed."""
+    if znode.layout_version != before.layout_version:
+        is_cancel = znode.undeleted_partition_count == znode.previous_undeleted_partition_count
+        return "cancelled" if is_cancel else "asked-for"
+    if znode.wanted != before.wanted:
+        return "queued" if znode.wanted is not None else "unqueued"
+    return ""
 
 
 def log_change(context: Context, topic: TopicImage, before: TopicZnode) -> None:
-    """The line for a goal that is new, taken back or queued; none where nothing of that changed."""
-    znode = topic.znode
-    if znode.layout_version != before.layout_version:
-        is_cancel = znode.undeleted_partition_count == znode.previous_undeleted_partition_count
-        log_step(context, topic, "cancelled" if is_cancel else "asked-for", [])
-    elif znode.wanted != before.wanted:
-        log_step(context, topic, "queued" if znode.wanted is not None else "unqueued", [])
+    """The line for what a topic was found to have become."""
+    if step := step_between(before, topic.znode):
+        log_step(context, topic, step, [])

@@ -33,7 +33,7 @@ async def advance(context: Context) -> None:
         topic = image.topics[name]
         if name in image.deletions or topic.frozen or topic.unreadable or not view.is_resizing(topic):
             continue
-        if why := goal.not_now(context):
+        if why := goal.not_now(context.image):
             goal.log_wait(topic, f"its resize waits: {why}")
             continue
         try:

@@ -1,0 +1,215 @@
+"""What CreatePartitions, and an edit of the topic's znode, lead to: each decision from an image, and how it is carried
+out.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anabranch.controller.admin.create_partitions import Demand, decide
+from anabranch.controller.append_window import AppendWindow
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.effects import Ask, Effects, carry_out
+from anabranch.controller.events import ResizesDue
+from anabranch.controller.feature_updates import for_new_cluster
+from anabranch.controller.image import ClusterImage, LiveBroker, TopicImage
+from anabranch.controller.resize import goal
+from anabranch.controller.store import ImageStaleError
+from anabranch.controller.topics import decide_edit, undone
+from anabranch.ordered_resize.judgement import Outcome
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
+from anabranch.runtime.env import SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from anabranch.zk_schemas.features import SUPPORTED
+from anabranch.zk_schemas.topic import TopicZnode
+from tests.support.controller.topic_images import asked, image_of
+from tests.support.resize.resized_topic import Topic
+
+CONFIG = ControllerConfig(1000, "c", 9, "z")
+PATH = paths.topic("t")
+
+
+def cluster(topic: TopicImage) -> ClusterImage:
+    """Brokers 1 and 2, and the topic ``t``."""
+    registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)], features=dict(SUPPORTED))
+    brokers = {id: LiveBroker(id, 5, registration) for id in (1, 2)}
+    image = ClusterImage(1000, 4, brokers=brokers, topics={"t": topic})
+    image.features = for_new_cluster(SUPPORTED)
+    return image
+
+
+def fits(_ops: Sequence[SetOp]) -> None:
+    pass
+
+
+def decided(image: ClusterImage, count: int, *, name: str = "t", **demand: bool) -> Effects:
+    return decide(
+        image, CONFIG, Demand(CreatePartitionsTopic(name=name, count=count, assignments=None), **demand), fits, 0.0
+    )
+
+
+def written(effects: Effects) -> TopicZnode:
+    (op,) = effects.writes
+    assert op.path == PATH
+    return TopicZnode.decode(PATH, op.data)
+
+
+def test_a_count_is_written_and_waits_for_the_leaders() -> None:
+    topic = image_of(Topic(4))
+    before = topic.znode
+    effects = decided(cluster(topic), 8)
+    znode = written(effects)
+    assert (znode.undeleted_partition_count, znode.layout_version, len(znode.partitions)) == (8, 1, 8)
+    assert (effects.znode, effects.writes[0].version) == (znode, topic.version)
+    assert (effects.step, effects.events, len(effects.waits)) == ("asked-for", (ResizesDue(),), 1)
+    assert (effects.metadata, effects.leader_and_isr, effects.asks) == ((), (), ())
+    assert topic.znode is before and len(topic.partitions) == 4  # a decision changes nothing
+
+
+def test_a_count_that_stock_producers_cannot_follow_is_asked_about() -> None:
+    assert decided(cluster(image_of(Topic(4))), 6).asks == (Ask.STOCK_PRODUCERS,)
+
+
+def test_a_count_during_a_resize_is_queued_and_answered_at_once() -> None:
+    effects = decided(cluster(image_of(asked(4, 6, 8), silent=[0])), 9)
+    assert written(effects).wanted == 9
+    assert (effects.step, list(effects.waits)) == ("queued", [])
+    assert effects.response.error_code == ErrorCode.NONE
+    assert effects.response.error_message.startswith("The resize begins when the one before it is done:")
+
+
+def test_the_count_under_way_is_not_written_again() -> None:
+    effects = decided(cluster(image_of(asked(4, 8))), 8)
+    assert (effects.znode, effects.writes, effects.step, len(effects.waits)) == (None, (), "", 1)
+
+
+@pytest.mark.parametrize("count", [6, 8])
+def test_a_dry_run_writes_nothing(count: int) -> None:
+    effects = decided(cluster(image_of(Topic(4))), count, validate_only=True)
+    assert (effects.znode, effects.writes, effects.events, effects.step) == (None, (), (), "")
+    assert len(effects.waits) == len(effects.asks) == (1 if count == 6 else 0)
+
+
+def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
+    topic, two = (
+        CreatePartitionsTopic(name="t", count=8, assignments=None),
+        [CreatePartitionsAssignment(broker_ids=[1])] * 2,
+    )
+    deleted, malformed = cluster(image_of(Topic(4))), cluster(image_of(Topic(4)))
+    deleted.deletions["t"] = {}
+    malformed.malformed["u"] = 7
+    image, given = cluster(image_of(Topic(4))), CreatePartitionsTopic(name="t", count=8, assignments=two)
+
+    def too_large(_ops: Sequence[SetOp]) -> None:
+        raise ZkRequestTooLargeError(PATH, 9, 8)
+
+    return {
+        "no such topic": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, decided(image, 8, name="u")),
+        "twice": (ErrorCode.INVALID_REQUEST, decided(image, 8, is_repeated=True)),
+        "being deleted": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, decided(deleted, 8)),
+        "malformed": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(malformed, 8, name="u")),
+        "the same count": (ErrorCode.INVALID_PARTITIONS, decided(image, 4)),
+        "fewer than created": (ErrorCode.INVALID_PARTITIONS, decided(image, 3)),
+        "too few given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decide(image, CONFIG, Demand(given), fits, 0.0)),
+        "too large": (ErrorCode.INVALID_PARTITIONS, decide(image, CONFIG, Demand(topic), too_large, 0.0)),
+    }
+
+
+@pytest.mark.parametrize("kind", list(refusals()))
+def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
+    code, effects = refusals()[kind]
+    assert effects.response.error_code == code, effects.response
+    assert effects == Effects(effects.topic, response=effects.response)
+
+
+def test_the_measured_rate_is_answered_and_measured_on() -> None:
+    topic = image_of(Topic(4))
+    topic.append_window = AppendWindow(0.0)
+    wanted = CreatePartitionsTopic(name="t", count=4, assignments=None, wants_measured=True)
+    effects = decide(cluster(topic), CONFIG, Demand(wanted, validate_only=True), fits, 5.0)
+    assert effects.asks == (Ask.APPENDED_BYTES,)
+    assert (effects.response.error_code, effects.writes) == (ErrorCode.NONE, ())
+    assert topic.append_window.asked_at == 0.0
+
+
+# ---------------------------------------------------------------- edits
+
+
+def test_an_edit_leads_to_what_the_request_leads_to() -> None:
+    topic = image_of(Topic(4))
+    image, request = cluster(topic), decided(cluster(topic), 8)
+    edit = decide_edit(image, CONFIG, topic, topic.znode.replace(undeleted_partition_count=8), 9)
+    assert (edit.znode, edit.step, edit.events) == (request.znode, request.step, request.events)
+    assert edit.writes[0].version == 9
+
+
+def test_an_edit_that_is_stored_as_it_is_to_be_is_not_written() -> None:
+    topic = image_of(Topic(4))
+    edited = topic.znode.replace(extra={"theirs": 1})
+    edit = decide_edit(cluster(topic), CONFIG, topic, edited, 9)
+    assert (edit.znode, edit.version, edit.writes, edit.step) == (edited, 9, (), "")
+
+
+def test_a_refused_edit_is_undone() -> None:
+    topic = image_of(Topic(4))
+    edit = decide_edit(cluster(topic), CONFIG, topic, topic.znode.replace(undeleted_partition_count=3), 9)
+    assert (written(edit), edit.writes[0].version, edit.znode) == (topic.znode, 9, topic.znode)
+    assert (edit.response.outcome, edit.step, edit.events) == (Outcome.REFUSE, "", ())
+
+
+# ---------------------------------------------------------------- carrying out
+
+
+class Journal:
+    """A context whose parts note in ``done`` what they are asked, in order."""
+
+    def __init__(self, image: ClusterImage, *, stale: bool = False) -> None:
+        self.image, self.stale, self.done = image, stale, list[Any]()
+        self.store = SimpleNamespace(write=self._write)
+        self.batch = SimpleNamespace(
+            leader_and_isr=lambda tp: self.done.append(("leader", tp.partition)),
+            metadata=lambda tps: self.done.append(("metadata", len(list(tps)))),
+        )
+        self.events = SimpleNamespace(put=self.done.append)
+
+    async def _write(self, ops: Sequence[ZkOp]) -> list[int]:
+        if self.stale:
+            raise ImageStaleError("changed")
+        self.done.append(("write", self.image.topics["t"].version))
+        return [41]
+
+
+@pytest.mark.trio
+async def test_effects_are_written_before_the_image_has_them_and_told_after() -> None:
+    topic = image_of(Topic(4))
+    context: Any = Journal(cluster(topic))
+    recreated = topic.znode.replace(topic_id=uuid.UUID(int=77))
+    await carry_out(context, goal.becoming(topic, recreated, topic.version))
+    assert context.done == [("write", 3), *(("leader", p) for p in range(4)), ResizesDue()]
+    assert (topic.znode, topic.version) == (recreated, 41)
+
+
+@pytest.mark.trio
+async def test_a_write_that_fails_changes_nothing() -> None:
+    topic = image_of(Topic(4))
+    before = topic.znode
+    context: Any = Journal(cluster(topic), stale=True)
+    with pytest.raises(ImageStaleError):
+        await carry_out(context, decided(context.image, 6))
+    assert (topic.znode, topic.version, len(topic.partitions), context.done) == (before, 3, 4, [])
+
+
+@pytest.mark.trio
+async def test_an_undone_edit_tells_nobody() -> None:
+    topic = image_of(Topic(4))
+    context: Any = Journal(cluster(topic))
+    topic.wait_logged = "a broker is away"
+    await carry_out(context, undone(topic, 9))
+    assert (context.done, topic.version, topic.wait_logged) == ([("write", 3)], 41, "a broker is away")
