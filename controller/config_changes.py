@@ -15,11 +15,11 @@ from anabranch.controller.events import ConfigsChanged
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.partitions import elect_offline
-from anabranch.controller.store import ImageStaleError, read_each
+from anabranch.controller.store import ImageStaleError, chunks, read_each
 from anabranch.controller.stored_config import StoredConfig
 from anabranch.controller.topic_config import ORDERED_KEY, of_topic
 from anabranch.controller.topic_names import name_problem
-from anabranch.runtime.env import CreateOp, SetOp, ZkError, ZkOp
+from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkError, ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
@@ -27,6 +27,9 @@ from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
+CHANGES_KEPT = 1000
+"""Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
+_PURGE_EVERY = 100
 
 
 async def load_configs(context: Context) -> None:
@@ -128,7 +131,23 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
     op: ZkOp = CreateOp(path, data) if config.version < 0 else SetOp(path, data, config.version)
     versions = await context.store.write([op])
     take(context.image, path, data, versions[0])
-    await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(f"topics/{topic}").encode())
+    await notify(context, f"topics/{topic}")
+
+
+async def notify(context: Context, entity: str) -> None:
+    """Have brokers read the config of ``topics/<name>`` or ``brokers/<id>`` again."""
+    created = await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(entity).encode())
+    number = created.removeprefix(paths.CONFIG_CHANGE_PREFIX)
+    if number.isdigit() and int(number) % _PURGE_EVERY == 0:
+        await _purge_changes(context)
+
+
+async def _purge_changes(context: Context) -> None:
+    """Delete old notifications. The last one that this controller has read stays: it reads on from there."""
+    names = await context.store.children(paths.CONFIG_CHANGES)
+    old = [name for name in names[:-CHANGES_KEPT] if name < context.image.config_changes_seen]
+    for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in old]):
+        await context.store.write(ops)
 
 
 def with_ordered_delivery(config: ConfigZnode, settled: bool | None) -> ConfigZnode | None:

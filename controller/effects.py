@@ -1,4 +1,4 @@
-"""What a decision about a topic leads to, and the one function that carries it out.
+"""What a decision leads to, and the one function that carries it out.
 
 A decision is a plain function of the image: it awaits nothing and changes nothing. What it leads to is written first,
 then taken into the image, then told to brokers.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.controller import appended_bytes, stock_producers
+from anabranch.controller import appended_bytes, config_changes, stock_producers
 from anabranch.controller.admin.outcome import Wait
 from anabranch.controller.context import Context
 from anabranch.controller.events import ResizesDue
@@ -19,7 +19,8 @@ from anabranch.controller.image import PartitionImage, TopicImage
 from anabranch.controller.resize.step_log import log_step
 from anabranch.controller.states import PartitionStatus
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.env import SetOp
+from anabranch.runtime.env import CreateOp, SetOp
+from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
 
 
@@ -35,15 +36,18 @@ _ASK = {Ask.STOCK_PRODUCERS: stock_producers.ask, Ask.APPENDED_BYTES: appended_b
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What one decision about the topic ``topic`` leads to. By default nothing happens."""
+    """What one decision leads to. By default nothing happens."""
 
-    topic: str
+    topic: str = ""
+    """The topic that the decision is about; empty: it is about a config."""
     znode: TopicZnode | None = None
     """What the image is to have as its znode; None: what it has."""
     version: int = -1
     """The zkVersion of ``znode`` where it is stored already."""
-    writes: Sequence[SetOp] = ()
-    """One multi, ``znode`` first; empty: all is stored."""
+    writes: Sequence[CreateOp | SetOp] = ()
+    """One multi: ``znode`` first, or a config; empty: all is stored."""
+    notify: Sequence[str] = ()
+    """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
     leader_and_isr: Sequence[TopicPartition] = ()
     """Partitions whose replicas are told their leader."""
@@ -63,15 +67,21 @@ async def carry_out(context: Context, effects: Effects) -> None:
     """
     version = effects.version
     if effects.writes:
-        version = (await context.store.write(effects.writes))[0]
+        versions = await context.store.write(effects.writes)
+        version = versions[0]
+        for op, stored in zip(effects.writes, versions):
+            if op.path.startswith(f"{paths.CONFIG}/"):
+                config_changes.take(context.image, op.path, op.data, stored)
     apply(context, effects, version)
+    for entity in effects.notify:
+        await config_changes.notify(context, entity)
 
 
 def apply(context: Context, effects: Effects, version: int) -> None:
     """Take over what is written; ``version`` is the zkVersion of the topic's znode."""
     topic = context.image.topics.get(effects.topic)
     if topic is None:
-        return  # it does not exist, which the response says
+        return  # a config, or the topic does not exist, which the response says
     for ask in effects.asks:
         _ASK[ask](context, topic)
     if effects.znode is not None:

@@ -8,21 +8,25 @@ value out of range and a broker key that cannot be changed while running are INV
 from __future__ import annotations
 
 import enum
+import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anabranch.controller.admin.create_topics import check_autoscale, checked_config, config_too_large
 from anabranch.controller.admin.outcome import Outcome
-from anabranch.controller.config_changes import take, with_ordered_delivery
+from anabranch.controller.config_changes import with_ordered_delivery
 from anabranch.controller.context import Context
-from anabranch.controller.store import chunks
+from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.topic_config import ORDERED_KEY
 from anabranch.controller.topic_names import name_problem
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.alter_configs import AlterableConfig as GivenConfig
 from anabranch.protocol.generated.alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -32,21 +36,21 @@ from anabranch.protocol.generated.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResource as IncrementalResource,
+)
+from anabranch.protocol.generated.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
-from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkRequestTooLargeError
+from anabranch.runtime.env import CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import Endpoint
-from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 
 ADVERTISED_LISTENERS = "advertised.listeners"
 WILDCARDS = ("0.0.0.0", "::")
-CHANGES_KEPT = 1000
-"""Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
-_PURGE_EVERY = 100
 MAX_BROKER_ID_DIGITS = 10
 """Those of the largest int32."""
 
@@ -84,12 +88,24 @@ class _Resource:
         return TOPIC_CONFIGS if self.is_topic else BROKER_CONFIGS
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a request asks of one resource. ``changed`` gives the overrides to be, from the resource as it is."""
+
+    resource: AlterConfigsResource | IncrementalResource
+    changed: Callable[[_Resource], Mapping[str, str | None]]
+    validate_only: bool = False
+    is_repeated: bool = False
+    """Whether the request names the resource more than once."""
+
+
 async def alter_configs(context: Context, request: AlterConfigsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     responses, named = [], _counted(request.resources)
     for resource in request.resources:
-        given = {config.name: config.value for config in resource.configs}
-        error = await _change(context, named, resource, lambda _old, given=given: given, request.validate_only)
+        given = functools.partial(given_keys, changes=resource.configs)
+        demand = Demand(resource, given, request.validate_only, named[_key(resource)] > 1)
+        error = await _answered(context, demand)
         responses.append(_response(AlterConfigsResourceResponse, resource, error))
     return Outcome(AlterConfigsResponse(responses=responses))
 
@@ -98,15 +114,24 @@ async def incremental_alter_configs(context: Context, request: IncrementalAlterC
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     responses, named = [], _counted(request.resources)
     for resource in request.resources:
-        error = await _change(
-            context,
-            named,
-            resource,
-            lambda old, resource=resource: changed_keys(old, resource.configs),
-            request.validate_only,
-        )
+        changed = functools.partial(changed_keys, changes=resource.configs)
+        demand = Demand(resource, changed, request.validate_only, named[_key(resource)] > 1)
+        error = await _answered(context, demand)
         responses.append(_response(IncrementalResourceResponse, resource, error))
     return Outcome(IncrementalAlterConfigsResponse(responses=responses))
+
+
+async def _answered(context: Context, demand: Demand) -> KafkaError | None:
+    """Do what a request asks of one resource; the error that it is refused with, or None."""
+    effects = decide(context.image, demand, context.store.check_fits)
+    await carry_out(context, effects)
+    error: KafkaError | None = effects.response
+    return error
+
+
+def given_keys(_resource: _Resource, changes: list[GivenConfig]) -> dict[str, str | None]:
+    """The overrides that replace all there are."""
+    return {change.name: change.value for change in changes}
 
 
 def changed_keys(resource: _Resource, changes: list[AlterableConfig]) -> dict[str, str | None]:
@@ -137,49 +162,63 @@ def changed_keys(resource: _Resource, changes: list[AlterableConfig]) -> dict[st
     return config
 
 
-async def _change(context: Context, named: Counter[Hashable], resource: Any, change: Any, validate_only: bool) -> Any:
-    """Apply one resource's change; the ``KafkaError`` it is refused with, or None."""
+def decide(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
+    """What a request leads to for one resource; ``response`` is the ``KafkaError`` that it is refused with, or None.
+
+    ``check_fits`` raises ``ZkRequestTooLargeError``.
+    """
+    effects = Effects()
     try:
-        _check_unique(named, resource)
-        found = _find(context, resource.resource_type, resource.resource_name)
-        config = _checked(found, change(found))
-        _check_listeners(context, found, resource.resource_name, config)
-        if found.is_topic:
-            _check_ordered_delivery(context, resource.resource_name, config)
-            topic = context.image.topics.get(resource.resource_name)
-            if topic is not None:
-                check_autoscale(resource.resource_name, config, topic.znode.initial_partition_count)
-        op = _operation(found, config)
-        try:
-            context.store.check_fits([op])
-        except ZkRequestTooLargeError as error:
-            raise config_too_large(config, error) from error
-        if not validate_only:
-            await _write(context, found, op)
+        written = _written(image, demand, check_fits)
+        if not demand.validate_only:
+            effects = written
     except KafkaError as error:
-        return error
+        effects = Effects(response=error)
     except ConfigError as error:
-        return KafkaError(ErrorCode.INVALID_CONFIG, str(error))
-    return None
+        effects = Effects(response=KafkaError(ErrorCode.INVALID_CONFIG, str(error)))
+    return effects
 
 
-def _counted(resources: Iterable[Any]) -> Counter[Hashable]:
-    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
+def _written(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
+    """The write of the new overrides. Raises ``KafkaError``, ``ConfigError``."""
+    name = demand.resource.resource_name
+    _check_unique(demand)
+    found = _find(image, demand.resource.resource_type, name)
+    config = _checked(found, demand.changed(found))
+    _check_listeners(image, found, name, config)
+    topic = image.topics.get(name)
+    if found.is_topic and topic is not None:
+        _check_ordered_delivery(topic, config)
+        check_autoscale(name, config, topic.znode.initial_partition_count)
+    op = _operation(found, config)
+    try:
+        check_fits([op])
+    except ZkRequestTooLargeError as error:
+        raise config_too_large(config, error) from error
+    return Effects(writes=(op,), notify=(found.entity,))
 
 
-def _check_unique(named: Counter[Hashable], resource: Any) -> None:
-    if named[resource.resource_type, resource.resource_name] > 1:
+def _key(resource: AlterConfigsResource | IncrementalResource) -> Hashable:
+    return resource.resource_type, resource.resource_name
+
+
+def _counted(resources: Iterable[AlterConfigsResource | IncrementalResource]) -> Counter[Hashable]:
+    return Counter(map(_key, resources))
+
+
+def _check_unique(demand: Demand) -> None:
+    if demand.is_repeated:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource is named more than once in the request.")
-    twice = [name for name, count in Counter(config.name for config in resource.configs).items() if count > 1]
+    twice = [name for name, count in Counter(config.name for config in demand.resource.configs).items() if count > 1]
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The key {twice[0]} is given more than once.")
 
 
-def _find(context: Context, resource_type: int, name: str) -> _Resource:
+def _find(image: ClusterImage, resource_type: int, name: str) -> _Resource:
     if resource_type == ResourceType.TOPIC:
         if (problem := name_problem(name)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-        if not context.image.exists(name):
+        if not image.exists(name):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         entity, path = f"topics/{name}", paths.topic_config(name)
     elif resource_type == ResourceType.BROKER:
@@ -188,7 +227,7 @@ def _find(context: Context, resource_type: int, name: str) -> _Resource:
         entity, path = f"brokers/{name or paths.DEFAULT_BROKER}", paths.broker_config(int(name) if name else None)
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed.")
-    found = context.image.config(path)
+    found = image.config(path)
     if found.znode is None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, found.problem)
     is_topic = resource_type == ResourceType.TOPIC
@@ -217,10 +256,10 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
     return {name: value for name, value in config.items() if value is not None}
 
 
-def _check_listeners(context: Context, resource: _Resource, name: str, config: dict[str, str]) -> None:
+def _check_listeners(image: ClusterImage, resource: _Resource, name: str, config: dict[str, str]) -> None:
     """A running broker's listeners may be reached elsewhere; which there are does not change."""
     given = config.get(ADVERTISED_LISTENERS)
-    broker = context.image.brokers.get(int(name)) if resource.per_broker and given is not None else None
+    broker = image.brokers.get(int(name)) if resource.per_broker and given is not None else None
     if broker is None:
         return
     try:
@@ -238,34 +277,17 @@ def _check_listeners(context: Context, resource: _Resource, name: str, config: d
         )
 
 
-def _check_ordered_delivery(context: Context, name: str, config: dict[str, str]) -> None:
+def _check_ordered_delivery(topic: TopicImage, config: dict[str, str]) -> None:
     """Whether keys keep their order is settled by the first resize: both kinds of placement agree until then."""
-    topic = context.image.topics.get(name)
-    settled = topic.znode.ordered_delivery if topic is not None else None
-    if with_ordered_delivery(ConfigZnode(config), settled) is not None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ORDERED_KEY} cannot be changed any more: {name} was resized.")
+    if with_ordered_delivery(ConfigZnode(config), topic.znode.ordered_delivery) is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{ORDERED_KEY} cannot be changed any more: {topic.name} was resized."
+        )
 
 
 def _operation(resource: _Resource, config: dict[str, str]) -> CreateOp | SetOp:
     data = ConfigZnode(config, resource.znode.version, resource.znode.extra).encode()
     return CreateOp(resource.path, data) if resource.version < 0 else SetOp(resource.path, data, resource.version)
-
-
-async def _write(context: Context, resource: _Resource, op: CreateOp | SetOp) -> None:
-    versions = await context.store.write([op])
-    take(context.image, op.path, op.data, versions[0])
-    created = await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(resource.entity).encode())
-    number = created.removeprefix(paths.CONFIG_CHANGE_PREFIX)
-    if number.isdigit() and int(number) % _PURGE_EVERY == 0:
-        await _purge_changes(context)
-
-
-async def _purge_changes(context: Context) -> None:
-    """Delete old notifications. The last one that this controller has read stays: it reads on from there."""
-    names = await context.store.children(paths.CONFIG_CHANGES)
-    old = [name for name in names[:-CHANGES_KEPT] if name < context.image.config_changes_seen]
-    for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in old]):
-        await context.store.write(ops)
 
 
 def _response(kind: Any, resource: Any, error: KafkaError | None) -> Any:

@@ -35,7 +35,7 @@ from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from anabranch.runtime.env import SetOp, ZkRequestTooLargeError
+from anabranch.runtime.env import CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
@@ -70,7 +70,7 @@ def decide(
     image: ClusterImage,
     config: ControllerConfig,
     demand: Demand,
-    check_fits: Callable[[Sequence[SetOp]], None],
+    check_fits: Callable[[Sequence[ZkOp]], None],
     now: float,
 ) -> Effects:
     """What a request for one topic leads to. ``check_fits`` raises ``ZkRequestTooLargeError``."""
@@ -94,7 +94,7 @@ def _resize(
     config: ControllerConfig,
     topic: TopicImage,
     demand: Demand,
-    check_fits: Callable[[Sequence[SetOp]], None],
+    check_fits: Callable[[Sequence[ZkOp]], None],
     result: CreatePartitionsTopicResult,
 ) -> Effects:
     """What it takes to have the count, or to know what a dry run is answered. Raises ``KafkaError``."""
@@ -131,7 +131,10 @@ def _lines(*advice: str | None) -> str | None:
 
 
 def _check_fits(
-    topic: TopicImage, asked: TopicZnode, writes: Sequence[SetOp], check_fits: Callable[[Sequence[SetOp]], None]
+    topic: TopicImage,
+    asked: TopicZnode,
+    writes: Sequence[CreateOp | SetOp],
+    check_fits: Callable[[Sequence[ZkOp]], None],
 ) -> None:
     try:
         check_fits(writes)

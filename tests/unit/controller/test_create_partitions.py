@@ -45,7 +45,7 @@ def cluster(topic: TopicImage) -> ClusterImage:
     return image
 
 
-def fits(_ops: Sequence[SetOp]) -> None:
+def fits(_ops: Sequence[ZkOp]) -> None:
     pass
 
 
@@ -67,7 +67,7 @@ def test_a_count_is_written_and_waits_for_the_leaders() -> None:
     effects = decided(cluster(topic), 8)
     znode = written(effects)
     assert (znode.undeleted_partition_count, znode.layout_version, len(znode.partitions)) == (8, 1, 8)
-    assert (effects.znode, effects.writes[0].version) == (znode, topic.version)
+    assert (effects.znode, replaced(effects)) == (znode, topic.version)
     assert (effects.step, effects.events, len(effects.waits)) == ("asked-for", (ResizesDue(),), 1)
     assert (effects.metadata, effects.leader_and_isr, effects.asks) == ((), (), ())
     assert topic.znode is before and len(topic.partitions) == 4  # a decision changes nothing
@@ -97,6 +97,13 @@ def test_a_dry_run_writes_nothing(count: int) -> None:
     assert len(effects.waits) == len(effects.asks) == (1 if count == 6 else 0)
 
 
+def replaced(effects: Effects) -> int:
+    """The zkVersion that is overwritten."""
+    (op,) = effects.writes
+    assert isinstance(op, SetOp)
+    return op.version
+
+
 def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
     topic, two = (
         CreatePartitionsTopic(name="t", count=8, assignments=None),
@@ -107,7 +114,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
     malformed.malformed["u"] = 7
     image, given = cluster(image_of(Topic(4))), CreatePartitionsTopic(name="t", count=8, assignments=two)
 
-    def too_large(_ops: Sequence[SetOp]) -> None:
+    def too_large(_ops: Sequence[ZkOp]) -> None:
         raise ZkRequestTooLargeError(PATH, 9, 8)
 
     return {
@@ -147,7 +154,7 @@ def test_an_edit_leads_to_what_the_request_leads_to() -> None:
     image, request = cluster(topic), decided(cluster(topic), 8)
     edit = decide_edit(image, CONFIG, topic, topic.znode.replace(undeleted_partition_count=8), 9)
     assert (edit.znode, edit.step, edit.events) == (request.znode, request.step, request.events)
-    assert edit.writes[0].version == 9
+    assert replaced(edit) == 9
 
 
 def test_an_edit_that_is_stored_as_it_is_to_be_is_not_written() -> None:
@@ -160,7 +167,7 @@ def test_an_edit_that_is_stored_as_it_is_to_be_is_not_written() -> None:
 def test_a_refused_edit_is_undone() -> None:
     topic = image_of(Topic(4))
     edit = decide_edit(cluster(topic), CONFIG, topic, topic.znode.replace(undeleted_partition_count=3), 9)
-    assert (written(edit), edit.writes[0].version, edit.znode) == (topic.znode, 9, topic.znode)
+    assert (written(edit), replaced(edit), edit.znode) == (topic.znode, 9, topic.znode)
     assert (edit.response.outcome, edit.step, edit.events) == (Outcome.REFUSE, "", ())
 
 
