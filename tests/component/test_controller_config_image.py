@@ -146,6 +146,24 @@ async def test_a_notification_that_was_removed_unread_has_the_cluster_read_again
     await world.until(lambda: is_state(world, 2, [2]))
 
 
+@pytest.mark.parametrize("is_expired", [False, True], ids=["connection lost", "session expired"])
+async def test_a_notification_that_was_missed_without_a_connection_is_made_up_for(
+    world: World, autojump_clock: object, is_expired: bool
+) -> None:
+    await lose_in_sync(world)
+    session = world.sessions[1000]
+    session.disconnect()
+    await edit(world, unclean_leader_election_enable="true")
+    await notify(world)
+    if is_expired:
+        for name in await world.store.children(paths.CONFIG_CHANGES):
+            await world.store.delete(f"{paths.CONFIG_CHANGES}/{name}")
+        session.expire()
+    else:
+        session.reconnect()
+    await world.until(lambda: is_state(world, 2, [2]))
+
+
 async def test_a_request_keeps_what_an_edit_wrote_that_nobody_was_notified_of(
     world: World, autojump_clock: object
 ) -> None:
