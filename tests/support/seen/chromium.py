@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -74,8 +76,10 @@ def chromium() -> Iterator[Browser]:
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = Chrome(options, ChromeService(driver_program))
-    try:
-        yield Browser(driver)
-    finally:
-        driver.quit()
+    # The browser leaves files in the directory for temporary ones, also when it is quit.
+    with TemporaryDirectory(prefix="anabranch-chromium-", ignore_cleanup_errors=True) as scratch:
+        driver = Chrome(options, ChromeService(driver_program, env={**os.environ, "TMPDIR": scratch}))
+        try:
+            yield Browser(driver)
+        finally:
+            driver.quit()
