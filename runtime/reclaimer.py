@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import threading
 
 SMALL_FILE_BYTES = 4 << 20
@@ -31,7 +32,13 @@ class Reclaimer:
         return self._queue.qsize() < MAX_WAITING
 
     def close(self, fd: int) -> None:
-        """Close ``fd`` soon. Never waits for the file system; a finalizer may call it at any moment."""
+        """Close ``fd`` soon. Never waits for the file system; a finalizer may call it at any moment.
+
+        While the interpreter ends no thread starts any more (Python 3.11 would wait for it): ``fd`` is closed at once.
+        """
+        if sys.is_finalizing():
+            os.close(fd)
+            return
         self._queue.put(fd)
         if not self._started:
             self._started = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -89,3 +91,20 @@ def test_descriptors_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         assert reclaimer.has_room
         reclaimer.close(-2)
     assert not reclaimer.has_room
+
+
+def test_a_process_ends_that_still_has_a_large_removed_file_open(tmp_path: Path) -> None:
+    """The interpreter finalizes what is left in a module: no thread starts then."""
+    path = sparse(tmp_path / "large", SMALL_FILE_BYTES + 1)
+    program = (
+        "import os\n"
+        "from anabranch.runtime.os_files import Descriptor\n"
+        "from anabranch.runtime.reclaimer import Reclaimer\n"
+        f"descriptor = Descriptor(os.open({path!r}, os.O_RDONLY), Reclaimer())\n"
+        f"os.unlink({path!r})\n"
+        "class Cycle: pass\n"
+        "kept = Cycle()\n"
+        "kept.itself, kept.descriptor = kept, descriptor\n"
+        "del descriptor\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
