@@ -490,7 +490,7 @@ class LogManager:
         log.on_flush_needed = self._want_flush
         log.on_log_start_moved = self._log_start_moved
         log.on_truncated = self._truncated
-        log.on_disk_full = self._disk_full
+        log.call_when_disk_full(self._disk_full)
         log.is_full = directory in self._full
         log.on_producers_behind = self._producers_behind
         self.cleaner.adopt(log, directory)
@@ -500,8 +500,8 @@ class LogManager:
 
     # ------------------------------------------------------------ full dirs
 
-    def _disk_full(self, log: PartitionLog) -> None:
-        directory = self._homes.get(log.partition)
+    def _disk_full(self, partition: TopicPartition) -> None:
+        directory = self._homes.get(partition)
         if directory is not None:
             self._full.note(directory)
 

@@ -5,19 +5,17 @@ Creating one is ``log_creation``; opening one that exists, with its recovery, ``
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
 import structlog
-import trio
 
-from anabranch.broker.log import disk_errors
 from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
+from anabranch.broker.log.durability import Durability
 from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_state import AppendResult, LogRead, LogState
 from anabranch.broker.log.open_segments import OpenSegments
-from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
+from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, join
 from anabranch.broker.log.producer_rebuild import ProducerRebuild, catch_up
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
@@ -46,27 +44,18 @@ class PartitionLog:
 
     __slots__ = (
         "_clock",
+        "_durability",
         "_epochs",
-        "_flush_limit",
-        "_flush_lock",
-        "_jitter_ms",
-        "_last_flush_ms",
-        "_rng",
         "_segments",
         "_storage",
-        "_synced_truncations",
-        "_unflushed",
         "config",
         "directory",
-        "failure",
         "high_watermark",
         "identity",
-        "is_broken",
         "is_full",
         "layouts",
         "log_end_offset",
         "log_start_offset",
-        "on_disk_full",
         "on_flush_needed",
         "on_log_start_moved",
         "on_producers_behind",
@@ -74,9 +63,7 @@ class PartitionLog:
         "partition",
         "producers",
         "rebuild",
-        "recovery_point",
         "snapshots",
-        "truncations",
     )
 
     def __init__(
@@ -91,13 +78,12 @@ class PartitionLog:
         assert env.storage is not None
         self._storage: Storage = env.storage
         self._clock: Clock = env.clock
-        self._rng: random.Random = env.rng
         self.directory = directory
         self.partition = partition
         self.identity = state.identity
         """Whose log this is."""
         self.config = config
-        self._segments = Segments(env.storage, state.segments, open_segments)
+        self._segments = Segments(env.storage, state.segments, open_segments, env.rng, config)
         self._epochs = state.epochs
         self.layouts = state.layouts
         self.snapshots = state.snapshots
@@ -105,30 +91,16 @@ class PartitionLog:
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = state.log_end_offset
         self.high_watermark = state.high_watermark
-        self.recovery_point = state.recovery_point
-        """Everything below is on disk; recovery after a crash begins in its segment."""
-        self.truncations = 0 if state.truncation_synced else 1
-        self._synced_truncations = 0
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
         """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
-        self.on_disk_full: Callable[[PartitionLog], None] = _ignore
-        """Called when a write was refused for want of space."""
         self.is_full = False
         """Its log dir is full, as far as the log manager knows."""
-        self.failure = state.failure
-        """What is wrong with a broken log, where it is known."""
-        self.is_broken = bool(state.failure)
-        """The disk failed in a way that does not pass: until the next start nothing is appended here."""
         self.on_truncated: Callable[[PartitionLog], None] = _ignore
         """Called when a truncation lowered the recovery point: the log manager writes its checkpoint at once."""
         self.rebuild: ProducerRebuild | None = None  # what a truncation left to be done: see ``catch_up``
         self.on_producers_behind: Callable[[PartitionLog], None] = _ignore
-        self._flush_lock = trio.Lock()
-        self._flush_limit = 0
-        self._last_flush_ms = env.clock.now_ms()
-        self._unflushed = 0
-        self._jitter_ms = self._draw_jitter()
+        self._durability = Durability(env.storage, env.clock, partition, self._segments, state)
 
     def moved_to(self, directory: str) -> None:
         """The log's directory has another name now; its open files are the same."""
@@ -186,7 +158,7 @@ class PartitionLog:
         is looked at: what follows a refused batch is refused for the same reason. Raises ``KafkaError``: the codes of
         ``validate_append``, ``admission``, ``ProducerState.check``, or 56 when the disk refuses. The log is as before.
         """
-        self._check_changeable()
+        self._durability.check_changeable()
         if self.rebuild is not None:  # not so where leaders are made: they await ``catch_up``
             self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
@@ -208,7 +180,7 @@ class PartitionLog:
             segment = self._segment_for(batch.length, last_offset, batch.max_timestamp, base_offset, now_ms)
             segment.append(buffer, last_offset, batch.max_timestamp)
         except OSError as error:
-            raise self._storage_error("append", error) from error
+            raise self._durability.storage_error("append", error) from error
         if leader_epoch > self._epochs.latest_epoch:
             self._epochs.assign(leader_epoch, base_offset)
         if has_producer:
@@ -222,7 +194,7 @@ class PartitionLog:
         Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets that do not follow on, 56 when the disk
         refuses. Batches before the bad one are appended.
         """
-        self._check_changeable()
+        self._durability.check_changeable()
         now_ms = self._clock.now_ms()
         for batch in iter_batches(records, allow_partial_tail=True):
             batch.ensure_valid()
@@ -237,7 +209,7 @@ class PartitionLog:
                 )
                 segment.append(batch.buffer, batch.last_offset, batch.max_timestamp)
             except OSError as error:
-                raise self._storage_error("append", error) from error
+                raise self._durability.storage_error("append", error) from error
             self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)
             if batch.producer_id >= 0 and self.rebuild is None:
                 self._record(segment, batch, batch.base_offset)
@@ -253,7 +225,7 @@ class PartitionLog:
     ) -> LogSegment:
         """The segment for a batch. A new one joins the last one's end, unless the batch is too far from that."""
         segment = self._segments.active
-        if segment.must_roll(length, last_offset, max_timestamp, now_ms, self.config, self._jitter_ms):
+        if segment.must_roll(length, last_offset, max_timestamp, now_ms, self.config, self._segments.jitter_ms):
             joins = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
             segment = self._roll(self.log_end_offset if joins else base_offset, now_ms)
         return segment
@@ -267,8 +239,9 @@ class PartitionLog:
         self.log_end_offset = log_end_offset
         if self.rebuild is None:
             self.producers.map_end_offset = log_end_offset
-        self._unflushed += count
-        if self._unflushed >= self.config.flush_messages:
+        durability = self._durability
+        durability.unflushed += count
+        if durability.unflushed >= self.config.flush_messages:
             self.on_flush_needed(self)
 
     # ------------------------------------------------------------ roll
@@ -281,7 +254,7 @@ class PartitionLog:
             self.is_broken
             or self.awaits_cut
             or not active.size_bytes
-            or not active.must_roll(0, self.log_end_offset, now_ms, now_ms, self.config, self._jitter_ms)
+            or not active.must_roll(0, self.log_end_offset, now_ms, now_ms, self.config, self._segments.jitter_ms)
         ):
             return False
         self.roll()
@@ -289,21 +262,18 @@ class PartitionLog:
 
     def roll(self) -> LogSegment:
         """Begin a new segment at the log end; the active one when that is empty. Raises 56."""
-        self._check_changeable()
+        self._durability.check_changeable()
         try:
             return self._roll(self.log_end_offset, self._clock.now_ms())
         except OSError as error:
-            raise self._storage_error("roll", error) from error
+            raise self._durability.storage_error("roll", error) from error
 
     def _roll(self, base_offset: int, now_ms: int) -> LogSegment:
         """Begin a new segment, or raise ``OSError`` with the log as it was."""
         active = self._segments.active
         if active.base_offset == base_offset:
             return active
-        active.prepare()
-        segment = LogSegment(self._storage, self.directory, base_offset, self.config, now_ms, create=True)
-        self._segments.append(segment)
-        self._jitter_ms = self._draw_jitter()
+        segment = self._segments.begin(self.directory, base_offset, self.config, now_ms)
         try:
             active.seal()
             if self.rebuild is None:
@@ -313,10 +283,6 @@ class PartitionLog:
             logger.warning("log.roll_incomplete", partition=str(self.partition), error=str(error))
         self.on_flush_needed(self)
         return segment
-
-    def _draw_jitter(self) -> int:
-        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return self._rng.randrange(jitter_ms) if jitter_ms > 0 else 0
 
     # ------------------------------------------------------------ read
 
@@ -346,7 +312,7 @@ class PartitionLog:
             if include_aborted:
                 aborted = self._segments.aborted(offset, upper_bound, waits) if records else []
         except OSError as error:
-            raise self._storage_error("read", error) from error
+            raise self._durability.storage_error("read", error) from error
         return LogRead(offset, records, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -402,7 +368,7 @@ class PartitionLog:
         if offset < self._segments.bases[0]:
             self.truncate_fully_and_start_at(offset)
             return True
-        self._check_changeable()
+        self._durability.check_changeable()
         keep = self._segments.index_of(offset) + 1
         try:
             self.snapshots.remove_above(offset)
@@ -417,7 +383,7 @@ class PartitionLog:
             finally:
                 self._end_at_last_batch(snapshot)
         except OSError as error:
-            raise self._storage_error("truncate", error) from error
+            raise self._durability.storage_error("truncate", error) from error
         return True
 
     def _end_at_last_batch(self, snapshot: Snapshot | None) -> None:
@@ -442,17 +408,7 @@ class PartitionLog:
 
     async def finish_truncation(self) -> None:
         """Return when the file has nothing left of what was truncated. Raises 56, and a later call goes on."""
-        async with self._flush_lock:
-            await self._cut_tail()
-
-    async def _cut_tail(self) -> None:
-        """With the flush lock held: one thread cuts, and none syncs meanwhile."""
-        if not self.awaits_cut:
-            return
-        try:
-            await self._segments.active.cut_tail()
-        except OSError as error:
-            raise self._storage_error("truncate", error) from error
+        await self._durability.finish_truncation()
 
     def truncate_fully_and_start_at(self, offset: int, snapshot: bytes = b"") -> None:
         """Drop everything; the next record is ``offset`` (a follower out of its leader's range). Raises 56.
@@ -460,7 +416,7 @@ class PartitionLog:
         ``snapshot`` has the producers that are known then. First everything is dropped from the start, as retention
         does; then the one file left is renamed. What fails leaves the steps before it, and a second call goes on.
         """
-        self._check_changeable()
+        self._durability.check_changeable()
         now_ms = self._clock.now_ms()
         try:
             self._roll(self.log_end_offset, now_ms)
@@ -471,7 +427,7 @@ class PartitionLog:
             self.snapshots.start_over(offset, snapshot)
             self._segments.rename_empty(offset, self.config, now_ms)
         except OSError as error:
-            raise self._storage_error("truncate", error) from error
+            raise self._durability.storage_error("truncate", error) from error
         self.log_start_offset = offset
         self._epochs.clear()
         self._ended_at(offset)
@@ -482,10 +438,7 @@ class PartitionLog:
 
     def _ended_at(self, end: int) -> None:
         self.log_end_offset = end
-        self.truncations += 1
-        self._flush_limit = min(self._flush_limit, end)
-        lowered = end < self.recovery_point
-        self.recovery_point = min(self.recovery_point, end)
+        lowered = self._durability.truncated_to(end)
         self.high_watermark = min(self.high_watermark, end)
         self.log_start_offset = min(self.log_start_offset, end)
         self._epochs.truncate_from_end(end)
@@ -511,7 +464,7 @@ class PartitionLog:
             for _ in range(count):
                 self._drop_segment(0)
         except OSError as error:
-            raise self._storage_error("delete segments", error) from error
+            raise self._durability.storage_error("delete segments", error) from error
         return count
 
     def _drop_segment(self, index: int) -> None:
@@ -525,7 +478,7 @@ class PartitionLog:
         Readers keep what they have: a range of a removed file stays readable. Raises 56 with the log as it was, or
         broken: once it is decided that the cleaned segment stays, the next start has to finish what cannot be finished.
         """
-        self._check_changeable()
+        self._durability.check_changeable()
         first = self._segments.index_of(old[0].base_offset)
         last = first + len(old)
         if self.rebuild is not None or first < 0 or last >= len(self._segments.items):
@@ -535,12 +488,12 @@ class PartitionLog:
         try:
             commit_cleaned(self._storage, self.directory, cleaned.base_offset)
         except OSError as error:
-            raise self._storage_error("replace segments", error) from error
+            raise self._durability.storage_error("replace segments", error) from error
         try:
             finish_swap(self._storage, self.directory, cleaned.base_offset, [segment.base_offset for segment in old])
         except OSError as error:
             self.fail(f"the cleaned segment {cleaned.base_offset} is not in place: {error}")
-            raise self._storage_error("replace segments", error) from error
+            raise self._durability.storage_error("replace segments", error) from error
         for segment in old:
             segment.close()
         cleaned.take_over_names()
@@ -557,22 +510,29 @@ class PartitionLog:
     # ------------------------------------------------------------ flush and end
 
     @property
+    def recovery_point(self) -> int:
+        """Everything below is on disk; recovery after a crash begins in its segment."""
+        return self._durability.recovery_point
+
+    @property
+    def truncations(self) -> int:
+        """How often the log was truncated since it was opened."""
+        return self._durability.truncations
+
+    @property
     def flush_due(self) -> bool:
         """Whether ``flush.messages`` or ``flush.ms`` asks for a flush."""
-        if self.log_end_offset <= self.recovery_point:
-            return False
-        waited_ms = self._clock.now_ms() - self._last_flush_ms
-        return self._unflushed >= self.config.flush_messages or waited_ms >= self.config.flush_ms
+        return self._durability.is_due(self.log_end_offset, self.config)
 
     @property
     def truncation_synced(self) -> bool:
         """Whether a power cut brings back nothing of what was truncated."""
-        return self._synced_truncations == self.truncations
+        return self._durability.truncation_synced
 
     @property
     def is_synced(self) -> bool:
         """Whether a power cut leaves the log as it is."""
-        return self.recovery_point >= self.log_end_offset and self.truncation_synced
+        return self._durability.recovery_point >= self.log_end_offset and self._durability.truncation_synced
 
     async def flush(self) -> None:
         """Return when the log is on disk as it was at the call, but for what was truncated since. Raises 56.
@@ -581,62 +541,11 @@ class PartitionLog:
         log is opened again: the kernel forgets the pages it could not write, so that a second sync would succeed
         without them.
         """
-        wanted = self.log_end_offset
-        async with self._flush_lock:
-            await self._sync_identity()
-            await self._cut_tail()
-            if wanted > self.recovery_point or not self.truncation_synced:
-                await self._flush_to(self.log_end_offset)
-            if self.layouts.unsynced:
-                await self.layouts.try_sync()
+        await self._durability.flush(lambda: self.log_end_offset)
 
     async def sync_identity(self) -> None:
         """Return when the disk has whose log a new one is. Raises 56, as ``flush``."""
-        async with self._flush_lock:
-            await self._sync_identity()
-
-    async def _sync_identity(self) -> None:
-        self._check_usable()
-        try:
-            await self.identity.sync()
-        except OSError as error:
-            if isinstance(error, disk_errors.SyncFailedError):
-                self.fail(f"sync of {self.identity.path} failed: {error}")
-            raise self._storage_error("sync partition.metadata", error) from error
-
-    async def _sync(self, segment: LogSegment) -> None:
-        file = segment.file
-        try:
-            await disk_errors.sync(file)
-        except OSError as error:
-            if segment in self._segments.items:  # else it was deleted meanwhile
-                self.fail(f"sync of {segment.path(LOG_SUFFIX)} failed: {error}")
-                raise
-
-    async def _flush_to(self, target: int) -> None:
-        self._flush_limit = target  # a truncation lowers it: what is appended after one is not in these syncs
-        truncations, was_truncated = self.truncations, not self.truncation_synced
-        self._unflushed = 0
-        self._last_flush_ms = self._clock.now_ms()
-        # With the segment that ends at the recovery point: it may have been cut there, or sealed since the last flush.
-        first = max(self._segments.index_of(self.recovery_point - 1), 0)
-        segments = self._segments.items[first:]
-        try:
-            for segment in segments:
-                if segment not in self._segments.items:
-                    continue  # deleted while another was synced
-                if segment.size_bytes or was_truncated:
-                    await self._sync(segment)
-                if segment is not self._segments.active and segment in self._segments.items:
-                    await segment.sync_indexes()
-            self._epochs.save()
-            if was_truncated:
-                await self._storage.sync_directory(self.directory)
-        except OSError as error:
-            raise self._storage_error("flush", error) from error
-        self.recovery_point = max(self.recovery_point, self._flush_limit)
-        self._synced_truncations = truncations
-        self._segments.flushed(segments)
+        await self._durability.sync_identity()
 
     def release_caches(self) -> None:
         """Drop what look-ups in sealed segments left in memory."""
@@ -653,7 +562,7 @@ class PartitionLog:
     async def close(self) -> None:
         """Flush, write indexes, snapshot and epochs, give the files up: opening again needs no recovery. Raises 56."""
         await self.flush()
-        self._check_usable()
+        self._durability.check_usable()
         await catch_up(self)
         try:
             for segment in self._segments.items:
@@ -665,7 +574,7 @@ class PartitionLog:
             self._epochs.save()
             self.remove_due_files(all_of_them=True)
         except OSError as error:
-            raise self._storage_error("close", error) from error
+            raise self._durability.storage_error("close", error) from error
         self.close_files()
 
     def close_files(self) -> None:
@@ -674,27 +583,26 @@ class PartitionLog:
         self.identity.close()
         self._segments.close()
 
+    # ------------------------------------------------------------ failure
+
+    def call_when_disk_full(self, callback: Callable[[TopicPartition], None]) -> None:
+        """Call ``callback`` when a write is refused for want of space."""
+        self._durability.on_disk_full = callback
+
+    @property
+    def is_broken(self) -> bool:
+        """The disk failed in a way that does not pass: until the next start nothing is appended here."""
+        return self._durability.is_broken
+
+    @is_broken.setter
+    def is_broken(self, is_broken: bool) -> None:
+        self._durability.is_broken = is_broken
+
+    @property
+    def failure(self) -> str:
+        """What is wrong with a broken log, where it is known."""
+        return self._durability.failure
+
     def fail(self, reason: str) -> None:
         """Nothing that was not on disk is to be relied on: the log is of no use until it is opened again."""
-        self.is_broken = True
-        self.failure = self.failure or reason
-        logger.error("log.broken", partition=str(self.partition), reason=reason)
-
-    def _check_usable(self) -> None:
-        if self.is_broken:
-            reason = self.failure or "the disk failed"
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: the log is broken: {reason}")
-
-    def _check_changeable(self) -> None:
-        self._check_usable()
-        if self.awaits_cut:
-            reason = "what was truncated is being cut off"
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {reason}")
-
-    def _storage_error(self, action: str, error: OSError) -> KafkaError:
-        logger.error("log.storage_error", partition=str(self.partition), action=action, error=str(error))
-        if disk_errors.is_out_of_space(error):
-            self.on_disk_full(self)
-        elif not disk_errors.passes(error):
-            self.is_broken = True
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {action} failed: {error}")
+        self._durability.fail(reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -23,14 +24,24 @@ class SegmentsNotEmptyError(RuntimeError):
 class Segments:
     """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets."""
 
-    __slots__ = ("_doomed", "_open", "_storage", "bases", "items")
+    __slots__ = ("_doomed", "_open", "_rng", "_storage", "bases", "items", "jitter_ms")
 
-    def __init__(self, storage: Storage, segments: Sequence[LogSegment], open_segments: OpenSegments | None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        segments: Sequence[LogSegment],
+        open_segments: OpenSegments | None,
+        rng: random.Random,
+        config: LogConfig,
+    ) -> None:
         self._storage = storage
         self._open = OpenSegments() if open_segments is None else open_segments
         self._doomed: list[tuple[int, str]] = []
         self.items = list(segments)
         self.bases = [segment.base_offset for segment in segments]
+        self._rng = rng
+        self.jitter_ms = self._draw_jitter(config)
+        """So much before ``segment.ms`` the active segment is rolled: those of many logs are not rolled at once."""
 
     @property
     def active(self) -> LogSegment:
@@ -39,10 +50,18 @@ class Segments:
 
     # ------------------------------------------------------------ change
 
-    def append(self, segment: LogSegment) -> None:
-        """Have a new, empty segment behind the others."""
+    def begin(self, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
+        """Begin an empty segment behind the others. Raises ``OSError``; there is none then."""
+        self.active.prepare()
+        segment = LogSegment(self._storage, directory, base_offset, config, now_ms, create=True)
         self.items.append(segment)
-        self.bases.append(segment.base_offset)
+        self.bases.append(base_offset)
+        self.jitter_ms = self._draw_jitter(config)
+        return segment
+
+    def _draw_jitter(self, config: LogConfig) -> int:
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        return self._rng.randrange(jitter_ms) if jitter_ms > 0 else 0
 
     def replace(self, first: int, last: int, segment: LogSegment) -> None:
         """Have ``segment`` in the place of [first, last)."""

@@ -134,7 +134,7 @@ async def test_a_new_log_goes_where_there_is_room() -> None:
     first = manager.create(A, TOPIC_ID, 7)
     second = manager.create(TopicPartition("b", 0), TOPIC_ID, 7)
     assert (first.directory, second.directory) == ("/d/a-0", "/e/b-0")
-    second.on_disk_full(second)
+    manager._disk_full(second.partition)
     assert [manager.create(TopicPartition("c", index), TOPIC_ID, 7).directory for index in range(2)] == [
         "/d/c-0",
         "/d/c-1",
