@@ -1,7 +1,7 @@
 """Find the segment files of a directory and what they should hold: by its manifest, or from the files alone.
 
-Without a manifest (a broker's log directory, ours or Kafka's) the checkpoints next to the partitions tell the log start
-offsets, which partitions were compacted and the layout history; nobody can tell then where a log should end.
+Without a manifest (a broker's log directory, ours or Kafka's) the checkpoints next to the partitions have the log start
+offsets, which partitions were compacted and the layout history; where a log should end is not known then.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _POLL_S = 0.2
 
 
 class Progress(Protocol):
-    """Is told what an audit does."""
+    """Is called with what an audit does."""
 
     def begin(self, part: str) -> None:
         """The part before has ended, and this one begins."""

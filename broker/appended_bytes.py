@@ -1,4 +1,4 @@
-"""What this broker tells the controller of the bytes that were appended to topics."""
+"""The bytes appended to topics that this broker reports to the controller."""
 
 from __future__ import annotations
 

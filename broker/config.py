@@ -13,7 +13,7 @@ from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.features import supported_by
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
-"""``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key is somebody else's."""
+"""``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key belongs to another program."""
 
 
 class ListenerAddress(NamedTuple):

@@ -29,7 +29,7 @@ class Deferred(Generic[T]):
         return self._filled
 
     def fill(self, value: T) -> None:
-        """Set the value and tell the listener. Raises ``RuntimeError`` when it was set before."""
+        """Set the value and call the listener. Raises ``RuntimeError`` when it was set before."""
         if self._filled:
             raise RuntimeError("a response was filled twice")
         self._filled = True

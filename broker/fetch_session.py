@@ -25,7 +25,7 @@ EVICTION_S = 120.0
 
 
 class FetchedPartition:
-    """A partition as it was asked for, and what was last told about it."""
+    """A partition as it was asked for, and what the last answer had of it."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -92,7 +92,7 @@ class FetchTarget:
             self._unwatch(key)
 
     def watch(self, partition: Partition) -> None:
-        """Be told of the next change of a partition."""
+        """Mark the next change of a partition."""
         key = partition.key
         if self._watched.get(key) is not partition:
             self._unwatch(key)

@@ -118,7 +118,7 @@ class MetadataCache:
         return info is not None and partition in info.partitions
 
     def merged_away(self, topic: str, partition: int) -> bool:
-        """Whether the partition was removed, as far as it is known. One that was never heard of may be new."""
+        """Whether the partition was removed, as far as it is known. One that was in no metadata yet may be new."""
         info = self.topics.get(topic)
         return info is not None and partition in info.removed
 
@@ -175,7 +175,7 @@ class MetadataCache:
         return self._names.get(topic_id)
 
     def controller_id(self) -> int:
-        """The broker that clients are told is the controller: the lowest live id, -1 without any."""
+        """The broker that metadata name as the controller: the lowest live id, -1 without any."""
         return min(self.brokers, default=-1)
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:

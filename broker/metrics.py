@@ -1,4 +1,4 @@
-"""What a broker counts. What it can tell from its state is in ``state_metrics``."""
+"""What a broker counts. Numbers that follow from its state are in ``state_metrics``."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _http_limits(values: Mapping[str, Any]) -> HttpLimits:
 
 
 def _registration(node: Node) -> list[Problem]:
-    """A broker serves once it is registered and the controller has told it so."""
+    """A broker serves once it is registered and the controller's metadata have it."""
     broker_id = node.config.broker_id
     if not node.registered.is_set():
         return [Problem("registration", f"broker {broker_id} is not registered: it starts", is_fatal=True)]

@@ -120,7 +120,7 @@ class Registration:
             self._written = replace(described, timestamp_ms=-1)
 
     async def run(self) -> None:
-        """Register again after each expiry, or when somebody deleted the znode, until cancelled."""
+        """Register again after each expiry, or when the znode was deleted by hand, until cancelled."""
         unregister = self._zk.on_state(self._on_state)
         try:
             while True:

@@ -1,6 +1,6 @@
 """A broker's numbers that are read from its state when Prometheus asks (ADR 39).
 
-A partition's are told by its leader, or by each of its replicas where they are about a log; a group's by its
+A partition's come from its leader, or from each of its replicas where they are about a log; a group's from its
 coordinator. ``Series`` bounds how many partitions and groups have series of their own.
 """
 

@@ -64,7 +64,7 @@ class TopicCreator:
         return bool(fresh)
 
     async def create(self, names: list[str]) -> dict[str, ErrorCode]:
-        """Create topics, and wait a moment for leaders unless somebody does already.
+        """Create topics, and wait a moment for leaders unless another request does already.
 
         Returns what Metadata says of each that has none yet: LEADER_NOT_AVAILABLE, or why it could not be created. The
         wait is short, for the client's next requests stand behind the answer; creating goes on after it.

@@ -1,7 +1,7 @@
 """What Producer, Consumer and Admin share: tasks that live as long as ``async with``, connections, metadata.
 
-The tasks outlive a cancellation of the block, until ``_stop`` is done: a member that is cancelled still tells its group
-that it leaves, over connections that are still there.
+The tasks outlive a cancellation of the block, until ``_stop`` is done: a cancelled member still leaves its group,
+over connections that are still there.
 """
 
 from __future__ import annotations

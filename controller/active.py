@@ -76,7 +76,7 @@ from anabranch.runtime.env import Env, SessionState, ZkError, ZkRequestTooLargeE
 logger = structlog.get_logger(__name__)
 FIRST_LEADER_CHECK_S = 5
 REFUSED_RETRY_S = 1.0
-"""Pause before a broker is told again what it refused."""
+"""Pause before a broker is sent again what it refused."""
 RESIZE_RETRY_S = 0.005
 """Pause before a leader is asked again where its log begins or ends."""
 RESIZE_RETRY_GROWTH = 1.5
@@ -232,7 +232,7 @@ class ActiveController:
             self._events.put(ReadAgainDue())
 
     async def _drain(self) -> None:
-        """Look after partitions marked for deletion, which get empty without anybody telling."""
+        """Look after partitions marked for deletion: no event says that one is empty."""
         link = BrokerLink(self._env.network, self._config)
         holders = draining.Holders()
         while True:
@@ -279,7 +279,7 @@ class ActiveController:
             self._flush()
 
     async def _take_urgent(self) -> None:
-        """Elections go before what else there is to do, and brokers are told of them at once."""
+        """Elections go before all other events, and are sent to the brokers at once."""
         while (event := self._events.urgent()) is not None:
             await self._take(event)
             self._flush()
@@ -403,7 +403,7 @@ class ActiveController:
             appended_bytes.on_metadata_answered(self._context, event)
 
     async def _load(self) -> None:
-        """Read the whole cluster and bring it in order; every live broker is told everything."""
+        """Read the whole cluster and bring it in order; every live broker is sent everything."""
         while True:
             for broker_id in list(self.image.brokers):
                 self._senders.remove(broker_id)

@@ -1,4 +1,4 @@
-"""Deleting topics: tell all brokers, have every replica deleted, then remove the znodes.
+"""Deleting topics: send it to all brokers, have every replica deleted, then remove the znodes.
 
 What is to be deleted is in ``/admin/delete_topics``, so a new controller goes on where this one stopped. A replica on
 a broker that is away holds the deletion until the broker is back.

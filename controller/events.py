@@ -87,7 +87,7 @@ class FirstReplicasDue:
 
 @dataclass(frozen=True, slots=True)
 class RefusalsDue:
-    """It is time to tell brokers again what they refused."""
+    """It is time to send brokers again what they refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ResizesDue:
 
 @dataclass(frozen=True, slots=True)
 class QuestionsDue:
-    """It is time to ask leaders again for offsets they could not tell."""
+    """It is time to ask leaders again for offsets that they did not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class PartitionImage:
     incarnation: int = -1
     mzxid: int = -1
     acknowledged_epoch: int = -1
-    """The leader epoch of which its leader has told this controller that it serves it."""
+    """The leader epoch that its leader has acknowledged to this controller."""
     ending: Ending | None = None
     """Of a partition marked for deletion: what its leader has said."""
 

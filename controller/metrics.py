@@ -1,4 +1,4 @@
-"""What a controller counts. Only the one in office has something to tell; the gauges of the others are zero."""
+"""What a controller counts. The gauges of one that is not in office are zero."""
 
 from __future__ import annotations
 

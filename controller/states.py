@@ -37,7 +37,7 @@ class ReplicaStatus(enum.Enum):
 
     ONLINE = "online"
     OFFLINE = "offline"
-    """Its broker is gone, or it was told to stop."""
+    """Its broker is gone, or it was ordered to stop."""
     DELETION_STARTED = "deletion started"
     """StopReplica with delete is on its way."""
     DELETION_SUCCESSFUL = "deletion successful"

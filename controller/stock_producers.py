@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in what a broker reports of the topics it was told about."""
+    """Take in what a broker reports of the topics that were sent to it."""
     request = cast(UpdateMetadataRequest, event.request)
     now = context.clock.monotonic()
     reports = {report.topic_name: report for report in event.response.stock_producers}

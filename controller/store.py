@@ -34,7 +34,7 @@ from anabranch.zk_schemas import paths
 
 MAX_OPERATIONS = 256
 MAX_BYTES = 512 * 1024
-"""Limits of what is put together into one multi: half of what ZooKeeper accepts unless it is told otherwise."""
+"""Limits of what is put together into one multi: half of what ZooKeeper accepts by default."""
 CONCURRENT_READS = 64
 MAX_ATTEMPTS = 5
 """So often a write is sent whose connection is lost each time before it is applied."""
@@ -57,7 +57,7 @@ class WriteGivenUpError(ZkError):
 
 
 class ImageStaleError(Exception):
-    """A znode was not as the image has it: somebody else changed it. Nothing was written; read the cluster again."""
+    """A znode was not as the image has it: another process changed it. Nothing was written; read the cluster again."""
 
 
 async def wait_connected(zk: ZkStore) -> None:

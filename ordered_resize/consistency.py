@@ -44,7 +44,7 @@ def contradictions(snapshot: Snapshot) -> list[str]:
 
 
 def as_served(snapshot: Snapshot) -> TopicZnode:
-    """A frozen topic as clients and brokers are told of it: the newest layout that a partition has, and nothing moves.
+    """A frozen topic as clients and brokers see it: the newest layout that a partition has, and nothing moves.
 
     Never to be written: what the znode says may be what is right.
     """

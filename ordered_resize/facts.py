@@ -65,7 +65,7 @@ class Facts:
         self._taken_back = taken_back
         self.version = 0
         self.lineage_version = 0
-        """Goes up with each lineage told."""
+        """Goes up with each lineage that is taken in."""
         self.forget()
 
     def forget(self) -> None:

@@ -159,7 +159,7 @@ class Gate:
         return held.cap
 
     def _note_caps(self) -> None:
-        """A position was lowered. It may rise again before anybody looks, and what was loaded is stale all the same."""
+        """A position was lowered. It may rise again before the next look; what was loaded is stale all the same."""
         for partition in self._held:
             self.cap(partition)
 

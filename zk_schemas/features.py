@@ -1,6 +1,6 @@
 """``/features``: the finalized feature levels of the cluster (KIP-584). Its zkVersion is the features epoch.
 
-``SUPPORTED`` has what this release knows of each feature; ``docs/upgrading.md`` tells operators what each level does.
+``SUPPORTED`` has what this release knows of each feature; ``docs/upgrading.md`` explains each level to operators.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnode
 NO_LEADER = -1
 DURING_DELETE = -2
 MAX_STATE_BYTES = 2**20
-"""What ZooKeeper takes of one znode unless it is told otherwise."""
+"""The largest znode that ZooKeeper takes by default."""
 
 
 class Layout(NamedTuple):
@@ -144,7 +144,7 @@ def _before(reader: ZnodeReader, leader_epoch: int) -> Before:
 
 
 def _lineage(reader: ZnodeReader, leader_epoch: int) -> tuple[LineageEntry, ...]:
-    """Entries ascend, each names somebody, and none is of an epoch that the partition has not reached."""
+    """Entries ascend, each names a loser, and none is of an epoch that the partition has not reached."""
     entries = tuple(LineageEntry(epoch, losers) for epoch, losers in reader.epoch_entries("lineage"))
     last = -1
     for index, (epoch, losers) in enumerate(entries):

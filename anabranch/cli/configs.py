@@ -64,7 +64,7 @@ def describe(
 
 
 def _check_name(kind: Kind, name: str) -> None:
-    """Raise ``UsageError`` for what cannot be a name, before anybody is asked."""
+    """Raise ``UsageError`` for what cannot be a name, before a broker is asked."""
     if kind != "topic":
         _broker_id(kind, name)
 

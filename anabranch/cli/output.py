@@ -64,7 +64,7 @@ def _are_numbers(values: list[Any]) -> bool:
 def print_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, as_tsv: bool, none: str = ""
 ) -> None:
-    """Rows as the user wants them; ``none`` is what people are told when there are none."""
+    """Rows as the user wants them; ``none`` is printed when there are none."""
     if as_json:
         print_json(rows)
     elif as_tsv:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from anabranch.cli.output import duration
 
 WINDOW_S = 10.0
-"""Rates are those of the last so many seconds, unless told otherwise."""
+"""Rates are those of the last so many seconds by default."""
 KEPT_S = 60.0
 """How long samples are kept."""
 EVERY_S = 1.0
@@ -26,7 +26,7 @@ class Samples:
     """An offset that goes up, as it was seen over time."""
 
     def __init__(self, window_s: float = WINDOW_S, least_s: float = 0.0) -> None:
-        """No rate is told of less than ``least_s``."""
+        """There is no rate of less than ``least_s``."""
         self._window_s, self._least_s = window_s, least_s
         self._kept: deque[Sample] = deque()
 

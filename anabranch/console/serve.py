@@ -1,4 +1,4 @@
-"""Listens, and serves the console until it is told to end."""
+"""Listens, and serves the console until a signal ends it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Tree(NamedTuple):
 
 
 def gains_of(lineages: Mapping[int, Lineage]) -> list[Gain]:
-    """Every gain that the lineages still tell of."""
+    """Every gain that the lineages still have."""
     return [
         Gain(p, entry.epoch, entry.losers)
         for p, lineage in lineages.items()

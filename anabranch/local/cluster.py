@@ -56,7 +56,7 @@ class LocalCluster:
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Where each process tells its metrics and health, ``host:port`` by name."""
+        """Where each process serves its metrics and health, ``host:port`` by name."""
         return {plan.name: plan.properties["metrics.listener"] for plan in [*self.controllers, *self.brokers]}
 
     @property

@@ -110,7 +110,7 @@ class ProcessCluster:
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Where each process tells its metrics and health, ``host:port`` by name such as ``broker-1``."""
+        """Where each process serves its metrics and health, ``host:port`` by name such as ``broker-1``."""
         return dict(self.state["metrics"])
 
     @property

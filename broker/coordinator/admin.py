@@ -69,7 +69,7 @@ def list_groups(shard: Shard, states: Collection[str], readers_of: Collection[st
 
 
 def _may_read(shard: Shard, group: Group, topic: str) -> bool:
-    """Whether the group has an offset of the topic, or a member that subscribes to it as far as anybody can tell."""
+    """Whether the group has an offset of the topic, or a member that subscribes to it, as far as is known."""
     if group.group_id in shard.durable.committers.get(topic, ()):
         return True
     if any(tp.topic == topic for tp in group.pending_commits):

@@ -1,6 +1,6 @@
 """Partitions that left the cluster a short while ago, for coordinators that find offsets of them later.
 
-Each coordinator tombstones the offsets of a deleted partition when it hears of the deletion. The one that coordinated a
+Each coordinator tombstones the offsets of a deleted partition once it knows of the deletion. The one that coordinated a
 group then may die before its tombstones are written; its successor, which may have heard of the deletion before it
 began to coordinate, does it again. Else a partition created anew would start at its predecessor's offsets.
 """

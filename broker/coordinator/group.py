@@ -31,7 +31,7 @@ class ParkedJoin:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. ``deadline_ms`` is when its session ends unless it is heard of or waits in a request before."""
+    """One member. ``deadline_ms`` is when its session ends unless a request of it comes, or waits, before."""
 
     member_id: str
     group_instance_id: str | None
@@ -142,7 +142,7 @@ class Group:
         self.wake_ms = min(deadlines, default=None)
 
     def keep_alive(self, member: Member, monotonic_ms: int, timeout_ms: int | None = None) -> None:
-        """The member was heard of: its session (or ``timeout_ms``) starts again."""
+        """A request of the member came: its session (or ``timeout_ms``) starts again."""
         length_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         member.deadline_ms = self.wake_by(monotonic_ms + length_ms)
 

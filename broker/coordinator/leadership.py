@@ -3,10 +3,10 @@
 Every load is an object of its own, and only the one that is still in charge of its partition when it ends is put in
 place: a late load of an older leader epoch changes nothing, and an unload ends a load by forgetting it.
 
-A new leader holds every committed record, but cannot tell yet which of its last ones are: its high watermark lags
-behind what its predecessor told clients. It reads the log to the end and serves once the watermark has come there.
-Before, an offset from the end could be told and then be lost with this leader, and one from the watermark could be
-older than what a client was told was committed (Kafka serves at once).
+A new leader holds every committed record, but does not know yet which of its last ones are: its high watermark lags
+behind what its predecessor answered clients. It reads the log to the end and serves once the watermark has come there.
+Before, an answer from the end of the log could be lost with this leader, and one from the watermark could be older than
+an offset whose commit was acknowledged (Kafka serves at once).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Leadership:
 
     ``leader_epoch`` orders what the controller says, however late it is heard. None stands for a deleted replica, which
     is unloaded whatever the epoch (KAFKA-16118, 19274); a partition created anew after that begins at epoch 0 again.
-    ``on_loaded`` is told of each partition that begins to serve.
+    ``on_loaded`` is called for each partition that begins to serve.
     """
 
     def __init__(

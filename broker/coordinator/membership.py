@@ -33,7 +33,7 @@ BATCH_LEAVE_VERSION = 3
 
 
 def heartbeat(turn: Turn, token: Token, request: HeartbeatRequest) -> None:
-    """Keep the member's session alive; REBALANCE_IN_PROGRESS tells it to rejoin."""
+    """Keep the member's session alive; REBALANCE_IN_PROGRESS has it rejoin."""
     turn.out.reply(token, HeartbeatResponse(error_code=_heartbeat(turn, request)))
 
 

@@ -41,7 +41,7 @@ NO_GENERATION = -1
 def poll_positions(
     turn: Turn, token: Token, request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
 ) -> None:
-    """Store what the member reports, remember what it wants, and answer when it can be told something new."""
+    """Store what the member reports, remember what it wants, and answer when there is something new."""
     if (
         request.member_id == UNKNOWN_MEMBER_ID
         and request.generation_id == NO_GENERATION

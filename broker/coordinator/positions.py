@@ -11,7 +11,7 @@ generation, or has said in a heartbeat that it will, is waited for as long as it
 up to its rebalance timeout. Any other member may be a stock client, which never polls. It is waited for as long as a
 session lasts. An unknown position is -1, never a guess.
 
-A leader of the offsets partition may have a successor without knowing it. It then tells what was true once. That is
+A leader of the offsets partition may have a successor without knowing it. Its answers were true once. That is
 safe: what was processed stays processed, so a position, unlike a committed offset, needs no confirmation.
 """
 
@@ -167,7 +167,7 @@ class GroupPositions:
         return new
 
     def _ask_again(self, tp: TopicPartition) -> None:
-        """Have the owner told of a partition as if nobody had waited for it before."""
+        """Have the owner asked for a partition as if no member had waited for it before."""
         owner = None if self.ownership is None else self.ownership.owner_of.get(tp)
         if owner is not None and owner in self.pollers:
             self.pollers[owner].asked.pop(tp, None)
@@ -218,7 +218,7 @@ def owner_of(shard: Shard, group: Group, tp: TopicPartition) -> str | None:
 
 
 def awaits_report(shard: Shard, group: Group, tp: TopicPartition) -> bool:
-    """Whether a live member alone can tell the position: it owns the partition and polls, or may be about to poll.
+    """Whether only a live member knows the position: it owns the partition and polls, or may be about to poll.
 
     Then neither a commit nor the start of the log stands for what it has processed.
     """
@@ -280,7 +280,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
 
 
 def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:
-    """Answer those whose poll waits and who can be told something new."""
+    """Answer the polls that wait and for which there is something new."""
     for member_id in member_ids:
         poller = group.positions.pollers.get(member_id)
         if poller is not None and poller.token is not None and _has_news(turn.shard, group, member_id, poller):

@@ -161,7 +161,7 @@ def answer_join(turn: Turn, group: Group, member: Member) -> None:
 def generation_response(
     group: Group, member: Member, join: ParkedJoin, leader_id: str | None = None
 ) -> JoinGroupResponse:
-    """The group's current generation as ``member`` is told; ``leader_id`` overrides whom it is told leads."""
+    """The answer to ``member`` with the group's current generation; ``leader_id`` overrides the leader in it."""
     leader = leader_id if leader_id is not None else group.leader_id
     protocol_name = group.protocol_name or ""
     members = []

@@ -45,10 +45,10 @@ _GROUP_APPEND_ERRORS = {
 
 
 def offset_append_error(error: ErrorCode) -> ErrorCode:
-    """What a client is told when its offsets could not be written (Kafka ``storeOffsets``)."""
+    """The error for a client whose offsets could not be written (Kafka ``storeOffsets``)."""
     return _OFFSET_APPEND_ERRORS.get(error, error)
 
 
 def group_append_error(error: ErrorCode) -> ErrorCode:
-    """What members are told when their generation could not be written (Kafka ``storeGroup``)."""
+    """The error for members whose generation could not be written (Kafka ``storeGroup``)."""
     return _GROUP_APPEND_ERRORS.get(error, error)

@@ -88,7 +88,7 @@ class AssignmentStored:
     generation_id: int
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        """Stable, with everyone told; or, when the write was lost, everyone refused and asked to rejoin."""
+        """Stable, and every member has its answer; or, when the write was lost, each is refused and asked to rejoin."""
         turn, group = Turn(shard, now), self.group
         if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != self.generation_id:
             return turn.out

@@ -2,7 +2,7 @@
 
 The table of ``dispatch`` is the answer. An unknown version gets a version 0 answer with UNSUPPORTED_VERSION and the
 range of this API alone (KIP-511). Version 3 brings the features (KIP-584): what this broker supports, and what is
-finalized with its epoch as far as this broker knows. This project's own clients are told the release of the software.
+finalized with its epoch as far as this broker knows. This project's own clients get the release of the software.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _answer_later(
 ) -> Answer:
     """Take the steps that are left while others are served; ``cold`` is what the next one would wait for.
 
-    The session takes no other fetch until all of it is read: nobody is told of its next epoch before.
+    The session takes no other fetch until all of it is read: its next epoch is not sent before.
     """
     target = read.target
     target.is_read = True

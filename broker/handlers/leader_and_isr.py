@@ -1,6 +1,6 @@
 """LeaderAndIsr (4): the controller says which replicas this broker has, and who leads them.
 
-Which controller is heard: ``broker/controller_orders.py``.
+Which controller is obeyed: ``broker/controller_orders.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Metadata (3): brokers, topics, leaders, as this broker knows them.
 
 A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
-is LEADER_NOT_AVAILABLE until it has leaders. A broker that was told nothing yet answers when it has been: librdkafka
+is LEADER_NOT_AVAILABLE until it has leaders. A broker that has no metadata yet waits for them: librdkafka
 2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted; partitions marked
 for deletion are among them, for consumers to drain. From version 10 on KIP-253's tags tell the topic's layout, whether
 its delivery is ordered, its incarnation and each partition's; not in version 9, which is what librdkafka 2.1 asks for:

@@ -1,6 +1,6 @@
 """StopReplica (5): the controller takes replicas away, with the leader epoch that it means (KIP-570).
 
-Which controller is heard: ``broker/controller_orders.py``.
+Which controller is obeyed: ``broker/controller_orders.py``.
 """
 
 from __future__ import annotations

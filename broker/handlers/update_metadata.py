@@ -1,6 +1,6 @@
 """UpdateMetadata (6): the controller says what there is in the cluster.
 
-Which controller is heard: ``broker/controller_orders.py``. The answer has what the controller asks leaders for: the
+Which controller is obeyed: ``broker/controller_orders.py``. The answer has what the controller asks leaders for: the
 stock producers of its topics, and bytes appended.
 """
 
@@ -36,7 +36,7 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
 def _update_metadata(
     ctx: RequestContext, request: UpdateMetadataRequest
 ) -> Generator[None, None, UpdateMetadataResponse]:
-    """In steps. It ends early when a newer controller has spoken meanwhile, which tells everything anew."""
+    """In steps. It ends early when a request of a newer controller came meanwhile: that one sends everything anew."""
     removed: dict[TopicPartition, int] = {}
     code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
     if code is ErrorCode.NONE:

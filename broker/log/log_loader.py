@@ -75,7 +75,7 @@ async def open_log(
     await loader.load_segments(clean=clean)
     state = await loader.state(clean=clean, expiration=expiration)
     for segment in state.segments:
-        segment.is_flushed = True  # what a process before this one could not write, its files do not tell
+        segment.is_flushed = True  # an earlier process may have failed to write it: its files do not show that
         segment.release()
     return PartitionLog(env, directory, partition, config, state, open_segments)
 

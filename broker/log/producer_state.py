@@ -110,7 +110,7 @@ class ProducerEntry:
         return None
 
     def _is_behind(self, first: int, last: int) -> bool:
-        """Whether these sequences were written before the batches kept; False where they wrap, or nobody can tell."""
+        """Whether these sequences were written before the batches kept; False where they wrap, or it is not known."""
         kept = self.batches[0].first_sequence
         return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
 

@@ -29,7 +29,7 @@ class Outcome(enum.Enum):
 
     NOTHING_NEW = enum.auto()
     MOVED = enum.auto()
-    """Another offset to fetch from, or another log start to tell the leader."""
+    """Another offset to fetch from, or another log start to report to the leader."""
     APPENDED = enum.auto()
     """Likewise, and there is something to sync."""
     RETRY_LATER = enum.auto()

@@ -21,7 +21,7 @@ class PendingIsr(NamedTuple):
 
 
 class ReplicaProgress:
-    """How far a follower is, as its fetches told. Times are of ``env.clock.monotonic()``."""
+    """How far a follower is, by its fetches. Times are of ``env.clock.monotonic()``."""
 
     __slots__ = (
         "broker_epoch",

@@ -54,7 +54,7 @@ class PartitionServices(Protocol):
         ...
 
     def storage_failed(self) -> None:
-        """A replica here cannot be served any more: tell the controller."""
+        """A replica here cannot be served any more: report it to the controller."""
         ...
 
     def flush(self, partition: Partition) -> None:

@@ -90,7 +90,7 @@ class Purgatory:
                 self._complete(operation, operation.try_complete)
 
     def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> None:
-        """Take a step of one operation. One that fails is over: its client hears nothing and asks again."""
+        """Take a step of one operation. One that fails is over: its client gets no answer and asks again."""
         try:
             step()
         except Exception as error:

@@ -107,7 +107,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ended: dict[TopicPartition, _Ended] = {}
         self._terms: dict[TopicPartition, Term] = {}
-        """In which term the role of a partition was told last."""
+        """In which term the role of a partition was assigned last."""
         self._named_in = Term(NO_EPOCH, NO_EPOCH)
         """The last term whose first LeaderAndIsr was obeyed."""
         self.controller_epoch = NO_EPOCH
@@ -249,7 +249,7 @@ class ReplicaManager:
             self._listener.on_not_leader(partition.key, state.leader_epoch)
 
     def _set_layout(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
-        """The layout comes with the leader epoch, and before anybody is told of that.
+        """The layout comes with the leader epoch, and before any client learns of that.
 
         So do the rules for it, which were read for this order: the notice of an alteration may come later.
         """

@@ -329,7 +329,7 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, PartitionLineage]:
         """Which partitions had the keys of these before (KIP-253).
 
-        What no broker could tell within ``timeout_ms``, such as of a topic just deleted, is missing.
+        What no broker answers within ``timeout_ms``, such as of a topic just deleted, is missing.
         """
         asked = list(partitions)
         found: dict[TopicPartition, PartitionLineage] = {}
@@ -365,7 +365,7 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, EpochEnd]:
         """Where a leader epoch ended (exclusive) in each partition, as its leader has it; see ``EpochEnd``.
 
-        With ``within_ms`` a partition whose leader could not tell in that time is missing.
+        With ``within_ms`` a partition whose leader does not answer in that time is missing.
         """
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in epochs}))
         timeout_ms, partial = self._patience(within_ms)

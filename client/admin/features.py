@@ -24,7 +24,7 @@ def read_features(response: ApiVersionsResponse) -> FeatureMetadata:
 def update_request(
     updates: Mapping[str, FeatureUpdate], timeout_ms: int, *, validate_only: bool
 ) -> UpdateFeaturesRequest:
-    """For version 1, which tells safe downgrades from unsafe ones."""
+    """For version 1, which distinguishes safe downgrades from unsafe ones."""
     keys = [
         FeatureUpdateKey(feature=name, max_version_level=update.max_version_level, upgrade_type=int(update.type))
         for name, update in updates.items()

@@ -61,7 +61,7 @@ def read_holds(response: DescribeHoldsResponse) -> dict[int, PartitionHold]:
 
 
 def group_positions_request(group_id: str, partitions: Iterable[TopicPartition]) -> ConsumerGroupPositionRequest:
-    """The question of somebody who is no member: generation -1 and no member id."""
+    """The question of a client that is no member: generation -1 and no member id."""
     topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
     for tp in partitions:
         topic = topics.setdefault(tp.topic, ConsumerGroupPositionRequestTopic(name=tp.topic))

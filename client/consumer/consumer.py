@@ -40,7 +40,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 
 _UNCLEAN_LEAVE_S = 1.0
-"""How long a consumer that is left by an exception or cancelled tries to tell its group."""
+"""How long a consumer that is left by an exception or cancelled tries to leave its group."""
 
 
 class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
@@ -73,7 +73,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
         self._told: frozenset[TopicPartition] = frozenset()
-        """The partitions the listener was told of, without a group."""
+        """The partitions that the listener was called with, without a group."""
 
     async def _start(self, tasks: TaskGroup) -> None:
         config = self._config
@@ -173,7 +173,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         Replaces what was subscribed to before. ``listener`` may have ``on_partitions_revoked``,
         ``on_partitions_assigned`` and ``on_partitions_lost``, plain or async, each taking a list of TopicPartition.
 
-        ``partition_key_listener`` is told of keys that move between partitions while a topic is resized (KIP-253), in
+        ``partition_key_listener`` serves keys that move between partitions while a topic is resized (KIP-253), in
         the same way: ``on_partition_key_maybe_revoked`` flushes what is kept for the keys of the partitions before
         another member may go on with them, ``on_partition_key_assigned`` loads it before the first such record comes.
         """

@@ -88,7 +88,7 @@ class _Asked(NamedTuple):
 
 
 class _Broker:
-    """What the task of one broker is told."""
+    """The orders for the task of one broker."""
 
     __slots__ = ("has_more", "wake")
 

@@ -31,7 +31,7 @@ _FIND_COORDINATOR_VERSION = 3
 """Versions above ask for several groups at once."""
 _OFFSET_FETCH_VERSION = 7
 _UNKNOWN_PARTITION_TRIES = 5
-"""The coordinator may not have heard of a new partition yet; one that was removed never comes back."""
+"""The coordinator may not know a new partition yet; one that was removed never comes back."""
 
 
 class OffsetAndMetadata(NamedTuple):

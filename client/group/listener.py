@@ -1,4 +1,4 @@
-"""What the user is told about rebalances, and about keys that move between partitions."""
+"""The user's callbacks for rebalances, and for keys that move between partitions."""
 
 from __future__ import annotations
 

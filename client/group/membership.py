@@ -86,7 +86,7 @@ class GroupMembership:
         self.polls_positions: Callable[[], bool] = lambda: False
         """Whether this member polls for positions in every generation, so that the coordinator may wait for it to."""
         self.on_taken: Callable[[], None] = lambda: None
-        """Called when an assignment was taken, before the user is told of it."""
+        """Called when an assignment was taken, before the user's callback."""
         self.member = GroupMember()
         self._cooperative = all(a.cooperative for a in assignors)
         self._joining = False
@@ -501,7 +501,7 @@ class GroupMembership:
         await self.leave()
 
     async def leave(self) -> None:
-        """End the membership, a join under way included, and tell the coordinator.
+        """End the membership, a join under way included, and leave the group at the coordinator.
 
         A static member stays in the group until its session ends (KIP-345).
         """

@@ -13,7 +13,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 from anabranch.protocol.types import TopicPartition
 
 LINEAGE_VERSION: Final = 1
-"""The first version that tells lineages."""
+"""The first version that has lineages."""
 
 
 def in_requests(partitions: Sequence[TopicPartition], at_once: int) -> Iterator[Sequence[TopicPartition]]:

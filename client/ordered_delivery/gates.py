@@ -174,7 +174,7 @@ class TopicGates:
         self.version += facts.version != before
 
     def on_owner(self, tp: TopicPartition, *, is_owned: bool) -> None:
-        """Whether a live member alone can tell the position: then the start of the log does not stand for it."""
+        """Whether only a live member knows the position: then the start of the log does not stand for it."""
         topic = self._topics.get(tp.topic)
         if topic is None or is_owned == (tp.partition not in topic.gate.facts.unowned):
             return

@@ -64,7 +64,7 @@ class _Born:
     ancestor: int = -1
     """-1 until known for this layout."""
     origin: tuple[int, int] = (-1, -1)
-    """The ancestor that was told of the keys in ``told``, and its leader epoch that ended with the split."""
+    """The ancestor that has the tombstones of the keys in ``told``, and its leader epoch that ended with the split."""
     needed: bool = True
     """The ancestor may hold records of before."""
     asked_s: float = float("-inf")

@@ -67,7 +67,7 @@ async def create_topics(context: Context, request: CreateTopicsRequest, version:
 
 
 def is_ready(name: str, context: Context) -> bool:
-    """Every partition has a leader, and every live broker answered what it was told about the topic."""
+    """Every partition has a leader, and every live broker answered the requests about the topic."""
     topic = context.image.topics.get(name)
     return (
         topic is not None

@@ -1,4 +1,4 @@
-"""What the consumer groups of the cluster have read, as their coordinators tell it."""
+"""What the consumer groups of the cluster have read, by their coordinators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OFFSET_FETCH_OF_GROUPS = 8
 _GROUPS_TOGETHER = 20
 """Groups of one question: all that they have committed is in one answer, which is written and read in one piece."""
 _NO_GENERATION = -1
-"""With no member id: anybody's question."""
+"""With no member id: the question of a client that is no member."""
 
 
 class UnknownGroupsError(Exception):
@@ -46,7 +46,7 @@ class Group:
     name: str
     coordinator: int = -1
     is_settled: bool = True
-    """No rebalance is under way, and its coordinator has told the group's state and offsets."""
+    """No rebalance is under way, and its coordinator has answered with the group's state and offsets."""
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     topics: frozenset[str] = frozenset()
     """Those its members subscribe to, or are assigned where that cannot be read."""
@@ -61,7 +61,7 @@ class Group:
         return topic in self.topics or any(tp.topic == topic for tp in self.offsets)
 
     def may_read(self, topic: str) -> bool:
-        """True also while nobody can tell."""
+        """True also while it is not known."""
         return bool(self.unknown) or self.reads(topic)
 
     def committed(self, tp: TopicPartition, incarnation: int) -> int:
