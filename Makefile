@@ -16,9 +16,13 @@ demo: $(VENV)/.user ## the main job on the embedded default
 up: $(VENV)/.user ## a local cluster in the foreground
 	$(BIN)/anabranch up $(ARGS)
 
+# The workers end together when what is short comes last. A browser is installed while the simulations run.
+LONGEST_FIRST := tests/sim tests/integration tests/interop tests/model tests/component \
+	tests/contract tests/history tests/property/protocol
+
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
-	$(BIN)/python -m pytest -n 3 --dist loadfile tests/property/protocol tests/history tests/contract tests/model tests/component tests/sim tests/integration tests/interop $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST_FIRST) $(ARGS)
 	$(BIN)/python -m pytest tests/soak $(ARGS)
 	$(MAKE) compose-test
 
@@ -45,9 +49,8 @@ IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test
 
 compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.testing; an engine is set up where none answers
 	PYTHON=$(BIN)/python tests/with-engine tests/with-images sh -ec '\
-		$(BIN)/python -m pytest tests/compose $(ARGS); \
-		docker info >/dev/null 2>&1 || exit 0; \
-		$(BIN)/python -m pytest --anabranch-engine=docker $(IN_CONTAINERS) $(ARGS)'
+		docker info >/dev/null 2>&1 || exec $(BIN)/python -m pytest tests/compose $(ARGS); \
+		$(BIN)/python -m pytest -n 2 --dist loadfile --anabranch-engine=docker tests/compose $(IN_CONTAINERS) $(ARGS)'
 
 bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
 	$(BIN)/python -m bench $(ARGS)
