@@ -449,9 +449,9 @@ async def test_what_regrew_after_a_truncation_during_a_sync_is_not_called_synced
 
     monkeypatch.setattr(world.storage, "before_sync", truncate_and_regrow)
     await log.flush()
-    assert (log.log_end_offset, log.recovery_point) == (12, 2)
+    assert (log.log_end_offset, log.recovery_point, log.truncation_synced) == (12, 2, False)
     await log.flush()
-    assert log.recovery_point == 12
+    assert log.recovery_point == 12 and log.truncation_synced
 
 
 @pytest.mark.trio
