@@ -22,7 +22,7 @@ from tests.sim.moving import Moved, move_around
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "8"))
 FIRST_SEED = int(os.environ.get("ANABRANCH_SIM_FIRST", "0"))
-TRIES = 40
+TRIES = 200
 Patch = pytest.MonkeyPatch
 
 
@@ -106,7 +106,7 @@ RULES = (
     Rule(a_deletion_names_no_incarnation, {"successor lost"}),
     Rule(strays_are_not_retired, {"stray"}, first_seed=6),
     Rule(
-        earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=10
+        earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=50
     ),
     Rule(nothing_is_stopped, {"stray"}),
 )
