@@ -123,6 +123,14 @@ class Observer:
         return lacking
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
+        """Where the logs end of the partitions that there are. One may be removed while it is asked about."""
         async with self._admin() as admin:
-            found = await admin.list_offsets(dict.fromkeys(self._resizer.partitions, "latest"))
-            return {tp: result.offset for tp, result in found.items()}
+            while True:
+                asked = self._resizer.partitions
+                try:
+                    found = await admin.list_offsets(dict.fromkeys(asked, "latest"))
+                except KafkaError:
+                    if self._resizer.partitions == asked:
+                        raise
+                else:
+                    return {tp: result.offset for tp, result in found.items()}
