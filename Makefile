@@ -8,7 +8,10 @@ FIRST ?= 0
 MINUTES ?= 10
 SEED ?=
 
-.PHONY: demo up test check sim soak model compose-test bench docs gen clean help
+# Clusters and tests start hundreds of processes. Without cached bytecode each would compile every module first.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo up test check lint unit sim soak model compose-test bench docs gen clean help
 
 demo: $(VENV)/.user ## the main job on the embedded default
 	$(BIN)/anabranch demo $(ARGS)
@@ -27,10 +30,15 @@ test: check ## everything: lint, types, unit, property, contract, integration, i
 	$(MAKE) compose-test
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, property, golden
+	$(MAKE) --no-print-directory -j2 lint unit
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto tests/unit tests/property tests/golden --ignore tests/property/protocol
 
 sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on

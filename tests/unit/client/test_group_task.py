@@ -251,7 +251,8 @@ def test_a_commit_that_is_refused_while_the_member_joins_does_not_end_the_join(r
             tasks.start_soon(commit)
             await anyio.wait_all_tasks_blocked()
             member.coordinator.request_rejoin()
-            await member.poll_until(link.join_is_held.is_set)
+            await member.coordinator.poll()
+            await link.join_is_held.wait()
             link.hold_commits.set()
             await anyio.wait_all_tasks_blocked()
             assert [error.code for error in refused] == [code]
