@@ -24,6 +24,8 @@ from anabranch.demo.states import KeyStates, StateStore
 
 REPORT_EVERY_S = 0.1
 MAX_UNCONFIRMED = 4_000
+LINGER_MS = 60
+"""Every batch wakes three brokers and two consumers. With 20 ms two cores are full, and hand-overs wait for a core."""
 AHEAD_S = 0.01
 BEHIND_S = 0.1
 POLL_MS = 200
@@ -82,7 +84,7 @@ async def produce(arguments: argparse.Namespace) -> None:
             confirmed += 1
             report(count=confirmed)
 
-        async with Producer(bootstrap_servers=arguments.bootstrap, linger_ms=20) as producer:
+        async with Producer(bootstrap_servers=arguments.bootstrap, linger_ms=LINGER_MS) as producer:
             until = await _next_limit(0)
             pace = Pace(arguments.rate, time.monotonic())
             for event in share_of(arguments.index, arguments.count, arguments.events):
