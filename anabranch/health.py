@@ -130,10 +130,11 @@ def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> A
 
 
 def _check_configured_broker(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
-    from anabranch.broker.config import BrokerConfig, gather
-    from anabranch.zk_schemas.static_keys import for_broker
+    from anabranch.broker.config import BrokerConfig
+    from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+    from anabranch.zk_schemas.static_keys import for_broker, gather
 
-    given, _ = for_broker(gather(properties, where, os.environ, settings))
+    given, _ = for_broker(gather(BROKER_CONFIGS, properties, where, os.environ, settings))
     config = BrokerConfig.from_given(given, where, socket.gethostname())
     failures: dict[str, None] = {}
     for listener in config.listeners:
@@ -143,10 +144,10 @@ def _check_configured_broker(properties: str | None, where: str, settings: Seque
 
 
 def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
-    from anabranch.controller.config import ControllerConfig, gather
-    from anabranch.zk_schemas.static_keys import for_controller
+    from anabranch.controller.config import CONTROLLER_CONFIGS, ControllerConfig
+    from anabranch.zk_schemas.static_keys import for_controller, gather
 
-    given, _ = for_controller(gather(properties, where, os.environ, settings))
+    given, _ = for_controller(gather(CONTROLLER_CONFIGS, properties, where, os.environ, settings))
     config = ControllerConfig.parse(given, where)
     failures = check_controller(config.host, config.port)
     return list(dict.fromkeys([*failures, *_check_told(config.metrics_listener)]))

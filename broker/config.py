@@ -8,12 +8,9 @@ from typing import Any, NamedTuple
 
 from anabranch.protocol.addresses import split_address
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, VersionRange
-from anabranch.zk_schemas.config_def import ConfigError, parse_properties
+from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.features import supported_by
-
-ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
-"""``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key belongs to another program."""
 
 
 class ListenerAddress(NamedTuple):
@@ -79,23 +76,6 @@ class BrokerConfig:
             names = ", ".join(self.advertised)
             raise ConfigError("advertised.listeners", f"has to name the listeners that are advertised now: {names}")
         return found
-
-
-def gather(properties: str | None, where: str, environ: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
-    """The keys that are set, later sources winning: file, environment, ``--set key=value``. Raises ``ConfigError``."""
-    given = parse_properties(properties, where) if properties is not None else {}
-    names = {key.name.replace(".", "_").upper(): key.name for key in BROKER_CONFIGS}
-    for prefix in ENVIRONMENT_PREFIXES:
-        for variable, value in environ.items():
-            name = names.get(variable.removeprefix(prefix)) if variable.startswith(prefix) else None
-            if name is not None:
-                given[name] = value
-    for setting in settings:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            raise ConfigError(setting, "--set needs key=value")
-        given[key.strip()] = value.strip()
-    return given
 
 
 def _security_protocols(entries: Iterable[str]) -> dict[str, str]:

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from anabranch.runtime.http_limits import HttpLimits
 from anabranch.zk_schemas.broker_registration import VersionRange
-from anabranch.zk_schemas.config_def import ConfigError, parse_properties
+from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
 from anabranch.zk_schemas.features import SUPPORTED, supported_by
 
-__all__ = ["CONTROLLER_CONFIGS", "FIRST_CONTROLLER_ID", "ControllerConfig", "gather"]
-
-ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
-"""``ANABRANCH_CONTROLLER_ID`` sets ``controller.id``; the last prefix wins."""
-
-
-def gather(properties: str | None, where: str, environ: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
-    """The keys that are set, later sources winning: file, environment, ``key=value``. Raises ``ConfigError``."""
-    given = parse_properties(properties, where) if properties is not None else {}
-    for key in CONTROLLER_CONFIGS:
-        for prefix in ENVIRONMENT_PREFIXES:
-            value = environ.get(prefix + key.name.replace(".", "_").upper())
-            if value is not None:
-                given[key.name] = value
-    for setting in settings:
-        name, separator, value = setting.partition("=")
-        if not separator:
-            raise ConfigError(setting, "--set needs key=value")
-        given[name.strip()] = value.strip()
-    return given
+__all__ = ["CONTROLLER_CONFIGS", "FIRST_CONTROLLER_ID", "ControllerConfig"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.config import BrokerConfig, ListenerAddress, gather
+from anabranch.broker.config import BrokerConfig, ListenerAddress
 from anabranch.zk_schemas.config_def import ConfigError
 
 MINIMAL = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
-
-
-def test_later_sources_win() -> None:
-    environ = {"KAFKA_LOG_DIRS": "/kafka", "ANABRANCH_LOG_DIRS": "/ours", "KAFKA_HEAP_OPTS": "-Xmx1G", "BROKER_ID": "9"}
-    given = gather("broker.id=1\nlog.dirs=/file\nnum.partitions=2\n", "file", environ, ["num.partitions=3"])
-    assert given == {"broker.id": "1", "log.dirs": "/ours", "num.partitions": "3"}
-
-
-def test_a_setting_needs_a_value() -> None:
-    with pytest.raises(ConfigError, match="key=value"):
-        gather(None, "", {}, ["num.partitions"])
 
 
 def test_an_unknown_key_names_the_nearest() -> None:

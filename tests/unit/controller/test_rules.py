@@ -7,7 +7,7 @@ import random
 import pytest
 import trio
 
-from anabranch.controller.config import ControllerConfig, gather
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.events import (
     AdminCall,
     BrokersChanged,
@@ -115,15 +115,6 @@ def test_configuration() -> None:
 def test_configuration_errors(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ControllerConfig.parse({**KEYS, **given})
-
-
-def test_later_sources_win() -> None:
-    environ = {"KAFKA_NUM_PARTITIONS": "2", "ANABRANCH_NUM_PARTITIONS": "3", "HOME": "x"}
-    assert gather("num.partitions=1\ncontroller.id=1000", "f", {}, [])["num.partitions"] == "1"
-    assert gather("num.partitions=1", "f", environ, [])["num.partitions"] == "3"
-    assert gather("num.partitions=1", "f", environ, ["num.partitions=4"])["num.partitions"] == "4"
-    with pytest.raises(ConfigError, match="needs key=value"):
-        gather(None, "", {}, ["oops"])
 
 
 @pytest.mark.trio

@@ -6,14 +6,18 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import structlog
 
-from anabranch.broker import __main__ as broker_main
-from anabranch.controller import __main__ as controller_main
-from anabranch.runtime import garbage_collection
+from anabranch.broker.__main__ import main as broker_main
+from anabranch.controller.__main__ import main as controller_main
+from anabranch.runtime import garbage_collection, server_program
 from anabranch.runtime.descriptor_limit import DescriptorLimit, Limits, raise_descriptor_limit
+from anabranch.runtime.env import ZkConnectionError
+from anabranch.runtime.zk_kazoo import KazooZk
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -65,7 +69,7 @@ def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "settings"),
+    ("main", "settings"),
     [
         (broker_main, ["--set", "broker.id=1"]),
         (controller_main, ["--set", "controller.id=1000"]),
@@ -73,7 +77,7 @@ def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
     ids=["broker", "controller"],
 )
 def test_a_server_raises_it_and_has_short_collections_before_it_opens_anything(
-    monkeypatch: pytest.MonkeyPatch, server: object, settings: list[str]
+    monkeypatch: pytest.MonkeyPatch, main: Callable[[list[str]], int], settings: list[str]
 ) -> None:
     order: list[str] = []
 
@@ -81,15 +85,17 @@ def test_a_server_raises_it_and_has_short_collections_before_it_opens_anything(
         order.append("raised")
         return DescriptorLimit(4096, 4096, 1024)
 
-    async def serve(_config: object) -> int:
-        order.append("serving")
-        return 0
+    @asynccontextmanager
+    async def open_zk(*_: object, **_keys: object) -> AsyncIterator[KazooZk]:
+        order.append("connecting")
+        raise ZkConnectionError("nowhere:1: no ZooKeeper server answered")
+        yield
 
     monkeypatch.setattr(garbage_collection.OF_THIS_PROCESS, "begin", lambda: order.append("short collections"))
-    monkeypatch.setattr(server, "raise_descriptor_limit", rise)
-    monkeypatch.setattr(server, "_main", serve)
+    monkeypatch.setattr(server_program, "raise_descriptor_limit", rise)
+    monkeypatch.setattr(server_program, "open_zk", open_zk)
     try:
-        assert server.main([*settings, "--set", "zookeeper.connect=nowhere:1"]) == 0  # type: ignore[attr-defined]
+        assert main([*settings, "--set", "zookeeper.connect=nowhere:1"]) == 1
     finally:
         structlog.reset_defaults()
-    assert order == ["short collections", "raised", "serving"]
+    assert order == ["short collections", "raised", "connecting"]
