@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.protocol.records import iter_batches
+from tests.support.install import only_extras
 
 pytestmark = pytest.mark.integration
 
@@ -21,15 +22,19 @@ SECONDS = 10
 """Shorter than it takes to resize when a broker was killed: the stream has to wait for that."""
 
 
-def anabranch(*arguments: str, cwd: Path | None = None, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+def anabranch(
+    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None, timeout_s: float = 280
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "anabranch.cli.main", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s)
 
 
 def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
+    """With the packages that ``make demo`` installs, and no others."""
+    env = only_extras.environment(tmp_path / "hiding")
     directory, result_file = tmp_path / "anabranch-demo", tmp_path / "result.json"
     sizes = ["--events", str(EVENTS), "--seconds", str(SECONDS)]
-    done = anabranch("demo", *sizes, "--dir", str(directory), "--json", str(result_file))
+    done = anabranch("demo", *sizes, "--dir", str(directory), "--json", str(result_file), env=env)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "PASS" in done.stdout
     result = json.loads(result_file.read_text())
@@ -68,7 +73,7 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     report_file = tmp_path / "audit.json"
     command = re.search(r"^\.venv/bin/anabranch (audit anabranch-demo/export .*)$", README.read_text(), re.MULTILINE)
     assert command is not None
-    audited = anabranch(*shlex.split(command[1]), "--json", str(report_file), cwd=tmp_path)
+    audited = anabranch(*shlex.split(command[1]), "--json", str(report_file), cwd=tmp_path, env=env)
     assert (audited.returncode, audited.stderr) == (1, "")
     assert "FAIL" in audited.stdout
     failed = {
