@@ -162,7 +162,10 @@ async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
     scene.cut_from_controllers(scene.leader(0))
     await begin(scene, 2)
     await scene.ask_for(4)
-    scene.expect(4)
+    scene.cluster.fabric.heal_all()
+    await scene.until(lambda: not scene.watch.unfinished())
+    # A broker that was cut off may have kept a request for 2 until now: then that is the latest count.
+    await begin(scene, 4)
 
 
 async def take_a_grow_back(scene: Scene) -> None:
