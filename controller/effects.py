@@ -44,8 +44,10 @@ class Effects:
     """What the image is to have as its znode; None: what it has."""
     version: int = -1
     """The zkVersion of ``znode`` where it is stored already."""
+    created: int = 0
+    """Partitions of the topic where it is new. It is in the image once its znode is read."""
     writes: Sequence[CreateOp | SetOp] = ()
-    """One multi: ``znode`` first, or a config; empty: all is stored."""
+    """One multi: ``znode`` first, or a config, or the config and the znode of a new topic; empty: all is stored."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
@@ -79,6 +81,8 @@ async def carry_out(context: Context, effects: Effects) -> None:
 
 def apply(context: Context, effects: Effects, version: int) -> None:
     """Take over what is written; ``version`` is the zkVersion of the topic's znode."""
+    if effects.created:
+        context.image.created[effects.topic] = effects.created
     topic = context.image.topics.get(effects.topic)
     if topic is None:
         return  # a config, or the topic does not exist, which the response says

@@ -7,13 +7,16 @@ given, the rest as Kafka's defaults. Topics are created one by one: one that is 
 from __future__ import annotations
 
 import functools
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from anabranch.controller.admin.outcome import Outcome, Wait
 from anabranch.controller.assignment import assign_replicas
-from anabranch.controller.config_changes import take
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.new_replicas import rack_of_live_brokers
 from anabranch.controller.partition_limit import check_partition_limit
@@ -30,9 +33,9 @@ from anabranch.protocol.generated.create_topics import (
     CreateTopicsResponse,
 )
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
-from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkRequestTooLargeError
+from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_topic_values
 from anabranch.zk_schemas.topic import TopicZnode
@@ -43,27 +46,73 @@ _NOT_GIVEN = -1
 
 
 async def create_topics(context: Context, request: CreateTopicsRequest, version: int) -> Outcome:
-    """Raises ``ControllerMovedError``."""
+    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     named = Counter(topic.name for topic in request.topics)
     existing = await context.store.children(paths.TOPICS)
-    results, waits, planned = [], [], 0
-    for name in named:
-        topic = next(topic for topic in request.topics if topic.name == name)
+    outcome = Outcome(CreateTopicsResponse(topics=[]), [], request.timeout_ms)
+    planned = 0
+    for name, times in named.items():
+        wanted = next(topic for topic in request.topics if topic.name == name)
+        demand = Demand(wanted, request.validate_only, is_repeated=times > 1, planned=planned)
+        effects = decide(context.image, context.config, existing, demand, context.rng, context.store.check_fits)
         try:
-            if named[name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
-            result = await _create(context, topic, existing, request.validate_only, planned)
-        except KafkaError as error:
-            results.append(
-                CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=[])
-            )
-            continue
-        results.append(result)
-        if request.validate_only:
-            planned += result.num_partitions
-        else:
-            waits.append(Wait(functools.partial(is_ready, name), result))
-    return Outcome(CreateTopicsResponse(topics=results), waits, request.timeout_ms)
+            await carry_out(context, effects)
+        except ImageStaleError as error:
+            if not _is_there_already(error, name):
+                raise
+            effects = _refused(name, _already_exists(name))
+        outcome.response.topics.append(effects.response)
+        outcome.waits.extend(effects.waits)
+        if effects.created:
+            existing.append(name)
+        elif effects.response.error_code == ErrorCode.NONE:
+            planned += effects.response.num_partitions
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a request asks of one topic."""
+
+    wanted: CreatableTopic
+    validate_only: bool = False
+    is_repeated: bool = False
+    """Whether the request names the topic more than once."""
+    planned: int = 0
+    """Partitions of the topics before it in the request, where these are only validated."""
+
+
+def decide(
+    image: ClusterImage,
+    config: ControllerConfig,
+    existing: Collection[str],
+    demand: Demand,
+    rng: random.Random,
+    check_fits: Callable[[Sequence[ZkOp]], None],
+) -> Effects:
+    """What a request for one topic leads to.
+
+    ``existing`` are the topics that have a znode. The replicas and the topic id are drawn from ``rng``. ``check_fits``
+    raises ``ZkRequestTooLargeError``.
+    """
+    try:
+        return _create(image, config, existing, demand, rng, check_fits)
+    except KafkaError as error:
+        return _refused(demand.wanted.name, error)
+
+
+def _refused(name: str, error: KafkaError) -> Effects:
+    result = CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=[])
+    return Effects(name, response=result)
+
+
+def _already_exists(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+
+
+def _is_there_already(error: ImageStaleError, name: str) -> bool:
+    """Whether the topic got its znode after the list of topics was read."""
+    return isinstance(error.__cause__, NodeExistsError) and error.__cause__.path == paths.topic(name)
 
 
 def is_ready(name: str, context: Context) -> bool:
@@ -77,37 +126,54 @@ def is_ready(name: str, context: Context) -> bool:
     )
 
 
-async def _create(
-    context: Context, topic: CreatableTopic, existing: list[str], validate_only: bool, planned: int
-) -> CreatableTopicResult:
-    """``planned``: partitions of the topics that were only validated before it."""
-    problem = name_problem(topic.name)
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    if topic.name in existing:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-    other = colliding(topic.name, existing)
-    if other is not None:
-        raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' collides with existing topics: {other}"
-        )
-    config = checked_config({config.name: config.value for config in topic.configs}, len(topic.configs))
-    assignment = _assignment(context, topic)
-    check_autoscale(topic.name, config, len(assignment))
-    znode = TopicZnode.new(new_topic_id(context.rng), assignment)
-    ops = _operations(context, topic.name, znode, config)
-    check_partition_limit(context.image, context.config, topic.name, planned + len(assignment))
-    if not validate_only:
-        await _write(context, topic.name, ops, has_config=bool(config))
-        existing.append(topic.name)
-        context.image.created[topic.name] = len(assignment)
-    return CreatableTopicResult(
-        name=topic.name,
+def _create(
+    image: ClusterImage,
+    config: ControllerConfig,
+    existing: Collection[str],
+    demand: Demand,
+    rng: random.Random,
+    check_fits: Callable[[Sequence[ZkOp]], None],
+) -> Effects:
+    """Raises ``KafkaError``."""
+    wanted = demand.wanted
+    name = wanted.name
+    _check_name(existing, demand)
+    overrides = checked_config({config.name: config.value for config in wanted.configs}, len(wanted.configs))
+    assignment = _assignment(image, config, wanted, rng)
+    check_autoscale(name, overrides, len(assignment))
+    znode = TopicZnode.new(new_topic_id(rng), assignment)
+    writes = _writes(image, name, znode, overrides, check_fits)
+    check_partition_limit(image, config, name, demand.planned + len(assignment))
+    result = CreatableTopicResult(
+        name=name,
         topic_id=znode.topic_id,
         num_partitions=len(assignment),
         replication_factor=len(assignment[0]),
-        configs=_described(config),
+        configs=_described(overrides),
     )
+    if demand.validate_only:
+        return Effects(name, response=result)
+    return Effects(
+        name,
+        created=len(assignment),
+        writes=writes,
+        notify=[f"topics/{name}"] if overrides else (),
+        response=result,
+        waits=[Wait(functools.partial(is_ready, name), result)],
+    )
+
+
+def _check_name(existing: Collection[str], demand: Demand) -> None:
+    """Raises ``KafkaError``."""
+    name = demand.wanted.name
+    if demand.is_repeated:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
+    if (problem := name_problem(name)) is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name in existing:
+        raise _already_exists(name)
+    if (other := colliding(name, existing)) is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topics: {other}")
 
 
 def checked_config(given: dict[str, str | None], count: int) -> dict[str, str]:
@@ -135,7 +201,10 @@ def check_autoscale(topic: str, config: Mapping[str, str], initial: int) -> None
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{AUTOSCALE_KEY}=true: {problem}")
 
 
-def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]:
+def _assignment(
+    image: ClusterImage, config: ControllerConfig, topic: CreatableTopic, rng: random.Random
+) -> dict[int, list[int]]:
+    """The replicas of each partition, as given or drawn. Raises ``KafkaError``."""
     if topic.assignments:
         if topic.num_partitions != _NOT_GIVEN or topic.replication_factor != _NOT_GIVEN:
             raise KafkaError(
@@ -145,9 +214,8 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
         given = {entry.partition_index: list(entry.broker_ids) for entry in topic.assignments}
         if len(given) != len(topic.assignments):
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned more than once.")
-        check_assignment(context.image, given)
+        check_assignment(image, given)
         return dict(sorted(given.items()))
-    config = context.config
     partitions = config.num_partitions if topic.num_partitions == _NOT_GIVEN else topic.num_partitions
     factor = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
     if partitions <= 0:
@@ -158,13 +226,13 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
         )
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
-    brokers = rack_of_live_brokers(context.image)
+    brokers = rack_of_live_brokers(image)
     if factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor: {factor} larger than available brokers: {len(brokers)}.",
         )
-    start_index, shift = context.rng.randrange(len(brokers)), context.rng.randrange(len(brokers))
+    start_index, shift = rng.randrange(len(brokers)), rng.randrange(len(brokers))
     return assign_replicas(brokers, partitions, factor, start_index=start_index, shift=shift)
 
 
@@ -190,8 +258,17 @@ def check_assignment(image: ClusterImage, assignment: dict[int, list[int]], firs
             )
 
 
-def _operations(context: Context, name: str, znode: TopicZnode, config: dict[str, str]) -> list[CreateOp | SetOp]:
-    """What creates the topic. Raises ``KafkaError`` INVALID_PARTITIONS or INVALID_CONFIG for what is too large."""
+def _writes(
+    image: ClusterImage,
+    name: str,
+    znode: TopicZnode,
+    config: dict[str, str],
+    check_fits: Callable[[Sequence[ZkOp]], None],
+) -> list[CreateOp | SetOp]:
+    """The config, which an earlier topic of the name may have left, and the topic.
+
+    Raises ``KafkaError`` INVALID_PARTITIONS or INVALID_CONFIG for what is too large.
+    """
     data, path = znode.encode(), paths.topic_config(name)
     if len(data) > MAX_BYTES:
         raise KafkaError(
@@ -199,13 +276,13 @@ def _operations(context: Context, name: str, znode: TopicZnode, config: dict[str
             f"Topic '{name}' with {len(znode.partitions)} partitions of {len(znode.partitions[0])} replicas: its"
             f" assignment takes {len(data)} bytes, and {MAX_BYTES} are accepted.",
         )
-    config_data, left = ConfigZnode(config).encode(), context.image.config(path)
+    config_data, left = ConfigZnode(config).encode(), image.config(path)
     ops: list[CreateOp | SetOp] = [
         CreateOp(path, config_data) if left.version < 0 else SetOp(path, config_data, left.version),
         CreateOp(paths.topic(name), data),
     ]
     try:
-        context.store.check_fits(ops)
+        check_fits(ops)
     except ZkRequestTooLargeError as error:
         raise config_too_large(config, error) from error
     return ops
@@ -218,18 +295,6 @@ def config_too_large(config: Mapping[str, str], error: ZkRequestTooLargeError) -
         ErrorCode.INVALID_CONFIG,
         f"The configs are too long, {longest} with {len(config[longest])} characters: {error}.",
     )
-
-
-async def _write(context: Context, name: str, ops: Sequence[CreateOp | SetOp], *, has_config: bool) -> None:
-    try:
-        versions = await context.store.write(ops)
-    except ImageStaleError as error:
-        if isinstance(error.__cause__, NodeExistsError) and error.__cause__.path == paths.topic(name):
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from error
-        raise
-    take(context.image, ops[0].path, ops[0].data, versions[0])
-    if has_config:
-        await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(f"topics/{name}").encode())
 
 
 def _described(config: dict[str, str]) -> list[CreatableTopicConfigs]:

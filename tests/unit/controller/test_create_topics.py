@@ -1,0 +1,203 @@
+"""What CreateTopics leads to: each decision from an image, and how a refused write is answered."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anabranch.controller.admin.create_topics import Demand, create_topics, decide
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.effects import Effects
+from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.controller.store import ImageStaleError
+from anabranch.controller.stored_config import StoredConfig
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.topic import TopicZnode
+
+CONFIG = ControllerConfig(1000, "c", 9, "z", num_partitions=3, default_replication_factor=2, max_partitions=20)
+
+
+def cluster() -> ClusterImage:
+    """Brokers 1 and 2."""
+    registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)])
+    return ClusterImage(1000, 4, brokers={id: LiveBroker(id, 5, registration) for id in (1, 2)})
+
+
+def topic(name: str = "t", partitions: int = -1, factor: int = -1, **configs: str | None) -> CreatableTopic:
+    entries = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
+    return CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=factor, assignments=[], configs=entries
+    )
+
+
+def fits(_ops: Sequence[ZkOp]) -> None:
+    pass
+
+
+def too_large(_ops: Sequence[ZkOp]) -> None:
+    raise ZkRequestTooLargeError(paths.topic_config("t"), 9, 8)
+
+
+def decided(
+    wanted: CreatableTopic, existing: Collection[str] = (), *, image: ClusterImage | None = None, **demand: Any
+) -> Effects:
+    return decide(image or cluster(), CONFIG, existing, Demand(wanted, **demand), random.Random(1), fits)
+
+
+def test_a_topic_is_written_after_its_config_and_waits_until_it_is_served() -> None:
+    image = cluster()
+    effects = decided(topic(retention_ms="5"), image=image)
+    config, created = effects.writes
+    assert isinstance(config, CreateOp) and isinstance(created, CreateOp)
+    assert (config.path, created.path) == (paths.topic_config("t"), paths.topic("t"))
+    assert ConfigZnode.decode(config.path, config.data).config == {"retention.ms": "5"}
+    znode = TopicZnode.decode(created.path, created.data)
+    assert {p: sorted(replicas) for p, replicas in znode.partitions.items()} == {0: [1, 2], 1: [1, 2], 2: [1, 2]}
+    assert (effects.topic, effects.created, effects.notify, len(effects.waits)) == ("t", 3, ["topics/t"], 1)
+    result = effects.response
+    assert (result.error_code, result.topic_id) == (ErrorCode.NONE, znode.topic_id)
+    assert (result.num_partitions, result.replication_factor) == (3, 2)
+    assert (image.created, image.topics, image.configs) == ({}, {}, {})  # a decision changes nothing
+
+
+def test_a_topic_without_overrides_notifies_nobody() -> None:
+    assert decided(topic()).notify == ()
+
+
+def test_a_config_that_an_earlier_topic_of_the_name_left_is_replaced() -> None:
+    image = cluster()
+    path = paths.topic_config("t")
+    image.configs[path] = StoredConfig.decode(path, ConfigZnode({"retention.ms": "7"}).encode(), 6)
+    config = decided(topic(), image=image).writes[0]
+    assert isinstance(config, SetOp) and config.version == 6
+    assert ConfigZnode.decode(path, config.data).config == {}
+
+
+def test_a_topic_that_is_only_validated_has_no_effect_but_its_answer() -> None:
+    effects = decided(topic(partitions=5), validate_only=True)
+    assert effects == Effects("t", response=effects.response)
+    assert (effects.response.error_code, effects.response.num_partitions) == (ErrorCode.NONE, 5)
+
+
+@pytest.mark.parametrize(("planned", "code"), [(15, ErrorCode.NONE), (16, ErrorCode.POLICY_VIOLATION)])
+def test_the_limit_counts_the_topics_validated_before_it(planned: int, code: ErrorCode) -> None:
+    effects = decided(topic(partitions=5), validate_only=True, planned=planned)
+    assert effects.response.error_code == code
+
+
+def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
+    by_hand = topic()
+    by_hand.assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 9])]
+    both = topic(partitions=1)
+    both.assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]
+    oversize = decide(cluster(), CONFIG, (), Demand(topic(retention_ms="5")), random.Random(1), too_large)
+    return {
+        "twice": (ErrorCode.INVALID_REQUEST, decided(topic(), is_repeated=True)),
+        "an illegal name": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(topic("a b"))),
+        "existing": (ErrorCode.TOPIC_ALREADY_EXISTS, decided(topic(), ["t"])),
+        "colliding": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(topic("a.b"), ["a_b"])),
+        "a config without value": (ErrorCode.INVALID_CONFIG, decided(topic(retention_ms=None))),
+        "a config that cannot be": (ErrorCode.INVALID_CONFIG, decided(topic(retention_ms="soon"))),
+        "no partitions": (ErrorCode.INVALID_PARTITIONS, decided(topic(partitions=0))),
+        "no replicas": (ErrorCode.INVALID_REPLICATION_FACTOR, decided(topic(factor=0))),
+        "more replicas than brokers": (ErrorCode.INVALID_REPLICATION_FACTOR, decided(topic(factor=3))),
+        "a broker that is away": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decided(by_hand)),
+        "count and assignment": (ErrorCode.INVALID_REQUEST, decided(both)),
+        "over the limit": (ErrorCode.POLICY_VIOLATION, decided(topic(partitions=21))),
+        "configs too long": (ErrorCode.INVALID_CONFIG, oversize),
+    }
+
+
+@pytest.mark.parametrize("kind", list(refusals()))
+def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
+    code, effects = refusals()[kind]
+    assert effects.response.error_code == code, effects.response
+    assert effects.response.error_message
+    assert effects == Effects(effects.topic, response=effects.response)
+
+
+# ---------------------------------------------------------------- carrying out
+
+
+class Store:
+    """Notes what is written; refuses the topics ``there`` and, if ``stale``, everything, as ZooKeeper does."""
+
+    def __init__(self, *, there: Collection[str] = (), stale: bool = False) -> None:
+        self.there, self.stale, self.written = there, stale, list[str]()
+
+    async def children(self, _path: str) -> list[str]:
+        return []
+
+    def check_fits(self, _ops: Sequence[ZkOp]) -> None:
+        pass
+
+    async def write(self, ops: Sequence[ZkOp]) -> list[int]:
+        path = ops[-1].path
+        if self.stale or path in map(paths.topic, self.there):
+            raise ImageStaleError("changed") from (None if self.stale else NodeExistsError(path))
+        self.written.append(path)
+        return [0, 0]
+
+    async def notify(self, prefix: str, _data: bytes) -> str:
+        self.written.append(prefix)
+        return f"{prefix}0000000001"
+
+
+def context_of(store: Store) -> Any:
+    return SimpleNamespace(image=cluster(), config=CONFIG, rng=random.Random(1), store=store)
+
+
+@pytest.mark.trio
+async def test_created_topics_count_towards_the_limit_until_they_are_read() -> None:
+    context = context_of(Store())
+    request = CreateTopicsRequest(topics=[topic("a", 15), topic("b", 6), topic("c", 5, retention_ms="5")])
+    outcome = await create_topics(context, request, 7)
+    codes = {result.name: result.error_code for result in outcome.response.topics}
+    assert codes == {"a": ErrorCode.NONE, "b": ErrorCode.POLICY_VIOLATION, "c": ErrorCode.NONE}
+    assert context.image.created == {"a": 15, "c": 5}
+    assert context.store.written == [paths.topic("a"), paths.topic("c"), paths.CONFIG_CHANGE_PREFIX]
+    assert context.image.config(paths.topic_config("c")).values == {"retention.ms": 5}
+    assert [wait.result.name for wait in outcome.waits] == ["a", "c"]
+
+
+@pytest.mark.trio
+async def test_topics_that_are_only_validated_count_towards_the_limit_together() -> None:
+    context = context_of(Store())
+    request = CreateTopicsRequest(topics=[topic("a", 15), topic("b", 6), topic("c", 5)], validate_only=True)
+    outcome = await create_topics(context, request, 7)
+    assert [result.error_code for result in outcome.response.topics] == [0, ErrorCode.POLICY_VIOLATION, 0]
+    assert (context.image.created, context.store.written, outcome.waits) == ({}, [], [])
+
+
+@pytest.mark.trio
+async def test_a_topic_collides_with_one_created_before_it_in_the_request() -> None:
+    outcome = await create_topics(context_of(Store()), CreateTopicsRequest(topics=[topic("a.b"), topic("a_b")]), 7)
+    assert [result.error_code for result in outcome.response.topics] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION]
+
+
+@pytest.mark.trio
+async def test_a_topic_that_another_created_meanwhile_exists_already() -> None:
+    context = context_of(Store(there=["a"]))
+    outcome = await create_topics(context, CreateTopicsRequest(topics=[topic("a"), topic("b")]), 7)
+    assert [result.error_code for result in outcome.response.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS, 0]
+    assert (context.image.created, len(outcome.waits)) == ({"b": 3}, 1)
+
+
+@pytest.mark.trio
+async def test_any_other_refused_write_ends_the_request() -> None:
+    with pytest.raises(ImageStaleError):
+        await create_topics(context_of(Store(stale=True)), CreateTopicsRequest(topics=[topic("a")]), 7)
