@@ -82,11 +82,11 @@ $(VENV)/bin/python:
 
 # What a user needs: the cluster, the embedded ZooKeeper, the audit.
 $(VENV)/.user: pyproject.toml | $(VENV)/bin/python
-	@echo "installing into $(VENV), about 750 MB: some minutes at the first time"
+	@echo "installing into $(VENV), about 900 MB: some minutes at the first time"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,audit,console]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	@echo "installing into $(VENV), about 900 MB: some minutes at the first time"
+	@echo "installing into $(VENV), about 1.3 GB: some minutes at the first time"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@ $(VENV)/.user
