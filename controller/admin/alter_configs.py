@@ -224,7 +224,9 @@ def _find(image: ClusterImage, resource_type: int, name: str) -> _Resource:
     elif resource_type == ResourceType.BROKER:
         if name and not (name.isascii() and name.isdigit() and len(name) <= MAX_BROKER_ID_DIGITS):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name[:MAX_BROKER_ID_DIGITS]}' is not a broker id.")
-        entity, path = f"brokers/{name or paths.DEFAULT_BROKER}", paths.broker_config(int(name) if name else None)
+        broker = int(name) if name else None  # 007 is broker 7, as in Kafka
+        entity = f"brokers/{paths.DEFAULT_BROKER if broker is None else broker}"
+        path = paths.broker_config(broker)
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed.")
     found = image.config(path)

@@ -22,7 +22,7 @@ from tests.support.controller.topic_images import image_of, resized
 from tests.support.resize.resized_topic import Topic
 
 PATH = paths.topic_config("t")
-TOPIC = 2
+TOPIC, BROKER = 2, 4
 
 
 def cluster(config: dict[str, str] | bytes | None = None, topic: Topic | None = None) -> ClusterImage:
@@ -43,10 +43,10 @@ def too_large(ops: Sequence[ZkOp]) -> None:
 
 
 def decided(
-    image: ClusterImage, *changes: tuple[str, str], name: str = "t", check: Any = fits, **given: Any
+    image: ClusterImage, *changes: tuple[str, str], name: str = "t", kind: int = TOPIC, check: Any = fits, **given: Any
 ) -> Effects:
     configs = [AlterableConfig(name=key, config_operation=0, value=value) for key, value in changes]
-    resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=configs)
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
     return decide(image, Demand(resource, lambda old: changed_keys(old, configs), **given), check)
 
 
@@ -61,6 +61,13 @@ def test_a_key_is_added_to_what_is_there() -> None:
 def test_a_config_that_does_not_exist_is_created() -> None:
     effects = decided(cluster(), ("retention.ms", "7"))
     assert effects.writes == (CreateOp(PATH, ConfigZnode({"retention.ms": "7"}).encode()),)
+
+
+@pytest.mark.parametrize(("name", "broker"), [("7", 7), ("007", 7), ("", None)])
+def test_the_broker_whose_config_is_written_is_the_one_notified(name: str, broker: int | None) -> None:
+    effects = decided(cluster(), ("log.retention.ms", "7"), name=name, kind=BROKER)
+    assert [op.path for op in effects.writes] == [paths.broker_config(broker)]
+    assert effects.notify == (f"brokers/{'<default>' if broker is None else broker}",)
 
 
 def test_a_change_that_is_only_validated_has_no_effect() -> None:
