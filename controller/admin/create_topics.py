@@ -95,10 +95,34 @@ def decide(
     ``existing`` are the topics that have a znode. The replicas and the topic id are drawn from ``rng``. ``check_fits``
     raises ``ZkRequestTooLargeError``.
     """
+    wanted, name = demand.wanted, demand.wanted.name
     try:
-        return _create(image, config, existing, demand, rng, check_fits)
+        _check_name(existing, demand)
+        overrides = checked_config({config.name: config.value for config in wanted.configs}, len(wanted.configs))
+        assignment = _assignment(image, config, wanted, rng)
+        check_autoscale(name, overrides, len(assignment))
+        znode = TopicZnode.new(new_topic_id(rng), assignment)
+        writes = _writes(image, name, znode, overrides, check_fits)
+        check_partition_limit(image, config, name, demand.planned + len(assignment))
     except KafkaError as error:
-        return _refused(demand.wanted.name, error)
+        return _refused(name, error)
+    result = CreatableTopicResult(
+        name=name,
+        topic_id=znode.topic_id,
+        num_partitions=len(assignment),
+        replication_factor=len(assignment[0]),
+        configs=_described(overrides),
+    )
+    if demand.validate_only:
+        return Effects(name, response=result)
+    return Effects(
+        name,
+        created=len(assignment),
+        writes=writes,
+        notify=[f"topics/{name}"] if overrides else (),
+        response=result,
+        waits=[Wait(functools.partial(is_ready, name), result)],
+    )
 
 
 def _refused(name: str, error: KafkaError) -> Effects:
@@ -123,43 +147,6 @@ def is_ready(name: str, context: Context) -> bool:
         and context.image.online(name)
         and topic.flush > 0
         and context.senders.acknowledged(topic.flush)
-    )
-
-
-def _create(
-    image: ClusterImage,
-    config: ControllerConfig,
-    existing: Collection[str],
-    demand: Demand,
-    rng: random.Random,
-    check_fits: Callable[[Sequence[ZkOp]], None],
-) -> Effects:
-    """Raises ``KafkaError``."""
-    wanted = demand.wanted
-    name = wanted.name
-    _check_name(existing, demand)
-    overrides = checked_config({config.name: config.value for config in wanted.configs}, len(wanted.configs))
-    assignment = _assignment(image, config, wanted, rng)
-    check_autoscale(name, overrides, len(assignment))
-    znode = TopicZnode.new(new_topic_id(rng), assignment)
-    writes = _writes(image, name, znode, overrides, check_fits)
-    check_partition_limit(image, config, name, demand.planned + len(assignment))
-    result = CreatableTopicResult(
-        name=name,
-        topic_id=znode.topic_id,
-        num_partitions=len(assignment),
-        replication_factor=len(assignment[0]),
-        configs=_described(overrides),
-    )
-    if demand.validate_only:
-        return Effects(name, response=result)
-    return Effects(
-        name,
-        created=len(assignment),
-        writes=writes,
-        notify=[f"topics/{name}"] if overrides else (),
-        response=result,
-        waits=[Wait(functools.partial(is_ready, name), result)],
     )
 
 
