@@ -17,6 +17,7 @@ from anabranch.audit.manifest import PartitionEntry
 from anabranch.audit.report import Check, Violation
 from anabranch.audit.totals import OF_LEADERS, Summaries, Totals
 
+_ABOUT_BATCHES = frozenset({"crc", "contiguous offsets", "leader epochs", "producer sequences", "control batches"})
 _ABOUT_RECORDS = frozenset({"duplicates", "key order", "placement", "closed partitions", "consumer key order"})
 _OF_RECORDS = [
     "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
@@ -176,8 +177,8 @@ def _assumption(name: str, against: DataFrame) -> Rule:
 
 
 def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
-    """Why not everything was looked at. Nothing is known of the records of a batch that cannot be read."""
-    if not unread or name not in _ABOUT_RECORDS:
+    """Why not everything was looked at. Of a batch that cannot be read neither header nor records are known."""
+    if not unread or name not in _ABOUT_BATCHES | _ABOUT_RECORDS:
         return unknown
     why = f"{_count_of(unread, 'batch', 'batches')} cannot be read"
     return f"{unknown}; {why}" if unknown else why

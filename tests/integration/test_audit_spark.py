@@ -652,7 +652,8 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_checked(
     assert name in {x.segment for x in violations["segment files"]}
     assert report.batches == whole.batches - lost + 1
     unknown = {check.name: check.unknown for check in report.checks if check.status is Status.UNKNOWN}
-    for name in ("duplicates", "key order", "placement", "closed partitions"):
+    of_batches = ("crc", "contiguous offsets", "leader epochs", "producer sequences", "control batches")
+    for name in (*of_batches, "duplicates", "key order", "placement", "closed partitions"):
         assert "1 batch cannot be read" in (unknown[name] or "")
 
 
