@@ -80,7 +80,7 @@ async def merge_two_while_one_hears_nothing(scene: Scene) -> None:
     scene.cut_from_controllers(gone)
     await scene.ask_for(1)
     await scene.until(lambda: scene.state(3).layout == new)
-    await trio.sleep(LITTLE_S)  # pause: time to hear of it; virtual time
+    await trio.sleep(LITTLE_S)  # pause: UpdateMetadata arrives (virtual time)
     await scene.produce(key, new, limit_s=LITTLE_S)
     await scene.produce(key, old, limit_s=LITTLE_S)
 
@@ -335,7 +335,7 @@ async def depose(scene: Scene, partition: int) -> str:
     for broker in others:
         await scene.restart(broker)
     assert await scene.until(lambda: scene.in_sync(partition) == sorted(names))
-    await trio.sleep(LITTLE_S)  # pause: time to hear of the watermark; virtual time
+    await trio.sleep(LITTLE_S)  # pause: followers learn the high watermark (virtual time)
     scene.cut_from_controllers(last)
     for broker in others:
         scene.cluster.fabric.cut(last, broker)
@@ -344,7 +344,7 @@ async def depose(scene: Scene, partition: int) -> str:
 
 
 async def have_it_lead_again(scene: Scene, partition: int, deposed: str) -> None:
-    """It is in sync still, and whoever else was is gone, before it has followed anybody."""
+    """Have the deposed broker elected: it is in the ISR still, and the others of the ISR die before it follows one."""
     assert deposed in scene.in_sync(partition)
     others = [broker for broker in scene.in_sync(partition) if broker != deposed]
     for broker in others:
@@ -455,9 +455,9 @@ async def split_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
         second = await send(scene, producer, key, "left:2")
         await scene.resize(2)
         assert scene.leader(1) != leader
-        await trio.sleep(LITTLE_S)  # pause: time to hear of the split; virtual time
+        await trio.sleep(LITTLE_S)  # pause: the producer learns of the split (virtual time)
         third = await send(scene, producer, key, "left:3")
-        await trio.sleep(LITTLE_S)  # pause: time to write what is to wait; virtual time
+        await trio.sleep(LITTLE_S)  # pause: the record that has to wait is written (virtual time)
         scene.cluster.fabric.heal("left", leader)
         await outcome(scene, second, "left:2")
         await outcome(scene, third, "left:3")
@@ -477,7 +477,7 @@ async def refuse_before_all_have_followed(scene: Scene) -> None:
             scene.cluster.fabric.heal("left", broker)
         scene.cluster.fabric.cut("left", deposed)
         await scene.resize(2)
-        await trio.sleep(LITTLE_S)  # pause: time to hear of the split, and to place it again; virtual time
+        await trio.sleep(LITTLE_S)  # pause: the producer places its batch by the split (virtual time)
         await have_it_lead_again(scene, 0, deposed)
         await outcome(scene, handle, "left:1")
 
