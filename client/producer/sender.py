@@ -153,10 +153,10 @@ class Sender:
             return f": {silence}"
         if self._metadata.cluster.leader(batch.tp) < 0:
             return ": the partition has no leader"
+        if batch.failure is not None:
+            return f": {batch.failure}" + ("; the broker has not answered since" if batch.in_flight else "")
         if batch.in_flight:
             return ": the broker has not answered"
-        if batch.failure is not None:
-            return f": {batch.failure}"
         if self._accumulator.idempotent and self._producer_id == NO_PRODUCER_ID:
             return f": no producer id yet ({self._init_failure or 'not answered'})"
         return ": they waited in the buffer"

@@ -51,11 +51,13 @@ Layout = tuple[int, int, int]
 """Initial and undeleted partition count, layout version."""
 DROP = "drop"
 """Close the connection instead of answering."""
+SILENCE = "silence"
+"""Answer nothing, and read on."""
 
 
 @dataclass
 class Fault:
-    """What happens to the next produce of a partition: an error, or a dropped connection, applied or not."""
+    """What happens to the next produce of a partition: an error, a dropped connection or no answer, applied or not."""
 
     error: ErrorCode | str
     applied: bool = False
@@ -271,7 +273,7 @@ class FakeBroker:
 
     def _produce(self, body: Any) -> Any:
         answers: list[TopicProduceResponse] = []
-        drop = False
+        drop = silence = False
         for topic in body.topic_data:
             answer = TopicProduceResponse(name=topic.name)
             answers.append(answer)
@@ -289,7 +291,8 @@ class FakeBroker:
                     code, base = self.logs[tp].append(bytes(data.records), layout == self.enforced.get(tp, layout))
                 if fault is not None:
                     drop = drop or fault.error is DROP
-                    code = code if fault.error is DROP else ErrorCode(fault.error)
+                    silence = silence or fault.error is SILENCE
+                    code = code if fault.error in (DROP, SILENCE) else ErrorCode(fault.error)
                 part = PartitionProduceResponse(index=data.index, error_code=code, base_offset=base)
                 if fault is not None:
                     part.record_errors = [
@@ -300,7 +303,7 @@ class FakeBroker:
         self._release()
         if drop:
             return DROP
-        return ProduceResponse(responses=answers) if body.acks else None
+        return ProduceResponse(responses=answers) if body.acks and not silence else None
 
     async def _fetch(self, body: Any) -> FetchResponse:
         response = self._read(body)

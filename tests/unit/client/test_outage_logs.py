@@ -16,7 +16,7 @@ from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, Producer, TopicP
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
 from tests.support.client.client_metadata import metadata_over
-from tests.unit.client.fake_broker import FakeBroker, Fault
+from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
 
 pytestmark = pytest.mark.trio
 
@@ -115,6 +115,22 @@ async def test_a_late_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
             with pytest.raises(KafkaTimeoutError, match=r"within 300 ms \(\d+ attempts\): NOT_ENOUGH_REPLICAS"):
                 await producer.send_and_wait("t", b"x")
     assert any("were not acknowledged within 300 ms" in text for text in warnings(caplog))
+
+
+async def test_a_late_record_names_the_last_refusal_while_another_try_is_under_way() -> None:
+    broker = FakeBroker({"t": 1})
+    async with broker.running():
+        settings: Any = {
+            "request_timeout_ms": 950,
+            "delivery_timeout_ms": 1000,
+            "linger_ms": 0,
+            "retry_backoff_ms": 200,
+        }
+        async with Producer(bootstrap_servers=broker.address, **settings) as producer:
+            await producer.send_and_wait("t", b"x")
+            broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS), Fault(SILENCE)])
+            with pytest.raises(KafkaTimeoutError, match=r"NOT_ENOUGH_REPLICAS.*; the broker has not answered since$"):
+                await producer.send_and_wait("t", b"x")
 
 
 async def test_a_lost_connection_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
