@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from anabranch.broker.coordinator.broker_services import RequestContext
 from anabranch.broker.coordinator.durable import GroupRecord
+from anabranch.broker.coordinator.fencing import check_member
 from anabranch.broker.coordinator.group import Group, Member, ParkedJoin, Protocols
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
@@ -149,17 +150,6 @@ def _join_known(turn: Turn, group: Group, joining: Joining) -> None:
         _rejoin(turn, group, member, joining)
     else:
         joining.refuse(turn, ErrorCode.UNKNOWN_MEMBER_ID)
-
-
-def check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
-    """UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID unless the ids belong to a member (Kafka ``validateCurrentMember``)."""
-    if instance_id is not None:
-        current = group.static_members.get(instance_id)
-        if current is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if current != member_id:
-            return ErrorCode.FENCED_INSTANCE_ID
-    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def _add_member(turn: Turn, group: Group, joining: Joining, member_id: str) -> None:

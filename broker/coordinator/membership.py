@@ -6,9 +6,10 @@ id alone (an administrator's removal).
 
 from __future__ import annotations
 
+from anabranch.broker.coordinator.fencing import check_member, present_member
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.outcome import Token
 from anabranch.broker.coordinator.positions import end_generation, on_poll_deadlines, will_poll
 from anabranch.broker.coordinator.rebalance import (
@@ -38,17 +39,10 @@ def heartbeat(turn: Turn, token: Token, request: HeartbeatRequest) -> None:
 
 
 def _heartbeat(turn: Turn, request: HeartbeatRequest) -> ErrorCode:
-    group = turn.shard.groups.get(request.group_id)
-    if group is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if group.state is GroupState.DEAD:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    error = check_member(group, request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if request.generation_id != group.generation_id:
-        return ErrorCode.ILLEGAL_GENERATION
-    member = group.members[request.member_id]
+    found = present_member(turn.shard, request)
+    if isinstance(found, ErrorCode):
+        return found
+    group, member = found
     group.keep_alive(member, turn.now.monotonic_ms)
     if request.polls_positions and not member.polls_positions:
         will_poll(group, member)

@@ -26,9 +26,9 @@ from anabranch.broker.coordinator.durable import (
     OffsetAndMetadata,
     OffsetRecord,
 )
+from anabranch.broker.coordinator.fencing import check_generation
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
 from anabranch.broker.coordinator.positions import Processed, Report, on_committed, take_processed
 from anabranch.broker.coordinator.responses import offset_append_error
@@ -126,17 +126,11 @@ def _committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group |
     if group is None:
         # Without a generation it is a simple consumer: the group exists for its offsets alone.
         return (Group(request.group_id), ErrorCode.NONE) if generation_id < 0 else (None, ErrorCode.ILLEGAL_GENERATION)
-    if group.state is GroupState.DEAD:
-        return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return group, ErrorCode.NONE
-    if generation_id < 0 and request.member_id == UNKNOWN_MEMBER_ID and request.group_instance_id is None:
-        return None, ErrorCode.UNKNOWN_MEMBER_ID
-    error = check_member(group, request.member_id, request.group_instance_id)
+    error = check_generation(group, request)
     if error is not ErrorCode.NONE:
         return None, error
-    if generation_id != group.generation_id:
-        return None, ErrorCode.ILLEGAL_GENERATION
     if group.state is GroupState.COMPLETING_REBALANCE:
         return None, ErrorCode.REBALANCE_IN_PROGRESS
     group.keep_alive(group.members[request.member_id], turn.now.monotonic_ms)

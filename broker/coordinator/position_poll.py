@@ -13,9 +13,10 @@ from collections.abc import Collection
 
 from anabranch.broker.coordinator.broker_services import IncarnationOf
 from anabranch.broker.coordinator.durable import NO_INCARNATION
-from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.fencing import present_member
+from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.outcome import Token
 from anabranch.broker.coordinator.positions import (
     UNKNOWN_POSITION,
@@ -26,7 +27,7 @@ from anabranch.broker.coordinator.positions import (
     owner_of,
     response_of,
 )
-from anabranch.broker.coordinator.shard import Turn
+from anabranch.broker.coordinator.shard import Shard, Turn
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
@@ -49,26 +50,20 @@ def poll_positions(
     ):
         turn.out.reply(token, _positions(turn, request, incarnation_of))
         return
-    group = turn.shard.groups.get(request.group_id)
-    error = _fence(group, request)
-    if error is not ErrorCode.NONE or group is None:
-        turn.out.reply(token, ConsumerGroupPositionResponse(error_code=error))
+    found = _fence(turn.shard, request)
+    if isinstance(found, ErrorCode):
+        turn.out.reply(token, ConsumerGroupPositionResponse(error_code=found))
         return
-    group.keep_alive(group.members[request.member_id], turn.now.monotonic_ms)
+    group, member = found
+    group.keep_alive(member, turn.now.monotonic_ms)
     _poll(turn, group, token, request, incarnation_of)
 
 
-def _fence(group: Group | None, request: ConsumerGroupPositionRequest) -> ErrorCode:
-    if group is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if group.state is GroupState.DEAD:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    error = check_member(group, request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if request.generation_id != group.generation_id:
-        return ErrorCode.ILLEGAL_GENERATION
-    return ErrorCode.NONE if group.state is GroupState.STABLE else ErrorCode.REBALANCE_IN_PROGRESS
+def _fence(shard: Shard, request: ConsumerGroupPositionRequest) -> tuple[Group, Member] | ErrorCode:
+    found = present_member(shard, request)
+    if isinstance(found, ErrorCode) or found[0].state is GroupState.STABLE:
+        return found
+    return ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def _poll(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.broker.coordinator.durable import GroupRecord
+from anabranch.broker.coordinator.fencing import present_member
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.join import check_member
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
 from anabranch.broker.coordinator.rebalance import (
     maybe_complete_join,
@@ -30,12 +30,11 @@ MANDATORY_PROTOCOL_VERSION = 5
 
 def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupRequest) -> None:
     """Give a member its assignment, or let it wait until the leader's is committed."""
-    group = turn.shard.groups.get(request.group_id)
-    error = _check(group, api_version, request)
-    if error is not ErrorCode.NONE or group is None:
-        turn.out.reply(token, sync_error(error))
+    found = _check(turn.shard, api_version, request)
+    if isinstance(found, ErrorCode):
+        turn.out.reply(token, sync_error(found))
         return
-    member = group.members[request.member_id]
+    group, member = found
     synced(group, member.member_id)
     if group.state is GroupState.STABLE:
         group.keep_alive(member, turn.now.monotonic_ms)
@@ -50,25 +49,20 @@ def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupReq
         turn.out.write(group.group_id, [record], AssignmentStored(group, group.generation_id))
 
 
-def _check(group: Group | None, api_version: int, request: SyncGroupRequest) -> ErrorCode:
+def _check(shard: Shard, api_version: int, request: SyncGroupRequest) -> tuple[Group, Member] | ErrorCode:
     if api_version >= MANDATORY_PROTOCOL_VERSION and (request.protocol_type is None or request.protocol_name is None):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if group is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if group.state is GroupState.DEAD:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    error = check_member(group, request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if request.generation_id != group.generation_id:
-        return ErrorCode.ILLEGAL_GENERATION
+    found = present_member(shard, request)
+    if isinstance(found, ErrorCode):
+        return found
+    group, _ = found
     if request.protocol_type is not None and request.protocol_type != group.protocol_type:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if request.protocol_name is not None and request.protocol_name != group.protocol_name:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
-    return ErrorCode.NONE
+    return found
 
 
 def _assignment(shard: Shard, group: Group, member: Member) -> SyncGroupResponse:
