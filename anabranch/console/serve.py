@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any, cast
@@ -12,6 +13,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as serve_http
 
 from anabranch import Admin
+from anabranch.cli.interrupts import Interrupts
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
@@ -24,6 +26,9 @@ API_TIMEOUT_MS = 5_000
 REQUEST_TIMEOUT_MS = 3_000
 """How long one broker is waited for."""
 GRACE_S = 1.0
+"""Requests that are being answered get so long to end."""
+END_S = 2.0
+"""So long after the signal the process ends whatever happens: Hypercorn waits for a client that reads nothing."""
 REQUEST_S = 10
 """A request's head has to be there within so much time."""
 
@@ -31,7 +36,7 @@ REQUEST_S = 10
 def serve(
     bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool, schema_registry: str | None
 ) -> None:
-    """Serve until cancelled. Raises ``CommandError`` where the address is taken."""
+    """Serve until SIGINT or SIGTERM. Raises ``CommandError`` where the address is taken."""
     trio.run(_serve, bootstrap, host, port, hosts, allow_changes, schema_registry)
 
 
@@ -42,16 +47,12 @@ async def _serve(
         listener = _bind(host, port)
     except OSError as error:
         raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    with listener:
+    async with Interrupts() as interrupts, trio.open_nursery() as nursery:
+        stop = trio.Event()
+        interrupts.on_first(stop.set)
+        nursery.start_soon(_end_in_time, stop)
         bound = listener.getsockname()[1]
-        config = Config()
-        config.bind = [f"fd://{listener.fileno()}"]
-        config.graceful_timeout = GRACE_S
-        config.keep_alive_timeout = REQUEST_S  # also until a request's head is there; a stream has no limit
-        config.h11_max_incomplete_size = 64 * 1024
-        config.include_server_header = False
-        config.accesslog = None
-        config.loglevel = "WARNING"
+        config = _http_config(listener)
         settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "default_api_timeout_ms": API_TIMEOUT_MS,
@@ -66,7 +67,27 @@ async def _serve(
             console = Console(Watch(admin, reader, registry), ConsoleConfig(bootstrap, (host, *hosts), allow_changes))
             name = f"[{host}]" if ":" in host else host
             print(f"The console is at http://{'localhost' if host in WILDCARDS else name}:{bound}/", flush=True)
-            await serve_http(cast(Any, console.app()), config)
+            await serve_http(cast(Any, console.app()), config, shutdown_trigger=stop.wait)
+        nursery.cancel_scope.cancel()
+
+
+def _http_config(listener: socket.socket) -> Config:
+    """Hypercorn's configuration; it owns the listener from now on."""
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.graceful_timeout = GRACE_S
+    config.keep_alive_timeout = REQUEST_S  # also until a request's head is there; a stream has no limit
+    config.h11_max_incomplete_size = 64 * 1024
+    config.include_server_header = False
+    config.accesslog = None
+    config.loglevel = "WARNING"
+    return config
+
+
+async def _end_in_time(stop: trio.Event) -> None:
+    await stop.wait()
+    await trio.sleep(END_S)
+    os._exit(0)
 
 
 WILDCARDS = ("0.0.0.0", "::")
