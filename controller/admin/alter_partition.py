@@ -56,8 +56,10 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
             if answer.error_code == ErrorCode.NONE and resigns(found.state, request.broker_id, asked):
                 wanted = list(asked.new_isr)
                 state = leader_selection.resigned(found.state, replicas, eligible, wanted, image.controller_epoch)
-                assert state is not None, "judged before"
-                changes[tp] = StateChange(tp, state)
+                if state is None:
+                    answer.error_code = ErrorCode.INELIGIBLE_REPLICA
+                else:
+                    changes[tp] = StateChange(tp, state)
             elif answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
                 state = found.state.replace(isr=list(asked.new_isr), controller_epoch=image.controller_epoch)
                 changes[tp] = StateChange(tp, state, isr_only=True)
@@ -90,9 +92,7 @@ def judge(
         return ErrorCode.INVALID_UPDATE_VERSION
     if resigns(state, sender, asked):
         is_rest = bool(new_isr) and set(new_isr) == set(state.isr) - {sender}
-        if not is_rest:
-            return ErrorCode.INVALID_REQUEST
-        return ErrorCode.NONE if any(replica in eligible for replica in new_isr) else ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE if is_rest else ErrorCode.INVALID_REQUEST
     if len(set(new_isr)) != len(new_isr) or not set(new_isr) <= set(replicas):
         return ErrorCode.INVALID_REQUEST
     epochs = dict(zip(new_isr, asked.new_isr_epochs))

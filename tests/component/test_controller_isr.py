@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_world import World
+from tests.support.resize.resize_states import vacate
 
 pytestmark = pytest.mark.trio
 
@@ -131,3 +133,18 @@ async def test_a_leader_resigns_to_the_whole_rest_of_its_isr(
 ) -> None:
     assert (await ask(world, isr, 0)).error_code == ErrorCode.INVALID_REQUEST
     assert (await world.state("t", 0)).leader == 1
+
+
+async def test_a_leader_does_not_resign_to_a_broker_without_a_replica(world: World, autojump_clock: object) -> None:
+    """An edit by hand can leave an ISR with such a broker. The controller refuses, and answers the next request."""
+    await world.start_broker(4)
+    vacate(world)
+    path = paths.partition_state("t", 0)
+    edited = json.loads((await world.store.get(path)).data) | {"isr": [1, 4]}
+    await world.store.set(path, json.dumps(edited).encode())
+    await world.start_controller(1001)
+    await world.until(world.active)
+    state, version = await world.state("t", 0), (await world.store.get(path)).version
+    assert (await ask(world, [4], version, epoch=state.leader_epoch)).error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert (await world.state("t", 0)) == state
+    assert (await ask(world, [1], version, epoch=state.leader_epoch)).error_code == ErrorCode.NONE
