@@ -208,13 +208,12 @@ class Node:
 
     async def _ask_for_isr(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         timeout_s = self.config.values["request.timeout.ms"] / 1000
-        response = await self.controller.request(
+        response: AlterPartitionResponse = await self.controller.request(
             request,
             ALTER_PARTITION_VERSION,
             timeout_s,
             lambda answer: answer.error_code == ErrorCode.NOT_CONTROLLER,
         )
-        assert isinstance(response, AlterPartitionResponse)
         return response
 
     @property

@@ -116,7 +116,7 @@ def _join_new(turn: Turn, group: Group, joining: Joining) -> None:
     member_id = joining.new_member_id()
     if joining.instance_id is not None:
         if joining.instance_id in group.static_members:
-            _replace_static(turn, group, joining, member_id)
+            _replace_static(turn, group, joining, joining.instance_id, member_id)
         else:
             _add_member(turn, group, joining, member_id)
     elif joining.parked.api_version >= MEMBER_ID_REQUIRED_VERSION:
@@ -190,19 +190,18 @@ def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
 # ---------------------------------------------------------------- static members
 
 
-def _replace_static(turn: Turn, group: Group, joining: Joining, new_member_id: str) -> None:
+def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str, new_member_id: str) -> None:
     """A static member came back without its member id: it takes over, and its predecessor is fenced.
 
     In a stable group whose protocol does not change this needs no rebalance: the generation is written with the new
     member id, and the join answered once that is committed.
     """
-    assert joining.instance_id is not None
-    old_member_id = group.static_members[joining.instance_id]
+    old_member_id = group.static_members[instance_id]
     old_leader_id = group.leader_id
     member = group.members[old_member_id]
     _fence(turn, group, member)
     before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-    group.rename_static(joining.instance_id, new_member_id)
+    group.rename_static(instance_id, new_member_id)
     group.update(member, joining.protocols, joining.rebalance_timeout_ms, joining.request.session_timeout_ms)
     group.park_join(member, joining.parked)
     group.keep_alive(member, turn.now.monotonic_ms)
@@ -217,7 +216,9 @@ def _replace_static(turn: Turn, group: Group, joining: Joining, new_member_id: s
         assignments = {
             m.member_id: stored.assignment_of(m.member_id, m.group_instance_id) for m in group.members.values()
         }
-        then = StaticMemberStored(group, old_member_id, new_member_id, group.generation_id, old_leader_id, before)
+        then = StaticMemberStored(
+            group, instance_id, old_member_id, new_member_id, group.generation_id, old_leader_id, before
+        )
         turn.out.write(group.group_id, [GroupRecord(group.group_id, stored_generation(group, assignments))], then)
 
 
@@ -235,6 +236,7 @@ class StaticMemberStored:
     """A stable group's generation was written with a static member's new id."""
 
     group: Group
+    instance_id: str
     old_member_id: str
     new_member_id: str
     generation_id: int
@@ -260,8 +262,7 @@ class StaticMemberStored:
         join = group.take_join(member)
         if join is not None:
             turn.out.reply(join.token, join_error(join.api_version, UNKNOWN_MEMBER_ID, group_append_error(error)))
-        assert member.group_instance_id is not None
-        group.rename_static(member.group_instance_id, self.old_member_id)
+        group.rename_static(self.instance_id, self.old_member_id)
         group.update(member, *self.before)
         group.keep_alive(member, now.monotonic_ms)
         return turn.out

@@ -140,7 +140,7 @@ class Cluster:
             known = self.topics.get(described.name)
             error = ErrorCode.of(described.error_code)
             if error is ErrorCode.NONE:
-                topics[described.name] = _topic_info(described, known)
+                topics[described.name] = _topic_info(described.name, described, known)
             elif known is None:
                 topics[described.name] = TopicInfo(described.name, ZERO_UUID, {}, error=error)
             elif error in _TOPIC_GONE or not known.partitions:
@@ -161,11 +161,10 @@ _TOPIC_GONE = frozenset(
 )
 
 
-def _topic_info(described: MetadataResponseTopic, known: TopicInfo | None) -> TopicInfo:
-    assert described.name is not None
+def _topic_info(name: str, described: MetadataResponseTopic, known: TopicInfo | None) -> TopicInfo:
     partitions = {p.partition_index: _partition_info(p) for p in described.partitions}
     info = TopicInfo(
-        name=described.name,
+        name=name,
         topic_id=described.topic_id,
         partitions=dict(sorted(partitions.items())),
         internal=described.is_internal,

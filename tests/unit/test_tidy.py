@@ -21,6 +21,12 @@ CLOCK_CALLS = re.compile(
     r"\btime\.(time|time_ns|monotonic|sleep)\(|\bdatetime\.(now|utcnow)\(|\brandom\.(random|randint|choice)\("
 )
 
+ASSERTED_CALLERS = {
+    "runtime/metrics.py": "len(labels) == len(self.label_names)",
+    "client/producer/partition_queue.py": "self.may_adopt",
+}
+"""What a function demands of its caller in this code, by file. No data from a socket or a file is in it."""
+
 
 def tracked_text() -> list[Path]:
     names = subprocess.run(
@@ -84,6 +90,27 @@ def test_files_keep_one_subject_and_functions_fit_a_screen() -> None:
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > MAX_FUNCTION_LINES:
                     offenders.append(f"{relative(path)}:{node.lineno} {node.name}: {length} lines")
+    assert offenders == []
+
+
+def narrows_a_type(condition: ast.expr) -> bool:
+    """``x is not None``, ``isinstance(x, T)``, and several of them joined by ``and``."""
+    if isinstance(condition, ast.BoolOp):
+        return isinstance(condition.op, ast.And) and all(map(narrows_a_type, condition.values))
+    if isinstance(condition, ast.Compare):
+        return isinstance(condition.ops[0], ast.IsNot) and ast.unparse(condition.comparators[0]) == "None"
+    return isinstance(condition, ast.Call) and ast.unparse(condition.func) == "isinstance"
+
+
+def test_asserts_only_narrow_types() -> None:
+    """What another process or a file may get wrong is refused with an error that names it."""
+    offenders = [
+        f"{relative(path)}:{node.lineno}: {shown}"
+        for path in sources(*PACKAGES)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert) and not narrows_a_type(node.test)
+        if (shown := ast.unparse(node.test)) != ASSERTED_CALLERS.get(relative(path))
+    ]
     assert offenders == []
 
 

@@ -51,6 +51,13 @@ def test_metadata_never_goes_back_to_an_older_leader_epoch() -> None:
     assert cluster.merge(metadata(0, topic_id=uuid.UUID(int=2)), {"t"}).leader(T0) == 1, "a new topic starts again"
 
 
+def test_metadata_leaves_out_a_topic_without_a_name() -> None:
+    """The protocol allows it; a client that asks by name has no use for it."""
+    response = metadata(1)
+    response.topics.append(MetadataResponseTopic(name=None, topic_id=uuid.UUID(int=3)))
+    assert set(Cluster().merge(response, None).topics) == {"t"}
+
+
 def test_errors_in_metadata_keep_or_drop_what_was_known() -> None:
     cluster = Cluster().merge(metadata(1), {"t"})
     assert cluster.merge(metadata(1, error=ErrorCode.LEADER_NOT_AVAILABLE), {"t"}).leader(T0) == 1
