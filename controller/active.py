@@ -22,7 +22,7 @@ from anabranch.controller import (
     topics,
 )
 from anabranch.controller.admin.dispatch import HANDLERS, error_response, not_controller
-from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.admin.outcome import Outcome, UnreadTopicError
 from anabranch.controller.admin.slices import joined, sliced
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
@@ -362,6 +362,10 @@ class ActiveController:
             outcome = await HANDLERS[call.api_key](self._context, some, call.version)
         except (ControllerMovedError, ImageStaleError):
             raise
+        except UnreadTopicError:
+            self._events.put(TopicsChanged())  # the watch puts it too, perhaps a moment later
+            self._events.put(call)
+            return
         except ZkError as error:
             give_up(self._context, f"request {call.api_key}", error)
             too_large = isinstance(error, ZkRequestTooLargeError)

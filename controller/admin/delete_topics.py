@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
-from anabranch.controller.admin.outcome import Outcome, Wait
+from anabranch.controller.admin.outcome import Outcome, UnreadTopicError, Wait
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.image import ClusterImage
 from anabranch.controller.topic_names import name_problem
-from anabranch.controller.topics import on_topics_changed
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_topics import (
     DeletableTopicResult,
@@ -29,51 +32,90 @@ _BY_ID_FROM = 6
 
 
 async def delete_topics(context: Context, request: DeleteTopicsRequest, version: int) -> Outcome:
-    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    """Raises ``ControllerMovedError``, ``ImageStaleError``, ``UnreadTopicError``."""
     wanted = request.topics if version >= _BY_ID_FROM else [DeleteTopicState(name=name) for name in request.topic_names]
     named = Counter((topic.name, topic.topic_id) for topic in wanted)
-    results, waits = [], []
-    for (name, topic_id), count in named.items():
-        result = DeletableTopicResult(name=name, topic_id=topic_id)
-        results.append(result)
-        try:
-            if count > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
-            found = await _find(context, name, topic_id)
-            result.name = found
-            known = context.image.topics.get(found)
-            if known is not None:
-                result.topic_id = known.znode.topic_id
-            if not context.config.delete_topic_enable:
-                raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.message
-            continue
-        path = paths.delete_topic(found)
-        if await context.store.exists(path) is None:
-            await context.store.write([CreateOp(path, DeleteTopic(found).encode())])
-        waits.append(Wait(_gone(found), result))
-    return Outcome(DeleteTopicsResponse(responses=results), waits, request.timeout_ms)
+    existing = set(await context.store.children(paths.TOPICS))
+    requested = set(await context.store.children(paths.DELETE_TOPICS))
+    check_read(context.image, existing & {name for name, _ in named if name is not None})
+    outcome = Outcome(DeleteTopicsResponse(responses=[]), [], request.timeout_ms)
+    for (name, topic_id), times in named.items():
+        demand = Demand(name, topic_id, is_repeated=times > 1)
+        effects = decide(context.image, context.config, existing, requested, demand)
+        await carry_out(context, effects)
+        outcome.response.responses.append(effects.response)
+        outcome.waits.extend(effects.waits)
+        if effects.writes:
+            requested.add(effects.topic)
+    return outcome
 
 
-async def _find(context: Context, name: str | None, topic_id: uuid.UUID) -> str:
-    """The topic's name. Raises ``KafkaError``."""
+def check_read(image: ClusterImage, topics: Collection[str]) -> None:
+    """Raises ``UnreadTopicError`` for topics that have a znode and are not in the image yet: it does not know their ids
+    nor whether their znodes can be read.
+    """
+    if unread := topics - image.topics.keys() - image.malformed.keys():
+        raise UnreadTopicError(min(unread))
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One topic of a request."""
+
+    name: str | None
+    topic_id: uuid.UUID = ZERO_UUID
+    is_repeated: bool = False
+    """Whether the request names the topic more than once."""
+
+
+def decide(
+    image: ClusterImage,
+    config: ControllerConfig,
+    existing: Collection[str],
+    requested: Collection[str],
+    demand: Demand,
+) -> Effects:
+    """What a request for one topic leads to.
+
+    ``existing`` are the topics that have a znode; the image has read all that are named. ``requested`` are those whose
+    deletion is recorded.
+    """
+    result = DeletableTopicResult(name=demand.name, topic_id=demand.topic_id)
+    try:
+        name = result.name = _find(image, existing, demand)
+        result.topic_id = image.topics[name].znode.topic_id
+        if not config.delete_topic_enable:
+            raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+    except KafkaError as error:
+        result.error_code, result.error_message = error.code, error.message
+        return Effects(demand.name or "", response=result)
+    return Effects(
+        name,
+        writes=[] if name in requested else [CreateOp(paths.delete_topic(name), DeleteTopic(name).encode())],
+        response=result,
+        waits=[Wait(_gone(name), result)],
+    )
+
+
+def _find(image: ClusterImage, existing: Collection[str], demand: Demand) -> str:
+    """The name of the topic, which is in the image. Raises ``KafkaError``."""
+    name, topic_id = demand.name, demand.topic_id
+    if demand.is_repeated:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
     if (name is None) == (topic_id == ZERO_UUID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id: by one of them.")
-    if name is not None:
-        if name not in context.image.topics and (problem := name_problem(name)) is not None:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-        if await context.store.exists(paths.topic(name)) is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        if name not in context.image.topics:
-            await on_topics_changed(context)
-        if name not in context.image.topics:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The znode of topic '{name}' cannot be read.")
-        return name
-    for topic in context.image.topics.values():
-        if topic.znode.topic_id == topic_id:
-            return topic.name
-    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
+    if name is None:
+        found = next((topic.name for topic in image.topics.values() if topic.znode.topic_id == topic_id), None)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
+        return found
+    if name not in image.topics and (problem := name_problem(name)) is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name not in existing:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    if name not in image.topics:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The znode of topic '{name}' cannot be read.")
+    return name
 
 
 def _gone(name: str) -> Callable[[Context], bool]:

@@ -13,6 +13,12 @@ NOT_WRITTEN_MESSAGE = "ZooKeeper did not take the change: see the controller's l
 TIMED_OUT_MESSAGE = "The request timed out; the change is recorded and goes on."
 
 
+class UnreadTopicError(Exception):
+    """A request names a topic whose znode is new, and which the image does not have yet. Nothing was written; the
+    request is decided again once the list of topics was read.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """One part of a response, complete once ``condition`` holds; until then it stands for a time-out."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import trio
 
+from anabranch.controller.admin.delete_topics import delete_topics
+from anabranch.controller.admin.dispatch import HANDLERS
+from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.context import Context
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsAssignment,
@@ -23,6 +29,7 @@ from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, Dele
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.protocol.types import ZERO_UUID
 from anabranch.runtime.env import NoNodeError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
@@ -254,18 +261,21 @@ async def test_a_deletion_with_an_unreadable_state_spares_the_successor(world: W
     assert set(stops) == {(-2, True, True)}
 
 
-async def test_deletion_by_id_and_its_errors(world: World, autojump_clock: object) -> None:
-    topic = await create(world, "t")
-    wanted = [DeleteTopicState(topic_id=topic.topic_id), DeleteTopicState(name="none"), DeleteTopicState()]
-    response = await world.request(DeleteTopicsRequest(topics=wanted, timeout_ms=30_000))
-    assert [result.error_code for result in response.responses] == [
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_REQUEST,
-    ]
-    assert response.responses[0].name == "t"
-    again = await world.request(DeleteTopicsRequest(topics=wanted[:1], timeout_ms=30_000))
-    assert again.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
+    world: World, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch has put its event by then, and the request is decided behind it."""
+
+    async def create_before(context: Context, request: Any, version: int) -> Outcome:
+        monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, delete_topics)
+        await world.store.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1]}}')
+        return await delete_topics(context, request, version)
+
+    monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, create_before)
+    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    assert response.responses[0].error_code == ErrorCode.NONE
+    assert response.responses[0].topic_id != ZERO_UUID
+    assert await world.store.children(paths.TOPICS) == await world.store.children(paths.DELETE_TOPICS) == []
 
 
 async def test_deletion_waits_for_a_broker_that_is_away_and_resumes_with_a_new_controller(

@@ -1,0 +1,162 @@
+"""What DeleteTopics leads to: each decision from an image, and how a request for several topics is carried out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anabranch.controller.admin.delete_topics import Demand, decide, delete_topics
+from anabranch.controller.admin.outcome import UnreadTopicError
+from anabranch.controller.config import ControllerConfig
+from anabranch.controller.effects import Effects
+from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.runtime.env import CreateOp, ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.topic import TopicZnode
+
+CONFIG = ControllerConfig(1000, "c", 9, "z")
+ID = {name: uuid.UUID(int=number) for number, name in enumerate("tuv", 1)}
+
+
+def cluster(topics: Collection[str] = "tuv") -> ClusterImage:
+    """Topics of one partition; the znode of ``bad`` cannot be read."""
+    image = ClusterImage(1000, 4, malformed={"bad": 7})
+    for name in topics:
+        image.topics[name] = TopicImage(name, TopicZnode.new(ID[name], {0: [1]}), 3, 7)
+    return image
+
+
+def decided(
+    demand: Demand,
+    *,
+    existing: Collection[str] = ("t", "u", "v", "bad"),
+    requested: Collection[str] = (),
+    config: ControllerConfig = CONFIG,
+) -> Effects:
+    return decide(cluster(), config, existing, requested, demand)
+
+
+@pytest.mark.parametrize("demand", [Demand("t"), Demand(None, ID["t"])], ids=["by name", "by id"])
+def test_the_wish_is_recorded_and_the_answer_waits_until_the_topic_is_gone(demand: Demand) -> None:
+    effects = decided(demand)
+    assert effects.writes == [CreateOp(paths.delete_topic("t"), b"")]
+    assert (effects.topic, effects.znode, effects.notify, effects.asks) == ("t", None, (), ())
+    result = effects.response
+    assert (result.name, result.topic_id, result.error_code) == ("t", ID["t"], ErrorCode.NONE)
+    (wait,) = effects.waits
+    assert wait.result is result
+    image = cluster()
+    acknowledged = {4: True}
+    senders = SimpleNamespace(last_flush=4, acknowledged=lambda flush: acknowledged[flush])
+    context: Any = SimpleNamespace(image=image, senders=senders)
+    assert not wait.condition(context)
+    image.deletions["t"] = {}
+    del image.topics["t"]
+    assert not wait.condition(context), "its znodes are not removed yet"
+    del image.deletions["t"]
+    acknowledged[4] = False
+    assert not wait.condition(context), "a broker has not answered yet"
+    senders.last_flush, acknowledged[4] = 5, True
+    assert wait.condition(context), "what was sent later is not waited for"
+
+
+def test_a_wish_that_is_recorded_is_waited_for_and_not_written_again() -> None:
+    effects = decided(Demand("t"), requested=["t"])
+    assert (list(effects.writes), len(effects.waits)) == ([], 1)
+
+
+def test_a_topic_with_an_illegal_name_that_was_created_by_hand_is_deleted() -> None:
+    image = cluster()
+    image.topics["a b"] = TopicImage("a b", TopicZnode.new(uuid.UUID(int=8), {0: [1]}), 3, 7)
+    assert decide(image, CONFIG, ["a b"], (), Demand("a b")).response.error_code == ErrorCode.NONE
+
+
+def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
+    disabled = replace(CONFIG, delete_topic_enable=False)
+    return {
+        "twice": (ErrorCode.INVALID_REQUEST, decided(Demand("t", is_repeated=True))),
+        "neither name nor id": (ErrorCode.INVALID_REQUEST, decided(Demand(None))),
+        "name and id": (ErrorCode.INVALID_REQUEST, decided(Demand("t", ID["t"]))),
+        "an illegal name": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(Demand("n" * 300))),
+        "no such topic": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, decided(Demand("none"))),
+        "removed by hand just now": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, decided(Demand("t"), existing=["u"])),
+        "no such id": (ErrorCode.UNKNOWN_TOPIC_ID, decided(Demand(None, uuid.UUID(int=9)))),
+        "unreadable": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(Demand("bad"))),
+        "disabled": (ErrorCode.TOPIC_DELETION_DISABLED, decided(Demand("t"), config=disabled)),
+    }
+
+
+@pytest.mark.parametrize("kind", list(refusals()))
+def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
+    code, effects = refusals()[kind]
+    assert effects.response.error_code == code, effects.response
+    assert effects.response.error_message
+    assert effects == Effects(effects.topic, response=effects.response)
+
+
+# ---------------------------------------------------------------- carrying out
+
+
+class Store:
+    """Has the znodes of some topics and no wishes; notes what is written."""
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self.topics, self.written = topics, list[str]()
+
+    async def children(self, path: str) -> list[str]:
+        return list(self.topics) if path == paths.TOPICS else []
+
+    async def write(self, ops: Sequence[ZkOp]) -> list[int]:
+        self.written += [op.path for op in ops]
+        return [0 for _ in ops]
+
+
+def context_of(store: Store, topics: Collection[str] = "tuv") -> Any:
+    return SimpleNamespace(image=cluster(topics), config=CONFIG, store=store)
+
+
+@pytest.mark.trio
+async def test_each_topic_is_answered_and_a_wish_is_written_once() -> None:
+    context = context_of(Store("tuv"))
+    wanted = [DeleteTopicState(name="t"), DeleteTopicState(name="u"), DeleteTopicState(topic_id=ID["t"])]
+    wanted += [DeleteTopicState(name="v"), DeleteTopicState(name="v"), DeleteTopicState(name="none")]
+    outcome = await delete_topics(context, DeleteTopicsRequest(topics=wanted, timeout_ms=7), 6)
+    codes = [(result.name, result.error_code) for result in outcome.response.responses]
+    assert codes == [
+        ("t", ErrorCode.NONE),
+        ("u", ErrorCode.NONE),
+        ("t", ErrorCode.NONE),
+        ("v", ErrorCode.INVALID_REQUEST),
+        ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert context.store.written == [paths.delete_topic("t"), paths.delete_topic("u")]
+    assert ([wait.result.name for wait in outcome.waits], outcome.timeout_ms) == (["t", "u", "t"], 7)
+
+
+@pytest.mark.trio
+async def test_nothing_is_written_while_one_of_the_topics_is_not_read_yet() -> None:
+    """The request is decided again as a whole: what was deleted meanwhile would be answered as unknown."""
+    context = context_of(Store("tu"), topics="t")
+    with pytest.raises(UnreadTopicError):
+        await delete_topics(context, DeleteTopicsRequest(topic_names=["t", "u"]), 5)
+    assert context.store.written == []
+
+
+@pytest.mark.trio
+async def test_a_topic_that_cannot_be_read_is_answered_at_once() -> None:
+    outcome = await delete_topics(context_of(Store(["bad"])), DeleteTopicsRequest(topic_names=["bad"]), 5)
+    assert [result.error_code for result in outcome.response.responses] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+
+
+@pytest.mark.trio
+async def test_topics_that_nobody_names_need_not_be_read() -> None:
+    context = context_of(Store("tu"), topics="t")
+    outcome = await delete_topics(context, DeleteTopicsRequest(topic_names=["t"]), 5)
+    assert [result.error_code for result in outcome.response.responses] == [ErrorCode.NONE]
