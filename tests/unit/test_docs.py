@@ -24,6 +24,7 @@ from anabranch.config_reference import TARGET, render
 from anabranch.protocol.api_keys import API
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from tests.support.seen.prometheus_tools import KAFKAS_OWN
 
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs" / "metrics.md"
@@ -170,6 +171,11 @@ def test_every_number_is_explained() -> None:
     times = {name.removesuffix("-time-p50-ms") for name in named if name.endswith("-time-p50-ms")}
     of_times = {f"{time}-{what}" for time in times for what in ("total", "time-p50-ms", "time-p99-ms", "time-max-ms")}
     assert sorted(name for name in (named - of_times) | times if f"`{name}`" not in text) == []
+
+
+def test_what_promtool_finds_fault_with_is_explained() -> None:
+    section = METRICS.read_text().partition("## What promtool finds fault with\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(kafka_\w+)`", section)) == {name for name, _ in KAFKAS_OWN}
 
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
