@@ -10,7 +10,7 @@ that its background tasks live, that its loop is not held up.
 
 What fails behind a server that serves (a log that cannot be compacted, a log dir that refuses writes, a listener that
 cannot accept) is printed, a line each. That alone is no reason to restart the server, so the exit status is 0, or 1
-with ``--strict``.
+with ``--strict``. ``--json`` prints one document instead, also about a server that does not serve.
 """
 
 from __future__ import annotations
@@ -163,18 +163,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="the properties file of the server")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when background work fails, too")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     arguments = parser.parse_args(argv)
+    error: UnhealthyError | None = None
+    failures: list[str] = []
     try:
         properties = read_properties(arguments.config) if arguments.config is not None else None
         failures = CHECKS[arguments.role](properties, str(arguments.config or ""), arguments.set)
-    except UnhealthyError as error:
+    except UnhealthyError as unhealthy:
+        error = unhealthy
+    except (ConfigError, OSError) as wrong:
+        print(f"{arguments.role}: {wrong}", file=sys.stderr)  # noqa: T201
+        return 2
+    if arguments.json:
+        reason = None if error is None else str(error)
+        answer = {"role": arguments.role, "serves": error is None, "error": reason, "failing": failures}
+        print(json.dumps(answer, indent=2))  # noqa: T201
+    else:
+        for failure in failures:
+            print(f"failing: {failure}")  # noqa: T201
+    if error is not None:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
-    except (ConfigError, OSError) as error:
-        print(f"{arguments.role}: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    for failure in failures:
-        print(f"failing: {failure}")  # noqa: T201
     return 1 if failures and arguments.strict else 0
 
 

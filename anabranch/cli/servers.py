@@ -113,7 +113,14 @@ def controller(
     return main([*_arguments(config, set_, strict), *_log_arguments(log_level, log_format)])
 
 
-def health(role: Literal["broker", "controller"], /, *, config: Path | None = None, set_: Settings = None) -> int:
+def health(
+    role: Literal["broker", "controller"],
+    /,
+    *,
+    config: Path | None = None,
+    set_: Settings = None,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
     """Ask a broker or controller on this machine whether it serves, and what fails behind it. Exit status 0 or 1.
 
     Parameters
@@ -124,10 +131,12 @@ def health(role: Literal["broker", "controller"], /, *, config: Path | None = No
         The properties file of the server.
     set_
         key=value, wins over the file and the environment.
+    json_
+        Print the answer as JSON.
     """
     from anabranch.health import main
 
-    return main([role, *_arguments(config, set_, False)])
+    return main([role, *_arguments(config, set_, False), *(["--json"] if json_ else [])])
 
 
 def _arguments(config: Path | None, settings: list[str] | None, strict: bool) -> list[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from anabranch.cli.main import main as anabranch
 from anabranch.health import UnhealthyError, check_broker, check_controller, main
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
@@ -20,6 +24,7 @@ from anabranch.protocol.generated.api_versions import ApiVersionsResponse
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
 
 HOST = "127.0.0.1"
+SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "docs" / "cli.schema.json").read_text())
 Answer = Callable[[Request], Any]
 
 
@@ -117,6 +122,30 @@ def test_the_exit_status_tells_health_from_a_configuration_that_cannot_be_read()
         settings = ["--set", "controller.id=1000", "--set", "zookeeper.connect=unused:2181"]
         assert main(["controller", *settings, "--set", f"controller.listener=PLAINTEXT://{HOST}:{port}"]) == 0
     assert main(["controller", *settings, "--set", "controller.listener=nonsense"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "serves", "error", "failing"),
+    [
+        (answers(), True, None, []),
+        (answers(failing=["listener A: failed"]), True, None, ["listener A: failed"]),
+        (None, False, "closed instead of answering API_VERSIONS", []),
+    ],
+)
+def test_as_json(
+    capsys: pytest.CaptureFixture[str], answer: Answer | None, serves: bool, error: str | None, failing: list[str]
+) -> None:
+    with listening(answer) as port:
+        address = f"PLAINTEXT://{HOST}:{port}"
+        given = {"controller.id": 1000, "zookeeper.connect": "unused:1", "controller.listener": address}
+        settings = [text for key, value in given.items() for text in ("--set", f"{key}={value}")]
+        with pytest.raises(SystemExit) as ended:
+            anabranch(["health", "controller", *settings, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA["$defs"]["health"])
+    assert ended.value.code == (0 if serves else 1)
+    assert (found["role"], found["serves"], found["failing"]) == ("controller", serves, failing)
+    assert found["error"] == (error and f"{HOST}:{port}: {error}")
 
 
 def test_the_check_imports_no_event_loop_and_no_zookeeper() -> None:
