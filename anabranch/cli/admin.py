@@ -32,9 +32,9 @@ def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> 
         return anyio.run(run)
 
 
-def parse_configs(settings: list[str] | None) -> dict[str, str]:
-    """The pairs of ``--config``. Raises ``UsageError`` for one without ``=``."""
-    return pairs_of("--config", settings, "retention.ms=3600000")
+def parse_configs(settings: list[str] | None, option: str = "--config") -> dict[str, str]:
+    """The configs of topics or brokers that ``option`` sets. Raises ``UsageError`` for one without ``=``."""
+    return pairs_of(option, settings, "retention.ms=3600000")
 
 
 def absent_topic(name: str) -> CommandError:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from cyclopts import Parameter, Token
 
 from anabranch import Admin, ConfigEntry, TopicDescription
+from anabranch.cli.options import INT32
 from anabranch.ordered_resize.autoscale import Policy, decide
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
 
@@ -16,10 +17,15 @@ AUTO: Literal["auto"] = "auto"
 
 def count_or_auto(_type: Any, tokens: Sequence[Token]) -> int | Literal["auto"]:
     value = tokens[0].value
+    if value == AUTO:
+        return AUTO
     try:
-        return AUTO if value == AUTO else int(value)
+        count = int(value)
     except ValueError:
         raise ValueError(f"{value!r} is not a whole number, nor {AUTO}") from None
+    if not 1 <= count <= INT32:
+        raise ValueError(f"{count} is not from 1 to {INT32}")
+    return count
 
 
 Count: TypeAlias = Annotated[int | Literal["auto"], Parameter(converter=count_or_auto)]

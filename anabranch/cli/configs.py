@@ -126,7 +126,7 @@ def alter(
     delete
         A key; may be given many times.
     """
-    changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete or [])}
+    changes: dict[str, str | None] = {**parse_configs(config, "--set"), **dict.fromkeys(delete or [])}
     if not changes:
         raise UsageError("nothing to change: give --set key=value or --delete key")
     _check_name(kind, name)

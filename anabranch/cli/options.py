@@ -21,20 +21,26 @@ def whole(_type: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
-def _from_0_to(highest: int) -> Parameter:
+INT32, INT64 = (1 << 31) - 1, (1 << 63) - 1
+BROKERS_CHOOSE = -1
+
+
+def _between(lowest: int, highest: int, *others: int) -> Parameter:
     def convert(type_: Any, tokens: Sequence[Token]) -> int:
         number = whole(type_, tokens)
-        if not 0 <= number <= highest:
-            raise ValueError(f"{number} is not from 0 to {highest}")
+        if not lowest <= number <= highest and number not in others:
+            raise ValueError(f"{number} is not from {lowest} to {highest}")
         return number
 
     return Parameter(converter=convert)
 
 
 Int: TypeAlias = Annotated[int, Parameter(converter=whole)]
-Natural: TypeAlias = Annotated[int, _from_0_to((1 << 31) - 1)]
-"""A count, a partition, a broker, a time in milliseconds."""
-Offset: TypeAlias = Annotated[int, _from_0_to((1 << 63) - 1)]
+Natural: TypeAlias = Annotated[int, _between(0, INT32)]
+"""A partition, a broker, a time in milliseconds, a count that may be 0."""
+Offset: TypeAlias = Annotated[int, _between(0, INT64)]
+NewTopicCount: TypeAlias = Annotated[int, _between(1, INT32, BROKERS_CHOOSE)]
+"""Of partitions or replicas of a new topic."""
 Bootstrap: TypeAlias = Annotated[
     str,
     Parameter(name=["--bootstrap-server", "-b"], env_var="ANABRANCH_BOOTSTRAP_SERVER", help="Brokers, host:port,..."),

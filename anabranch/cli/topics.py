@@ -21,7 +21,15 @@ from anabranch.cli.admin import absent_topic, each, parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
 from anabranch.cli.cluster import all_topics, unhealthy
 from anabranch.cli.errors import failures, report_deleted, report_some
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, TsvFlag
+from anabranch.cli.options import (
+    BROKERS_CHOOSE,
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    JsonFlag,
+    Natural,
+    NewTopicCount,
+    TsvFlag,
+)
 from anabranch.cli.output import print_json, print_rows, print_tsv
 from anabranch.cli.resize import (
     LOSS_FLAG,
@@ -50,8 +58,8 @@ Configs = Annotated[list[str] | None, Parameter(name="--config", negative=(), co
 def create(
     topic: str,
     *,
-    partitions: Int = -1,
-    replication_factor: Int = -1,
+    partitions: NewTopicCount = BROKERS_CHOOSE,
+    replication_factor: NewTopicCount = BROKERS_CHOOSE,
     config: Configs = None,
     if_not_exists: bool = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -194,10 +194,10 @@ def test_a_dry_run_without_order_says_so(run: Run) -> None:
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REQUEST])
 def test_a_count_that_can_never_be_changes_no_config(run: Run, code: ErrorCode) -> None:
     admin = FakeAdmin(refusal=KafkaError(code, "t: never"))
-    arguments = ["topics", "alter", "t", "--partitions", "0", "--delete-records-when-drained"]
+    arguments = ["topics", "alter", "t", "--partitions", "1", "--delete-records-when-drained"]
     status, _, err = run(admin, *arguments)
     assert (status, err) == (1, f"anabranch: {code.name}: t: never\n")
-    assert admin.calls == [("partitions", {"t": 0}, True)]
+    assert admin.calls == [("partitions", {"t": 1}, True)]
 
 
 def test_a_controller_that_is_slow_to_answer_is_waited_for_only_with_wait(run: Run) -> None:

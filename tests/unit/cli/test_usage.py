@@ -40,6 +40,10 @@ WRONG = [
     ("topics", "create", "\udcff"),
     ("groups", "describe", "g", "-b", "\udcff:1"),
     ("topics", "create", "t", "u"),
+    ("topics", "create", "t", "--partitions", "0"),
+    ("topics", "create", "t", "--replication-factor", "0"),
+    ("topics", "create", "t", "--partitions", "-2"),
+    ("topics", "alter", "t", "--partitions", "0"),
 ]
 
 
@@ -52,6 +56,22 @@ def test_wrong_usage_has_status_2_and_a_sentence(
     assert ended.value.code == 2
     said = capsys.readouterr()
     assert said.err and "Error:" not in said.out + said.err and "['" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("configs", "alter", "topic", "t", "--set", "x"), "--set"),
+        (("topics", "alter", "t", "--config", "x"), "--config"),
+    ],
+)
+def test_a_config_without_a_value_is_blamed_on_the_option_that_was_given(
+    arguments: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(list(arguments))
+    wanted = f"anabranch: {option} x: expected key=value, e.g. {option} retention.ms=3600000\n"
+    assert capsys.readouterr().err == wanted
 
 
 @pytest.mark.parametrize("server", [("broker",), ("controller",), ("zookeeper",), ("health", "broker")])
