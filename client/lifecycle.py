@@ -135,9 +135,13 @@ class Client(ABC, Generic[Config]):
         if self._tasks is not None and not self._tasks.cancel_scope.cancel_called:
             await self.__aexit__(None, None, None)
 
-    async def close(self) -> None:
-        """Finish and disconnect before the ``async with`` block ends; a second call does nothing."""
-        await self._close(clean=True)
+    async def close(self, *, timeout_ms: float | None = None) -> None:
+        """Finish and disconnect before the ``async with`` block ends; does nothing once that is done.
+
+        What is not finished after ``timeout_ms`` is given up: records fail, positions are not committed.
+        """
+        with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000):
+            await self._close(clean=True)
 
     async def _close(self, clean: bool) -> None:
         if self._closed:

@@ -63,13 +63,15 @@ class RequestBody(Protocol):
 class Pending:
     """A request that was posted. ``response`` or ``error`` is set exactly once."""
 
-    __slots__ = ("_channel", "_event", "api_key", "error", "on_settled", "response", "version")
+    __slots__ = ("_channel", "_event", "api_key", "due_at", "error", "on_settled", "response", "version")
 
     def __init__(self, channel: Channel, api_key: int, version: int) -> None:
         self._channel = channel
         self._event: anyio.Event | None = None
         self.api_key = api_key
         self.version = version
+        self.due_at = float("inf")
+        """When the answer is due, by the clock of the channel."""
         self.response: Any = None
         self.error: Exception | None = None
         self.on_settled: Callable[[], None] | None = None
@@ -116,7 +118,8 @@ class Channel:
 
     At most ``max_in_flight`` calls of ``request`` wait for answers; one more waits its turn. Requests end with the
     errors of ``failures``, both ``OSError`` unless others are given, and with ``KafkaError`` UNSUPPORTED_VERSION when
-    the sides share no version of an API. ``on_answer`` is called for each answer.
+    the sides share no version of an API. ``on_answer`` is called for each answer. ``now`` is the clock in seconds that
+    ``unanswered`` goes by.
     """
 
     def __init__(
@@ -128,11 +131,13 @@ class Channel:
         max_in_flight: int = MAX_IN_FLIGHT,
         failures: Failures = CHANNEL_FAILURES,
         on_answer: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._stream = stream
         self._client_id = client_id
         self._failures = failures
         self._on_answer = on_answer
+        self._now = now
         self._frames = ClientConnection(max_frame_bytes)
         self._pending: dict[int, Pending] = {}
         self._slots = anyio.Semaphore(max_in_flight)
@@ -218,6 +223,10 @@ class Channel:
         """Requests posted and not answered."""
         return len(self._pending)
 
+    def unanswered(self) -> Pending | None:
+        """The request that the other side has to answer next; None when there is none."""
+        return next(iter(self._pending.values()), None)
+
     def close(self, because: str = "closed by this side") -> None:
         """Close at once; every request that waits fails with ``because``."""
         if self._closed_because is not None:
@@ -295,9 +304,14 @@ class Channel:
         version: int | None = None,
         max_version: int | None = None,
         answered: bool = True,
+        held_s: float = 0.0,
     ) -> Pending:
-        """Send a request, behind those that wait. ``answered=False``: it has no response (Produce with acks=0)."""
+        """Send a request, behind those that wait. ``answered=False``: it has no response (Produce with acks=0).
+
+        ``held_s``: how long the other side may hold it back, e.g. the ``max_wait_ms`` of a Fetch.
+        """
         pending = self._pending_for(body, version, max_version)
+        pending.due_at = self._now() + held_s
         if self._closed_because is None:
             header = self._next_header(pending)
             self._send(encode_request(header, body), header, pending, answered=answered)

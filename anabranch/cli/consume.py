@@ -20,6 +20,8 @@ from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError, UsageError
 
 POLL_MS = 200
+LEAVE_LIMIT_S = 10.0
+"""How long Ctrl-C waits for the group's coordinator."""
 TEXT, JSON, TSV = "text", "json", "tsv"
 
 
@@ -139,11 +141,17 @@ async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading
             await _check_topics(bootstrap, reading.topics, reading.start.partition)
         if interrupts.status:
             return interrupts.status
-        async with reader as consumer:
-            with anyio.CancelScope() as scope:
-                interrupts.on_first(scope.cancel)
-                await _begin(consumer, reading.topics, reading.start, in_group=reading.in_group)
-                await _print(consumer, reading.show, reading.max_messages, reading.timeout_ms)
+        with anyio.CancelScope() as whole:
+            interrupts.on_second(
+                whole.cancel, lambda: "the group to take the positions and the leave", limit_s=LEAVE_LIMIT_S
+            )
+            async with reader as consumer:
+                with anyio.CancelScope() as scope:
+                    interrupts.on_first(scope.cancel)
+                    await _begin(consumer, reading.topics, reading.start, in_group=reading.in_group)
+                    await _print(consumer, reading.show, reading.max_messages, reading.timeout_ms)
+        if interrupts.gave_up and reading.in_group:
+            print("anabranch: the last positions are not committed: the group did not answer", file=sys.stderr)
         return interrupts.status
 
 

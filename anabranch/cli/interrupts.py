@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -13,22 +14,41 @@ from anyio.abc import TaskGroup, TaskStatus
 
 TOGETHER_S = 0.5
 """Signals so close to the first are the same: ``timeout`` sends one to the process and one to its group."""
+REMIND_S = 2.0
+"""After so long the user is told what the command still waits for."""
 
 
 class Interrupts:
-    """``async with``: the first SIGINT or SIGTERM calls back; a later one ends the process as it does by default."""
+    """``async with``: the first SIGINT or SIGTERM has the command finish, the second has it give up what it waits for.
+
+    A third ends the process as a signal does by default, and so does the second where nothing can be given up.
+    """
 
     def __init__(self) -> None:
         self.status = 0
         """The exit status that the signal asks for: 130 or 143; 0 while none came."""
-        self._callback: Callable[[], object] = lambda: None
+        self.gave_up = False
+        """Whether the command was to stop waiting."""
+        self._on_first: Callable[[], object] = lambda: None
+        self._give_up: Callable[[], object] | None = None
+        self._waits_for: Callable[[], str] = lambda: ""
+        self._limit_s = float("inf")
         self._tasks: TaskGroup
 
     def on_first(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` when the signal comes, or at once if it came."""
-        self._callback = callback
+        self._on_first = callback
         if self.status:
             callback()
+
+    def on_second(
+        self, give_up: Callable[[], object], waits_for: Callable[[], str], *, limit_s: float = float("inf")
+    ) -> None:
+        """Call ``give_up`` when a second signal comes, or ``limit_s`` after the first.
+
+        ``waits_for`` says what the command waits for; it is printed when the command has not ended after ``REMIND_S``.
+        """
+        self._give_up, self._waits_for, self._limit_s = give_up, waits_for, limit_s
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
@@ -39,14 +59,36 @@ class Interrupts:
     async def _wait(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
-            first_at = 0.0
+            last_at = float("-inf")
             async for number in signals:
+                together = anyio.current_time() - last_at <= TOGETHER_S
                 if not self.status:
-                    self.status, first_at = 128 + number, anyio.current_time()
-                    self._callback()
-                elif anyio.current_time() - first_at > TOGETHER_S:
+                    self.status = 128 + number
+                    self._on_first()
+                    self._tasks.start_soon(self._remind)
+                elif (self.gave_up and not together) or (not together and not self._try_to_give_up()):
                     break
+                last_at = anyio.current_time()
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+    async def _remind(self) -> None:
+        await anyio.sleep(REMIND_S)
+        if self._give_up is None:
+            return
+        until = f" for {self._limit_s:.0f} s at most" if self._limit_s < float("inf") else ""
+        print(f"anabranch: waiting{until} for {self._waits_for()}; Ctrl-C again gives up", file=sys.stderr)
+        await anyio.sleep(self._limit_s - REMIND_S)
+        self._try_to_give_up()
+
+    def _try_to_give_up(self) -> bool:
+        """False when there is nothing to give up."""
+        if self._give_up is None:
+            return False
+        if not self.gave_up:
+            self.gave_up = True
+            self._give_up()
+        return True
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None

@@ -6,12 +6,13 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
-from anabranch import KafkaError, Producer, RecordHandle, RefusedWithBatchError
+from anabranch import ClientClosedError, KafkaError, Producer, RecordHandle, RefusedWithBatchError
 from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
 from anabranch.cli.interrupts import Interrupts
@@ -85,11 +86,17 @@ class Writing:
     producer: Producer
     topic: str
     lines: Lines
+    sent: int = 0
     written: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
     refused_with_others: list[tuple[int, Input]] = field(default_factory=list)
     stop: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Around the reading: no more lines are taken."""
+
+    @property
+    def unsettled(self) -> int:
+        """Records sent of which it is not known yet what became of them."""
+        return self.sent - self.written - len(self.failures)
 
     async def run(self, source: AsyncIterator[list[bytes]]) -> None:
         """Write until the source ends, a line fails, or ``stop`` is cancelled; then settle what was sent."""
@@ -118,7 +125,7 @@ class Writing:
                             return
                         record = self.lines.parse(line)
                         sent.append((number, record, await self._send(record)))
-            except (InputError, KafkaError) as error:
+            except (InputError, KafkaError, ClientClosedError) as error:
                 self.failures.append((number, message_of(error)))
                 return
             finally:
@@ -132,6 +139,7 @@ class Writing:
                 raise InputError(
                     f"topic {self.topic} takes records in partitions 0 to {max(existing)}, not in {record.partition}"
                 )
+        self.sent += 1
         return await self.producer.send(
             self.topic,
             key=record.key,
@@ -166,22 +174,42 @@ class Writing:
 
     def report(self) -> str:
         """What became of the lines, in one sentence."""
-        written = f"{self.written} {'record was' if self.written == 1 else 'records were'} written"
+        written = f"{_records_were(self.written)} written"
         if not self.failures:
             return written
         number, why = self.failures[0]
         more = f" (and {len(self.failures) - 1} lines more)" if len(self.failures) > 1 else ""
         return f"line {number} of standard input{more}: {why}; {written}"
 
+    def report_given_up(self) -> str:
+        """The same when not all acknowledgements were waited for."""
+        lost = f"{_records_were(len(self.failures))} not acknowledged, so may be written or not"
+        return f"{_records_were(self.written)} written, {lost}"
+
+
+def _records(count: int) -> str:
+    return f"{count} {'record' if count == 1 else 'records'}"
+
+
+def _records_were(count: int) -> str:
+    return f"{_records(count)} {'was' if count == 1 else 'were'}"
+
 
 async def _produce(topic: str, bootstrap: str, lines: Lines, settings: dict[str, Any], as_json: bool) -> int:
     async with Interrupts() as interrupts, Producer(bootstrap_servers=bootstrap, **settings) as producer:
         writing = Writing(producer, topic, lines)
         interrupts.on_first(writing.stop.cancel)
-        async with aclosing(read_lines(sys.stdin.fileno())) as source:
+        async with aclosing(read_lines(sys.stdin.fileno())) as source, anyio.create_task_group() as tasks:
+            interrupts.on_second(
+                lambda: tasks.start_soon(partial(producer.close, timeout_ms=0)),
+                lambda: f"the acknowledgements of {_records(writing.unsettled)}",
+            )
             await writing.run(source)
     if as_json:
         print_json(writing.as_json())
+    if interrupts.gave_up:
+        print(f"interrupted: {writing.report_given_up()}", file=sys.stderr)
+        return interrupts.status
     if writing.failures:
         raise CommandError(writing.report())
     if interrupts.status:

@@ -98,22 +98,20 @@ class Admin(Client[AdminConfig]):
         self._ensure_open()
         config = self._config
         limit_ms = config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = self._env.clock.monotonic() + limit_ms / 1000
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await attempt_once()
-            except KafkaError as error:
-                if not error.code.retriable or error.code in final or attempt > config.retries:
-                    raise
-                pause_s = (
-                    backoff_ms(attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random())
-                    / 1000
-                )
-                if self._env.clock.monotonic() + pause_s >= deadline:
-                    raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {error}") from error
-            await anyio.sleep(pause_s)
+        attempt, failure = 0, None
+        with anyio.move_on_after(limit_ms / 1000):
+            while True:
+                attempt += 1
+                try:
+                    return await attempt_once()
+                except KafkaError as error:
+                    if not error.code.retriable or error.code in final or attempt > config.retries:
+                        raise
+                    failure = error
+                first_ms, max_ms = config.retry_backoff_ms, config.retry_backoff_max_ms
+                await anyio.sleep(backoff_ms(attempt, first_ms, max_ms, self._env.rng.random()) / 1000)
+        why = failure or self._metadata.silence or "it was not answered"
+        raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {why}") from failure
 
     async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:
         """Send to any broker, or to one by its id. What comes back is not looked into."""

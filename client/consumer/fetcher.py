@@ -272,7 +272,8 @@ class Fetcher:
         part = session.next_request(tps)
         # With a full buffer about, the broker must not hold the request: space may be made any moment.
         wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
-        pending = connection.post(self._request(part, wait_ms, names_epochs=_tells_divergence(connection)))
+        request = self._request(part, wait_ms, names_epochs=_tells_divergence(connection))
+        pending = connection.post(request, held_s=wait_ms / 1000)
         pending.on_settled = broker.wake.set
         versions = {tp: self._subscription.partitions[tp].version for tp in tps}
         timeout_s = (self._config.request_timeout_ms + wait_ms) / 1000

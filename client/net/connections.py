@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -30,6 +30,8 @@ POSITIONS = "positions"
 CHANGES = "changes"
 
 IDLE = "idle for connections_max_idle_ms"
+_HELD_WITHOUT_END = float("inf")
+"""On connections of their own brokers hold requests back for as long as they like."""
 _JITTER = 0.2
 _FAILURES = Failures(
     closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),
@@ -44,12 +46,22 @@ def backoff_ms(attempt: int, first_ms: float, max_ms: float, random: float) -> f
     return pause * (1 - _JITTER + 2 * _JITTER * random)
 
 
+class Unanswered(NamedTuple):
+    """What a broker owes: since when, on the client's clock, and its name in a sentence."""
+
+    since: float
+    what: str
+
+
 @dataclass(slots=True)
 class _Slot:
     """The place of one connection: the connection, or when the next try is due."""
 
+    node: Node
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     connection: Channel | None = None
+    opening_since: float | None = None
+    """Since when a connection is being made; None when none is."""
     failures: int = 0
     next_try: float = 0.0
     last_used: float = 0.0
@@ -94,7 +106,7 @@ class Connections:
 
         Waits out the reconnect backoff first; tasks that want the same connection wait for one try together.
         """
-        slot = self._slots.setdefault((node.id, purpose), _Slot())
+        slot = self._slots.setdefault((node.id, purpose), _Slot(node))
         clock = self._env.clock
         slot.last_used = clock.monotonic()
         if slot.connection is not None and not slot.connection.closed:
@@ -105,6 +117,7 @@ class Connections:
             await anyio.sleep(max(0.0, slot.next_try - clock.monotonic()))
             if self._closed:
                 raise ClientClosedError("the client is closed")
+            slot.node, slot.opening_since = node, clock.monotonic()
             try:
                 slot.connection = await self._open(node)
             except BaseException as error:
@@ -112,6 +125,8 @@ class Connections:
                     _log.log(logging.DEBUG if slot.failures else logging.INFO, "%s", error.message)
                 self._failed(slot)
                 raise
+            finally:
+                slot.opening_since = None
             slot.failures = 0
             return slot.connection
 
@@ -137,6 +152,7 @@ class Connections:
                 timeout_s=timeout_s,
                 failures=_FAILURES,
                 on_answer=self._on_answer,
+                now=self._env.clock.monotonic,
             )
         except TimeoutError:
             self.on_lost(node.id)
@@ -181,7 +197,20 @@ class Connections:
             what = f"{node} does not speak version {min_version} of {ApiKey(body.API_KEY).name}"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
         timeout = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        return await connection.post(body, max_version=max_version).wait(timeout / 1000)
+        held_s = 0.0 if purpose == GENERAL else _HELD_WITHOUT_END
+        return await connection.post(body, max_version=max_version, held_s=held_s).wait(timeout / 1000)
+
+    def unanswered(self) -> Unanswered | None:
+        """The request, or the connection that is being made, whose answer is the longest overdue; None when none is."""
+        overdue: list[Unanswered] = []
+        for slot in self._slots.values():
+            if slot.opening_since is not None:
+                overdue.append(Unanswered(slot.opening_since, f"{slot.node} has not completed the handshake"))
+            elif slot.connection is not None and (pending := slot.connection.unanswered()) is not None:
+                what = f"{slot.node} has not answered {ApiKey(pending.api_key).name}"
+                overdue.append(Unanswered(pending.due_at, what))
+        first = min(overdue, default=None)
+        return first if first is not None and first.since <= self._env.clock.monotonic() else None
 
     def load(self, node: Node) -> tuple[int, int]:
         """How busy a broker is, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing."""

@@ -26,6 +26,9 @@ from anabranch.runtime.signal import Signal
 _log = logging.getLogger(__name__)
 _NO_BROKER = "no broker answers"
 _NAMED_PARTITIONS = 10
+_LOOK_EVERY_S = 0.5
+_BUSY_S = 0.4
+"""An answer that is overdue for less is not looked at: with it a silence is reported within two seconds."""
 _TOPIC_ABSENT = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
 _TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
@@ -72,6 +75,8 @@ class Metadata:
         self._closed = False
         self._asking_since: float | None = None
         """Since when no refresh was answered; None when the last one was."""
+        self._silent_since: float | None = None
+        """Since when no broker has answered what it was asked; None when one has."""
         self._changed = Signal()
         self._troubles = Troubles()
         self._listeners: list[Callable[[], None]] = []
@@ -212,10 +217,13 @@ class Metadata:
     @property
     def silence(self) -> str | None:
         """What is wrong when no broker answers, for an error message; None when one does."""
-        if self._asking_since is None:
-            return None
+        return None if self._asking_since is None else self._silence()
+
+    def _silence(self) -> str:
         nodes = ", ".join(str(node) for node in self.cluster.nodes.values() or self._bootstrap)
-        return f"{_NO_BROKER} at {nodes}" + ("" if self.failure is None else f" ({self.failure.message})")
+        unanswered = self._connections.unanswered()
+        why = self.failure.message if self.failure is not None else unanswered.what if unanswered is not None else ""
+        return f"{_NO_BROKER} at {nodes}" + (f" ({why})" if why else "")
 
     async def _watch(self) -> None:
         """Log what is wrong for longer than a moment, again while it lasts, and its end."""
@@ -223,18 +231,19 @@ class Metadata:
             now = self._env.clock.monotonic()
             present = self._present_troubles()
             for subject, lasted_s in self._troubles.end(now, present):
-                _log.warning("after %.0f s it is over: %s", lasted_s, subject)
+                text = "a broker answers again" if subject == _NO_BROKER else f"it is over: {subject}"
+                _log.warning("after %.0f s %s", lasted_s, text)
             for subject, lasted_s in self._troubles.look(now, present):
-                text = self.silence if subject == _NO_BROKER else subject
+                text = self._silence() if subject == _NO_BROKER else subject
                 _log.warning("%s, for %.0f s now", text, lasted_s)
-            wait_s = self._troubles.next_at() - now
-            await self._changed.wait(None if wait_s == float("inf") else max(wait_s, 0.01))
+            await self._changed.wait(min(max(self._troubles.next_at() - now, 0.01), _LOOK_EVERY_S))
 
     def _present_troubles(self) -> dict[str, float | None]:
         """What is wrong, and since when (None: since it is seen)."""
         found: dict[str, float | None] = {}
-        if self._asking_since is not None:
-            found[_NO_BROKER] = max(self._asking_since, self._connections.answered_at)
+        silent_since = self._look_for_silence()
+        if silent_since is not None:
+            found[_NO_BROKER] = silent_since
         for name in self._topics:
             topic = self.cluster.topics.get(name)
             if topic is None:
@@ -247,6 +256,19 @@ class Metadata:
                 )
                 found[f"topic {name}: no leader for partitions {some}"] = None
         return found
+
+    def _look_for_silence(self) -> float | None:
+        """Since when no broker has answered what it was asked; None when nothing is owed, or only for a moment."""
+        answered_at = self._connections.answered_at
+        if self._silent_since is not None and self._silent_since <= answered_at:
+            self._silent_since = None
+        if self._silent_since is None:
+            unanswered = self._connections.unanswered()
+            owed = [self._asking_since, None if unanswered is None else unanswered.since + _BUSY_S]
+            begun = [since for since in owed if since is not None]
+            if begun:
+                self._silent_since = max(min(begun), answered_at)
+        return self._silent_since
 
     def _announce(self) -> None:
         self.generation += 1

@@ -125,6 +125,8 @@ class FakeBroker:
         self.port = 0
         self.fetch_hook: Callable[[Any, FetchResponse], None] | None = None
         self.metadata_hook: Callable[[MetadataResponse], None] | None = None
+        self.is_silent = False
+        """Requests are taken and not answered."""
         self._appended = anyio.Event()
 
     def resize(self, topic: str, layout: Layout, *, announce: bool = True) -> None:
@@ -203,7 +205,7 @@ class FakeBroker:
         try:
             response = await self._answer(request)
             await before.wait()
-            if response is not None and response is not DROP:
+            if response is not None and response is not DROP and not self.is_silent:
                 await stream.send(encode_response(header.api_key, header.api_version, header.correlation_id, response))
         except (OSError, anyio.ClosedResourceError):
             return False

@@ -1,0 +1,150 @@
+"""What the first, second and third Ctrl-C do to a command that has something to finish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from anabranch.cli import consume, interrupts, produce
+from anabranch.cli.interrupts import REMIND_S, TOGETHER_S, Interrupts
+from anabranch.protocol.types import TopicPartition
+from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(30):
+        while not condition():
+            await trio.sleep(0.001)  # polls: what a signal handler has done
+
+
+@pytest.mark.trio
+async def test_the_first_signal_finishes_and_the_second_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+    done: list[str] = []
+    async with Interrupts() as given:
+        given.on_first(lambda: done.append("first"))
+        given.on_second(lambda: done.append("second"), lambda: "an answer")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: done)
+        os.kill(os.getpid(), signal.SIGTERM)  # `timeout` sends two at once
+        await trio.sleep(2 * TOGETHER_S)  # pause: signals closer than this are one
+        assert (done, given.status, given.gave_up) == (["first"], 143, False)
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: len(done) == 2)
+    assert (done, given.status, given.gave_up) == (["first", "second"], 143, True)
+
+
+@pytest.mark.trio
+async def test_what_is_waited_for_is_said_and_given_up_at_the_limit(
+    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given_up = trio.Event()
+    async with Interrupts() as given:
+        given.on_second(given_up.set, lambda: "an answer", limit_s=10)
+        given.status = 130
+        given._tasks.start_soon(given._remind)
+        await trio.sleep(REMIND_S - 0.1)  # virtual time: autojump_clock
+        assert capsys.readouterr().err == ""
+        await given_up.wait()
+    assert trio.current_time() == pytest.approx(10)
+    assert capsys.readouterr().err == "anabranch: waiting for 10 s at most for an answer; Ctrl-C again gives up\n"
+
+
+def test_a_second_signal_ends_a_command_that_waits_for_nothing_without_a_traceback() -> None:
+    script = (
+        "import anyio; from anabranch.cli.interrupts import Interrupts\n"
+        "async def run():\n"
+        "    async with Interrupts() as given:\n"
+        "        given.on_first(lambda: print('first', flush=True))\n"
+        "        print('ready', flush=True)\n"
+        "        await anyio.sleep_forever()\n"
+        "anyio.run(run)\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "first\n"
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(TOGETHER_S)
+            except subprocess.TimeoutExpired:
+                continue
+        assert (process.returncode, process.stderr.read()) == (-signal.SIGINT, "")
+
+
+@pytest.mark.trio
+async def test_a_second_signal_has_produce_say_what_was_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(interrupts, "REMIND_S", 0.0)
+    broker = FakeBroker({"t": 1})
+    reading, writing = os.pipe()
+    ended: list[int] = []
+
+    async def run() -> None:
+        ended.append(await produce._produce("t", broker.address, produce.Lines(), {}, as_json=False))
+
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "wb", buffering=0) as lines:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        async with broker.running(), trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            lines.write(b"1\n")
+            await until(lambda: broker.logs[TopicPartition("t", 0)].end_offset == 1)
+            broker.faults[TopicPartition("t", 0)] = deque([Fault(SILENCE)])
+            lines.write(b"2\n3\n")
+            await until(lambda: not broker.faults[TopicPartition("t", 0)])
+            os.kill(os.getpid(), signal.SIGINT)
+            said = ""
+            while "waiting" not in said:
+                await trio.sleep(0.01)  # polls: what is printed
+                said += capsys.readouterr().err
+            await trio.sleep(2 * TOGETHER_S)  # pause: signals closer than this are one
+            os.kill(os.getpid(), signal.SIGINT)
+    assert ended == [130]
+    assert said == "anabranch: waiting for the acknowledgements of 2 records; Ctrl-C again gives up\n"
+    given_up = "interrupted: 1 record was written, 2 records were not acknowledged, so may be written or not\n"
+    assert capsys.readouterr().err == given_up
+
+
+class GroupThatNeverAnswers:
+    """A consumer whose leaving does not end."""
+
+    def __init__(self, **_: object) -> None:
+        self.entered = trio.Event()
+
+    async def __aenter__(self) -> GroupThatNeverAnswers:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await trio.sleep_forever()
+
+
+@pytest.mark.trio
+async def test_consume_gives_up_on_its_group(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def nothing(*_: object, **__: object) -> None:
+        return
+
+    async def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(consume, "Consumer", GroupThatNeverAnswers)
+    for name, replaced in (("_check_topics", nothing), ("_begin", nothing), ("_print", interrupted)):
+        monkeypatch.setattr(consume, name, replaced)
+    reading = consume.Reading(("t",), consume.Start(), lambda record: b"", None, None, in_group=True)
+    assert await consume._consume("h:1", {}, reading) == 130
+    assert trio.current_time() == pytest.approx(consume.LEAVE_LIMIT_S)
+    assert capsys.readouterr().err.endswith(
+        "anabranch: the last positions are not committed: the group did not answer\n"
+    )
