@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 TOGETHER_S = 0.5
 """Signals so close to the first are the same: ``timeout`` sends one to the process and one to its group."""
 REMIND_S = 2.0
-"""After so long the user is told what the command still waits for."""
+"""How long a command may take to finish before it prints what it waits for."""
 
 
 class Interrupts:
@@ -28,7 +28,7 @@ class Interrupts:
         self.status = 0
         """The exit status that the signal asks for: 130 or 143; 0 while none came."""
         self.gave_up = False
-        """Whether the command was to stop waiting."""
+        """Whether ``give_up`` was called."""
         self._on_first: Callable[[], object] = lambda: None
         self._give_up: Callable[[], object] | None = None
         self._waits_for: Callable[[], str] = lambda: ""
@@ -66,7 +66,7 @@ class Interrupts:
                     self.status = 128 + number
                     self._on_first()
                     self._tasks.start_soon(self._remind)
-                elif (self.gave_up and not together) or (not together and not self._try_to_give_up()):
+                elif not together and not self._try_to_give_up():
                     break
                 last_at = anyio.current_time()
         signal.signal(number, signal.SIG_DFL)
@@ -82,12 +82,11 @@ class Interrupts:
         self._try_to_give_up()
 
     def _try_to_give_up(self) -> bool:
-        """False when there is nothing to give up."""
-        if self._give_up is None:
+        """False when there is nothing to give up, or no more."""
+        if self._give_up is None or self.gave_up:
             return False
-        if not self.gave_up:
-            self.gave_up = True
-            self._give_up()
+        self.gave_up = True
+        self._give_up()
         return True
 
     async def __aexit__(

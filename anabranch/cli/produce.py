@@ -6,7 +6,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import anyio
@@ -86,17 +85,15 @@ class Writing:
     producer: Producer
     topic: str
     lines: Lines
-    sent: int = 0
+    unsettled: int = 0
+    """Records sent whose outcome is open."""
+    given_up: int = 0
+    """The same when they were no longer waited for."""
     written: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
     refused_with_others: list[tuple[int, Input]] = field(default_factory=list)
     stop: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Around the reading: no more lines are taken."""
-
-    @property
-    def unsettled(self) -> int:
-        """Records sent of which it is not known yet what became of them."""
-        return self.sent - self.written - len(self.failures)
 
     async def run(self, source: AsyncIterator[list[bytes]]) -> None:
         """Write until the source ends, a line fails, or ``stop`` is cancelled; then settle what was sent."""
@@ -139,8 +136,7 @@ class Writing:
                 raise InputError(
                     f"topic {self.topic} takes records in partitions 0 to {max(existing)}, not in {record.partition}"
                 )
-        self.sent += 1
-        return await self.producer.send(
+        handle = await self.producer.send(
             self.topic,
             key=record.key,
             value=record.value,
@@ -148,6 +144,13 @@ class Writing:
             partition=record.partition,
             timestamp_ms=record.timestamp_ms,
         )
+        self.unsettled += 1
+        return handle
+
+    async def give_up(self) -> None:
+        """Wait for no more acknowledgements."""
+        self.given_up = self.unsettled
+        await self.producer.close(timeout_ms=0)
 
     async def _confirm(self, out: ObjectReceiveStream[list[Sent]]) -> None:
         async with out:
@@ -166,6 +169,8 @@ class Writing:
             self.stop.cancel()
         else:
             self.written += 1
+        finally:
+            self.unsettled -= 1
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs; ``failed`` are the lines that were not written, in order."""
@@ -182,9 +187,11 @@ class Writing:
         return f"line {number} of standard input{more}: {why}; {written}"
 
     def report_given_up(self) -> str:
-        """The same when not all acknowledgements were waited for."""
-        lost = f"{_records_were(len(self.failures))} not acknowledged, so may be written or not"
-        return f"{_records_were(self.written)} written, {lost}"
+        """What became of the lines when not all acknowledgements were waited for."""
+        return (
+            f"{_records_were(self.written)} written; {_records_were(self.given_up)} not acknowledged, "
+            "and may have been written"
+        )
 
 
 def _records(count: int) -> str:
@@ -201,7 +208,7 @@ async def _produce(topic: str, bootstrap: str, lines: Lines, settings: dict[str,
         interrupts.on_first(writing.stop.cancel)
         async with aclosing(read_lines(sys.stdin.fileno())) as source, anyio.create_task_group() as tasks:
             interrupts.on_second(
-                lambda: tasks.start_soon(partial(producer.close, timeout_ms=0)),
+                lambda: tasks.start_soon(writing.give_up),
                 lambda: f"the acknowledgements of {_records(writing.unsettled)}",
             )
             await writing.run(source)

@@ -111,7 +111,7 @@ class FakeBroker:
         self.topics = topics
         self.faults: dict[TopicPartition, deque[Fault | None]] = {}
         self.layouts: dict[str, Layout] = {}
-        """What metadata says of a topic; one that is not here is a plain Kafka broker's."""
+        """The layouts in Metadata responses, by topic. A topic without one is described as by plain Kafka."""
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
         """Undeleted partition count and layout version a partition takes tagged batches of."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
