@@ -14,6 +14,7 @@ import trio.testing
 
 from anabranch import Admin, Consumer, ErrorCode, KafkaError, KafkaTimeoutError, Producer, TopicPartition
 from anabranch.client.net.metadata import Metadata
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
 from tests.support.client.client_metadata import metadata_over
 from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
@@ -190,3 +191,14 @@ async def test_an_api_of_the_admin_ends_at_its_time_limit_while_a_request_is_una
     async with broker.running(), Admin(bootstrap_servers=broker.address, default_api_timeout_ms=50) as admin:
         with trio.fail_after(20), pytest.raises(KafkaTimeoutError, match="Metadata did not succeed within 50 ms"):
             await admin.list_topics()
+
+
+async def test_a_fetch_is_not_overdue_while_the_broker_may_hold_it() -> None:
+    broker = FakeBroker({"t": 1})
+    async with broker.running(), Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=60_000) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        with trio.fail_after(20):
+            while not broker.seen(ApiKey.FETCH):
+                await consumer.getmany(timeout_ms=10)
+        unanswered = consumer._connections.unanswered()
+        assert unanswered is None or "FETCH" not in unanswered.what
