@@ -233,7 +233,7 @@ class Admin(Client[AdminConfig]):
         async def once() -> None:
             nonlocal is_repeated
             try:
-                response = await self._connections.request(self._metadata.any_node(), request, purpose=CHANGES)
+                response = await self._connections.request(self._metadata.any_node(CHANGES), request, purpose=CHANGES)
                 told = (result for result in response.results if result.error_message and not result.error_code)
                 advice.update((result.name, result.error_message) for result in told)
                 results = response.results
@@ -302,7 +302,7 @@ class Admin(Client[AdminConfig]):
         async def once() -> dict[str, KafkaError | None]:
             nonlocal is_repeated
             try:
-                response = await self._connections.request(self._metadata.any_node(), request, purpose=CHANGES)
+                response = await self._connections.request(self._metadata.any_node(CHANGES), request, purpose=CHANGES)
                 results = features.read_results(response)
             except KafkaError:
                 is_repeated = True

@@ -21,6 +21,10 @@ class Node:
     port: int
     rack: str | None = None
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
     def __str__(self) -> str:
         return join_address(self.host, self.port)
 

@@ -32,6 +32,10 @@ CHANGES = "changes"
 IDLE = "idle for connections_max_idle_ms"
 _HELD_WITHOUT_END = float("inf")
 """On connections of their own brokers hold requests back for as long as they like."""
+SILENT_S = 0.4
+"""An answer that is overdue for less is not looked at: a busy broker gives it soon."""
+FAILING = 2
+"""The rank in ``Connections.load`` of a broker that is asked only when all are as bad."""
 _JITTER = 0.2
 _FAILURES = Failures(
     closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),
@@ -142,6 +146,7 @@ class Connections:
         slot.next_try = self._env.clock.monotonic() + pause / 1000
 
     async def _open(self, node: Node) -> Channel:
+        """Connect and shake hands, each within ``socket_connection_setup_timeout_ms``."""
         timeout_s = self._settings.socket_connection_setup_timeout_ms / 1000
         try:
             connection = await Channel.connect(
@@ -162,7 +167,7 @@ class Connections:
             raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {error}") from error
         self._tasks.start_soon(self._run, node.id, connection)
         try:
-            await connection.negotiate(self._settings.request_timeout_ms / 1000)
+            await connection.negotiate(min(timeout_s, self._settings.request_timeout_ms / 1000))
         except BaseException:
             connection.close("the handshake failed")
             raise
@@ -202,24 +207,31 @@ class Connections:
 
     def unanswered(self) -> Unanswered | None:
         """The request, or the connection that is being made, whose answer is the longest overdue; None when none is."""
-        overdue: list[Unanswered] = []
-        for slot in self._slots.values():
-            if slot.opening_since is not None:
-                overdue.append(Unanswered(slot.opening_since, f"{slot.node} has not completed the handshake"))
-            elif slot.connection is not None and (pending := slot.connection.unanswered()) is not None:
-                what = f"{slot.node} has not answered {ApiKey(pending.api_key).name}"
-                overdue.append(Unanswered(pending.due_at, what))
-        first = min(overdue, default=None)
-        return first if first is not None and first.since <= self._env.clock.monotonic() else None
+        return min((owed for slot in self._slots.values() if (owed := self._overdue(slot))), default=None)
 
-    def load(self, node: Node) -> tuple[int, int]:
-        """How busy a broker is, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing."""
-        slot = self._slots.get((node.id, GENERAL))
-        if slot is None:
-            return 1, 0
-        if slot.connection is not None and not slot.connection.closed:
-            return 0, slot.connection.in_flight
-        return (2 if slot.failures else 1), slot.failures
+    def _overdue(self, slot: _Slot) -> Unanswered | None:
+        """What the broker should have answered by now on this connection; None when nothing."""
+        if slot.opening_since is not None:
+            return Unanswered(slot.opening_since, f"{slot.node} has not completed the handshake")
+        pending = slot.connection.unanswered() if slot.connection is not None else None
+        if pending is None or pending.due_at > self._env.clock.monotonic():
+            return None
+        return Unanswered(pending.due_at, f"{slot.node} has not answered {ApiKey(pending.api_key).name}")
+
+    def load(self, node: Node, purpose: str = GENERAL) -> tuple[int, int]:
+        """How busy a broker is, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing.
+
+        A broker that is silent on any connection, by whichever id, counts as failing.
+        """
+        silent_since = self._env.clock.monotonic() - SILENT_S
+        of_broker = [slot for slot in self._slots.values() if slot.node.address == node.address]
+        if any((owed := self._overdue(slot)) and owed.since < silent_since for slot in of_broker):
+            return FAILING, 0
+        found = [slot for use in {purpose, GENERAL} if (slot := self._slots.get((node.id, use)))]
+        open_ones = [slot.connection for slot in found if slot.connection is not None and not slot.connection.closed]
+        if failures := sum(slot.failures for slot in found):
+            return FAILING, failures
+        return (0 if open_ones else 1), sum(connection.in_flight for connection in open_ones)
 
     def close_idle(self) -> None:
         """Close what was not used for ``connections_max_idle_ms`` and has nothing in flight."""

@@ -16,7 +16,7 @@ from anabranch.client.errors import (
     error_for,
 )
 from anabranch.client.net.cluster import Cluster, Node, TopicInfo
-from anabranch.client.net.connections import Connections, backoff_ms
+from anabranch.client.net.connections import FAILING, GENERAL, SILENT_S, Connections, backoff_ms
 from anabranch.client.net.troubles import Troubles
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.types import TopicPartition
@@ -27,8 +27,6 @@ _log = logging.getLogger(__name__)
 _NO_BROKER = "no broker answers"
 _NAMED_PARTITIONS = 10
 _LOOK_EVERY_S = 0.5
-_BUSY_S = 0.4
-"""An answer that is overdue for less is not looked at: with it a silence is reported within two seconds."""
 _TOPIC_ABSENT = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
 _TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
@@ -129,15 +127,18 @@ class Metadata:
         """The leader of a partition, None when unknown or none."""
         return self.cluster.nodes.get(self.cluster.leader(tp))
 
-    def any_node(self) -> Node:
+    def any_node(self, purpose: str = GENERAL) -> Node:
         """The broker with the least to do; before the first answer, or when all known ones fail, a bootstrap server."""
+
+        def load(node: Node) -> tuple[int, int]:
+            return self._connections.load(node, purpose)
+
         known = list(self.cluster.nodes.values())
         self._env.rng.shuffle(known)
-        known.sort(key=self._connections.load)
-        if known and self._connections.load(known[0])[0] < 2:
+        known.sort(key=load)
+        if known and load(known[0])[0] < FAILING:
             return known[0]
-        choices = known + self._env.rng.sample(self._bootstrap, len(self._bootstrap))
-        return min(choices, key=self._connections.load)
+        return min(known + self._env.rng.sample(self._bootstrap, len(self._bootstrap)), key=load)
 
     # ------------------------------------------------------------ refreshing
 
@@ -264,7 +265,7 @@ class Metadata:
             self._silent_since = None
         if self._silent_since is None:
             unanswered = self._connections.unanswered()
-            owed = [self._asking_since, None if unanswered is None else unanswered.since + _BUSY_S]
+            owed = [self._asking_since, None if unanswered is None else unanswered.since + SILENT_S]
             begun = [since for since in owed if since is not None]
             if begun:
                 self._silent_since = max(min(begun), answered_at)

@@ -26,7 +26,7 @@ class Brokers:
         self.asked_at: list[float] = []
         self.answered_at = float("-inf")
 
-    def load(self, _node: Any) -> tuple[int, int]:
+    def load(self, _node: Any, _purpose: str) -> tuple[int, int]:
         return (0, 0)
 
     def unanswered(self) -> None:

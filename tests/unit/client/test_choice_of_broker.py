@@ -1,0 +1,85 @@
+"""Which broker is asked what any broker can answer: not one that is silent, while another is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from anabranch import Admin
+from anabranch.client.errors import KafkaError
+from anabranch.client.net.connections import CHANGES, FAILING, GENERAL
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from tests.unit.client.fake_broker import FakeBroker
+
+pytestmark = pytest.mark.trio
+GOOD, SILENT = 1, 2
+CHOICES = 50
+"""Of two brokers with as much to do each is chosen at least once in so many."""
+
+
+@asynccontextmanager
+async def two_brokers(**settings: Any) -> AsyncIterator[tuple[Admin, FakeBroker]]:
+    """A client that knows both, and the one that will be silent."""
+    good, silent = FakeBroker({}), FakeBroker({})
+    async with good.running(), silent.running():
+
+        def describe_both(response: MetadataResponse) -> None:
+            response.brokers.append(MetadataResponseBroker(node_id=SILENT, host="127.0.0.1", port=silent.port))
+
+        good.metadata_hook = describe_both
+        async with Admin(bootstrap_servers=good.address, **settings) as admin:
+            await admin._metadata.refresh()
+            yield admin, silent
+
+
+def chosen(admin: Admin, purpose: str = GENERAL) -> set[int]:
+    return {admin._metadata.any_node(purpose).id for _ in range(CHOICES)}
+
+
+async def ask(admin: Admin, node_id: int, purpose: str) -> None:
+    node = admin._metadata.node(node_id)
+    assert node is not None
+    with trio.move_on_after(20):
+        await admin._connections.request(node, MetadataRequest(topics=[]), purpose=purpose)
+
+
+@pytest.mark.parametrize("purpose", [GENERAL, CHANGES])
+async def test_a_broker_whose_handshake_takes_long_is_not_asked(purpose: str) -> None:
+    async with two_brokers() as (admin, silent), trio.open_nursery() as nursery:
+        silent.is_silent = True
+        nursery.start_soon(ask, admin, SILENT, purpose)
+        node = admin._metadata.node(SILENT)
+        assert node is not None
+        with trio.fail_after(20):
+            while admin._connections.load(node)[0] < FAILING:
+                await trio.sleep(0.01)  # polls: the client's view of the broker
+        assert chosen(admin) == chosen(admin, CHANGES) == {GOOD}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_owes_an_answer_is_not_asked() -> None:
+    async with two_brokers() as (admin, silent), trio.open_nursery() as nursery:
+        await ask(admin, GOOD, GENERAL)
+        await ask(admin, SILENT, GENERAL)
+        assert chosen(admin) == {GOOD, SILENT}
+        silent.is_silent = True
+        nursery.start_soon(ask, admin, SILENT, GENERAL)
+        node = admin._metadata.node(SILENT)
+        assert node is not None
+        with trio.fail_after(20):
+            while admin._connections.load(node)[0] < FAILING:
+                await trio.sleep(0.01)  # polls: the client's view of the broker
+        assert chosen(admin) == chosen(admin, CHANGES) == {GOOD}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_is_not_sent_again_to_the_broker_whose_handshake_failed() -> None:
+    async with two_brokers(socket_connection_setup_timeout_ms=50) as (admin, silent):
+        silent.is_silent = True
+        with trio.fail_after(20), pytest.raises(KafkaError, match=r"API_VERSIONS was not answered within 0\.05 s"):
+            await ask(admin, SILENT, CHANGES)
+        assert chosen(admin, CHANGES) == {GOOD}
