@@ -31,6 +31,7 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import (
     HEALTH_CHECK,
+    MAX_FRAME_BYTES,
     ClientConnection,
     FrameError,
     RequestHeader,
@@ -116,7 +117,7 @@ def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> A
     version = _VERSIONS[key]
     parts = encode_request(RequestHeader(key, version, correlation_id, HEALTH_CHECK), request)
     connection.sendall(b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview)))
-    frames = ClientConnection()
+    frames = ClientConnection(MAX_FRAME_BYTES)
     while (frame := frames.next_frame()) is None:
         received = connection.recv_into(frames.buffer())
         if received == 0:

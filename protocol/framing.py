@@ -61,6 +61,21 @@ class FrameError(ValueError):
     """The peer does not speak the protocol: close the connection."""
 
 
+_HTTP: Final = frozenset(
+    (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PATC", b"TRAC", b"PRI ")
+)
+"""The first bytes of HTTP's answers and requests. As sizes they are above 1 GB."""
+_TLS_RECORDS: Final = range(20, 25)
+
+
+def _other_protocol(first: bytes) -> str | None:
+    """What the first four bytes of a stream belong to, where that is no frame of Kafka's."""
+    if first in _HTTP:
+        return "HTTP"
+    is_tls = first[0] in _TLS_RECORDS and first[1] == 3 and first[2] <= 4
+    return "TLS" if is_tls else None
+
+
 class UnsupportedRequestError(FrameError):
     """An API or version that is not implemented: there is no way to answer it."""
 
@@ -157,6 +172,9 @@ class FrameReader:
     def _frame_size(self) -> int:
         size: int = _read_size(self._view, self._start)[0]
         if size < 0 or size > self._max_frame_bytes:
+            other = _other_protocol(bytes(self._view[self._start : self._start + SIZE_BYTES]))
+            if other is not None:
+                raise FrameError(f"the other side speaks {other}, not Kafka's protocol")
             raise FrameError(f"frame of {size} bytes; 0 to {self._max_frame_bytes} are accepted")
         return size
 

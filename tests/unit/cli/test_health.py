@@ -102,6 +102,22 @@ def test_a_peer_that_accepts_and_stays_silent_is_not_healthy() -> None:
         check_controller(HOST, silent.getsockname()[1], timeout_s=0.05)
 
 
+def test_a_port_that_speaks_http_is_named() -> None:
+    with socket.create_server((HOST, 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(UnhealthyError, match="the other side speaks HTTP, not Kafka's protocol"):
+            check_controller(HOST, listener.getsockname()[1])
+        thread.join()
+
+
 def test_every_listener_of_the_configuration_is_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import (
     BUFFER_BYTES,
     GROWTH,
+    MAX_FRAME_BYTES,
     BufferPool,
     ClientConnection,
     FrameError,
@@ -123,6 +124,27 @@ def test_api_versions_of_an_unknown_version() -> None:
 def test_sizes_out_of_bounds(size: int) -> None:
     with pytest.raises(FrameError, match=str(size)):
         feed(ServerConnection(1000), struct.pack(">i", size))
+
+
+@pytest.mark.parametrize(
+    ("data", "protocol"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"GET /metrics HTTP/1.1\r\n", "HTTP"),
+        (b"POST / HTTP/1.0\r\n", "HTTP"),
+        (bytes.fromhex("15030300020246"), "TLS"),
+        (bytes.fromhex("160301020001"), "TLS"),
+    ],
+)
+def test_another_protocol_is_named(data: bytes, protocol: str) -> None:
+    said = f"^the other side speaks {protocol}, not Kafka's protocol$"
+    with pytest.raises(FrameError, match=said):
+        feed(ServerConnection(), data)
+    frames = ClientConnection(MAX_FRAME_BYTES)
+    frames.buffer()[: len(data)] = data
+    frames.received(len(data))
+    with pytest.raises(FrameError, match=said):
+        frames.next_frame()
 
 
 def test_an_admin_request_above_its_own_limit_is_refused_by_its_first_bytes() -> None:
