@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import App, Parameter
 
-from anabranch import Admin
+from anabranch import Admin, ErrorCode, KafkaError
 from anabranch.cli import controller_loggers
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.client.admin.types import ALL_BROKERS, ConfigEntry, ConfigSource
-from anabranch.command_error import UsageError
+from anabranch.command_error import CommandError, UsageError
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 
@@ -74,7 +75,8 @@ async def _entries(admin: Admin, kind: Kind, name: str) -> Mapping[str, ConfigEn
         return (await admin.describe_configs(topics=[name]))[name]
     broker = _broker_id(kind, name)
     if kind == "loggers":
-        return await admin.describe_loggers(broker)
+        with _may_be_a_controller(broker):
+            return await admin.describe_loggers(broker)
     return (await admin.describe_configs(brokers=[broker]))[broker]
 
 
@@ -147,4 +149,20 @@ async def _alter(admin: Admin, kind: Kind, name: str, changes: Mapping[str, str 
     elif kind == "broker":
         await admin.incremental_alter_configs(brokers={_broker_id(kind, name): changes})
     else:
-        await admin.alter_loggers(_broker_id(kind, name), changes)
+        broker = _broker_id(kind, name)
+        with _may_be_a_controller(broker):
+            await admin.alter_loggers(broker, changes)
+
+
+@contextmanager
+def _may_be_a_controller(server: int) -> Iterator[None]:
+    """Name the option for loggers of a controller where no broker has that id: brokers do not know controllers."""
+    try:
+        yield
+    except KafkaError as error:
+        if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+            raise
+        raise CommandError(
+            f"there is no broker {server}; if it is a controller, give --bootstrap-controller HOST:PORT, the address of"
+            " its controller.listener"
+        ) from error

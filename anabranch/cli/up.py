@@ -82,10 +82,12 @@ def welcome(cluster: LocalCluster, command: str) -> str:
     bootstrap = cluster.bootstrap
     server = "" if bootstrap.split(",")[0] == DEFAULT_BOOTSTRAP else f" -b {bootstrap}"
     metrics = "".join(f"\n  {name:<15} http://{address}/metrics" for name, address in cluster.metrics.items())
+    controllers = ", ".join(f"{number} at {address}" for number, address in cluster.controller_addresses.items())
     page = f"Look at it: http://{cluster.console}/\n" if cluster.console is not None else ""
     return f"""
 [bold]Anabranch serves at[/bold] {bootstrap}
-{page}ZooKeeper at {cluster.zookeeper}, data and logs in {cluster.config.directory}
+{page}Controllers {controllers} (for --bootstrap-controller)
+ZooKeeper at {cluster.zookeeper}, data and logs in {cluster.config.directory}
 Metrics for Prometheus (health at /health/ready):{metrics}
 
 Try in another terminal:

@@ -55,6 +55,11 @@ class LocalCluster:
         return ",".join(f"{HOST}:{plan.port}" for plan in self.brokers)
 
     @property
+    def controller_addresses(self) -> dict[int, str]:
+        """``host:port`` of each controller's listener by its id."""
+        return {plan.node_id: f"{HOST}:{plan.port}" for plan in self.controllers}
+
+    @property
     def metrics(self) -> dict[str, str]:
         """Where each process serves its metrics and health, ``host:port`` by name."""
         return {plan.name: plan.properties["metrics.listener"] for plan in [*self.controllers, *self.brokers]}
