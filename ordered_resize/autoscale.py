@@ -73,10 +73,10 @@ def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Deci
         return Decision(None, problem)
     cooldown = _lacks("the cool-down", measured.unchanged_ms, policy.cooldown_ms, "autoscale.cooldown.ms")
     if count < policy.min_partitions:
-        why = f"{count} partitions are below autoscale.min.partitions={policy.min_partitions}"
+        why = f"{_partitions(count)} {_are(count)} below autoscale.min.partitions={policy.min_partitions}"
         return Decision(_at_least(initial, policy.min_partitions), why, cooldown)
     if count > policy.max_partitions:
-        why = f"{count} partitions are above autoscale.max.partitions={policy.max_partitions}"
+        why = f"{_partitions(count)} {_are(count)} above autoscale.max.partitions={policy.max_partitions}"
         return Decision(_below(initial, policy.max_partitions + 1), why, cooldown)
     window = _lacks("the window", measured.elapsed_ms, policy.window_ms, "autoscale.window.ms")
     wanted, why = _by_rate(policy, initial, count, measured)
@@ -104,21 +104,28 @@ def _by_rate(policy: Policy, initial: int, count: int, measured: Measured) -> tu
         return None, "nothing is measured yet"
     target, mean = policy.target_bytes_per_second, measured.bytes_per_second / count
     key = f"autoscale.target.bytes.per.second={target}"
+    rate = f"{mean:.0f} bytes/s for " + ("one partition" if count == 1 else f"each of {count} partitions")
     if measured.appended_bytes * 1000 > target * count * measured.elapsed_ms:
-        above = f"{mean:.0f} bytes/s for each of {count} partitions are above {key}"
+        above = f"{rate} are above {key}"
         wanted = _at_least(initial, count + 1)
         if wanted > policy.max_partitions:
-            return None, f"{above}; {wanted} partitions would be above autoscale.max.partitions={policy.max_partitions}"
+            return (
+                None,
+                f"{above}; {_partitions(wanted)} would be above autoscale.max.partitions={policy.max_partitions}",
+            )
         return wanted, above
     if measured.appended_bytes * 1000 * HALVED_BELOW < target * count * measured.elapsed_ms:
-        below = f"{mean:.0f} bytes/s for each of {count} partitions are below a quarter of {key}"
+        below = f"{rate} are below a quarter of {key}"
         if count <= initial:
-            return None, f"{below}; the topic was created with {initial} partitions and can have no fewer"
+            return None, f"{below}; the topic was created with {_partitions(initial)} and can have no fewer"
         wanted = _below(initial, count)
         if wanted < policy.min_partitions:
-            return None, f"{below}; {wanted} partitions would be below autoscale.min.partitions={policy.min_partitions}"
+            return (
+                None,
+                f"{below}; {_partitions(wanted)} would be below autoscale.min.partitions={policy.min_partitions}",
+            )
         return wanted, below
-    return None, f"{mean:.0f} bytes/s for each of {count} partitions are between a quarter of {key} and the whole"
+    return None, f"{rate} are between a quarter of {key} and the whole"
 
 
 def _lacks(what: str, elapsed_ms: int, needed_ms: int, key: str) -> tuple[str, ...]:
@@ -141,3 +148,11 @@ def _below(initial: int, count: int) -> int:
     while found * 2 < count:
         found *= 2
     return found
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -18,6 +18,7 @@ from anabranch.audit.files import refuse_unreadable, why
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.cli.options import Int, JsonFile, Natural
+from anabranch.cli.output import counted
 from anabranch.command_error import CommandError, UsageError
 
 
@@ -141,8 +142,8 @@ def _print(report: AuditReport, strict: bool) -> None:
     """The table of checks, the violations that are named, and the verdict."""
     console = Console(highlight=False)
     console.print(
-        f"{report.segments:,} segment files, {report.bytes:,} bytes, {report.batches:,} batches, "
-        f"{report.records:,} records"
+        f"{counted(report.segments, 'segment file', ',')}, {counted(report.bytes, 'byte', ',')}, "
+        f"{report.batches:,} {'batch' if report.batches == 1 else 'batches'}, {counted(report.records, 'record', ',')}"
     )
     console.print(_table(report, headings=console.is_terminal))
     if console.is_terminal and any(check.violations for check in report.checks):
@@ -199,7 +200,7 @@ def _table(report: AuditReport, *, headings: bool) -> Table:
     for check in report.checks:
         outcome = {
             Status.PASSED: "[green]ok[/]",
-            Status.VIOLATED: f"[red]{check.violation_count:,} violations[/]",
+            Status.VIOLATED: f"[red]{counted(check.violation_count, 'violation', ',')}[/]",
             Status.UNKNOWN: f"[yellow]unknown[/]: {escape(check.unknown or '')}",
         }[check.status]
         table.add_row(check.name, f"{check.counted:,}", outcome)

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from anabranch import Admin, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, TsvFlag
-from anabranch.cli.output import RED, coloured, print_json, print_rows, size
+from anabranch.cli.output import RED, coloured, counted, print_json, print_rows, size
 from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError, UsageError
 
@@ -57,10 +57,10 @@ def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
         print_json(found)
         return 0
     print(f"cluster {found['cluster_id']}, controller {'none' if found['controller'] is None else found['controller']}")
-    print(f"{len(found['brokers'])} brokers: {', '.join(map(str, found['brokers']))}")
-    print(f"{found['topics']} topics with {found['partitions']} partitions")
+    print(f"{counted(len(found['brokers']), 'broker')}: {', '.join(map(str, found['brokers']))}")
+    print(f"{counted(found['topics'], 'topic')} with {counted(found['partitions'], 'partition')}")
     for name, words in (("without_leader", "without a leader"), ("under_replicated", "under-replicated")):
-        print(coloured(f"{found[name]} partitions {words}", RED if found[name] else ""))
+        print(coloured(f"{counted(found[name], 'partition')} {words}", RED if found[name] else ""))
     return 0
 
 
@@ -201,5 +201,6 @@ def delete_records(
     rows = with_admin(bootstrap_server, work)
     print_rows(rows, ["partition", "from", "to", "records"], as_json=json_, as_tsv=tsv)
     if not (json_ or tsv):
-        print(f"{'would delete' if dry_run else 'deleted'} {sum(row['records'] for row in rows)} offsets of {topic}")
+        deleted = counted(sum(row["records"] for row in rows), "offset")
+        print(f"{'would delete' if dry_run else 'deleted'} {deleted} of {topic}")
     return 0

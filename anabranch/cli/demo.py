@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.options import Int, JsonFile
+from anabranch.cli.output import counted
 from anabranch.command_error import CommandError, UsageError
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, TOPIC, DemoResult, run_demo
@@ -122,7 +123,7 @@ def show(result: DemoResult, directory: Path, console: Console) -> None:
     facts.add_row("hand-over back", hand_over_text(result.hand_over_shrinking))
     facts.add_row("hand-over, broker killed", hand_over_text(result.hand_over_killed))
     facts.add_row("marked partitions gone", "no" if result.drained_s is None else f"after {result.drained_s:.1f} s")
-    facts.add_row("exported", f"{result.exported.segments} segment files, {result.exported.bytes:,} bytes")
+    facts.add_row("exported", f"{counted(result.exported.segments, 'segment file')}, {result.exported.bytes:,} bytes")
     facts.add_row("Spark, from these files", spark_text(result.audit))
     console.print(facts, highlight=False)
     console.print(verdicts(result), highlight=False)
@@ -158,7 +159,7 @@ def hand_over_text(took: Percentiles) -> str:
     """From the parent's last record saved to the child's first delivered."""
     if took.p50_ms is None or took.p99_ms is None:
         return "no key waited"
-    return f"p50 {took.p50_ms:.1f} ms, p99 {took.p99_ms:.1f} ms ({took.count:,} keys waited)"
+    return f"p50 {took.p50_ms:.1f} ms, p99 {took.p99_ms:.1f} ms ({counted(took.count, 'key', ',')} waited)"
 
 
 def verdicts(result: DemoResult) -> Table:

@@ -19,6 +19,7 @@ from rich.progress import Progress as Bars
 from anabranch import Admin
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.cli.output import counted
 from anabranch.command_error import CommandError, UsageError
 from anabranch.export_offline import export_offline
 from anabranch.export_run import ExportReport, NoProgress, Progress
@@ -85,13 +86,15 @@ def _log_dirs(settings: list[str]) -> dict[int, Path]:
 
 
 def _print(report: ExportReport) -> None:
-    beside = f" and {report.replicas} other replicas" if report.replicas else ""
+    beside = f" and {counted(report.replicas, 'other replica')}" if report.replicas else ""
     print(
-        f"{report.segments} segment files of {report.partitions} partitions{beside}, {report.bytes:,} bytes, "
-        f"in {report.directory}"
+        f"{counted(report.segments, 'segment file')} of {counted(report.partitions, 'partition')}{beside}, "
+        f"{counted(report.bytes, 'byte', ',')}, in {report.directory}"
     )
     resumed = f", {report.resumed_bytes:,} of them by an export that was interrupted" if report.resumed_bytes else ""
-    print(f"added: {report.added_segments} segment files, {report.added_bytes:,} bytes{resumed}")
+    print(
+        f"added: {counted(report.added_segments, 'segment file')}, {counted(report.added_bytes, 'byte', ',')}{resumed}"
+    )
     for copy, gaps in report.missing.items():
         ranges = ", ".join(f"{first}-{end - 1}" for first, end in gaps)
         print(f"{copy}: offsets {ranges} were removed from the log before they were exported")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, duration, print_table
+from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, counted, duration, print_table
 
 COLUMNS = ("partition", "committed", "end", "lag", "behind", "member")
 FIELDS = (
@@ -30,7 +30,8 @@ def print_group(group: Mapping[str, Any]) -> None:
     state = group["state"]
     print(
         f"{group['group']}  {coloured(state, '' if state in ('Stable', 'Empty') else RED)}  "
-        f"assignor {group['assignor'] or '-'}  coordinator {group['coordinator']}  {group['members']} members"
+        f"assignor {group['assignor'] or '-'}  coordinator {group['coordinator']}  "
+        f"{counted(group['members'], 'member')}"
     )
     for topic, found in groupby(group["partitions"], key=lambda row: row["topic"]):
         rows = list(found)

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from anabranch import Admin, ConfigEntry, KafkaError, TopicDescription, TopicPartition
+from anabranch.cli.output import counted
 
 WAITS_KEY, MAX_KEY = "ordered.delivery.retention.waits", "ordered.delivery.retention.waits.max.ms"
 ANSWER_WITHIN_S = 3.0
@@ -51,7 +52,7 @@ def held_line(row: Mapping[str, Any]) -> str:
     whom = f"group {row['group']}" if row["group"] else "a group that is not known"
     return (
         f"held: partition {row['partition']} offsets {row['start_offset']} to {row['end_offset']}"
-        f" ({records} records, {row['size_bytes']} bytes) for {whom}"
+        f" ({counted(records, 'record')}, {counted(row['size_bytes'], 'byte')}) for {whom}"
         f" since {_time(row['since_ms'])} until {_time(row['until_ms'])} at most"
     )
 

@@ -75,6 +75,11 @@ def print_rows(
         print(none)
 
 
+def counted(count: int, noun: str, form: str = "") -> str:
+    """How many there are of what: ``1 record``, ``2 records``. ``form`` is the number's, such as ``,``."""
+    return f"{count:{form}} {noun if count == 1 else noun + 's'}"
+
+
 def size(count: int | None) -> str:
     """Bytes as people read them."""
     if count is None:

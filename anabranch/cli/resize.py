@@ -11,7 +11,7 @@ import anyio
 
 from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDescription
 from anabranch.cli import progress
-from anabranch.cli.output import print_table
+from anabranch.cli.output import counted, print_table
 from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
 from anabranch.cli.topic_view import (
     Committed,
@@ -64,7 +64,7 @@ async def check_loss(admin: Admin, name: str, count: int) -> None:
     is_taken_back = refused is None and is_compacted(values) and not any(LOSS_KEY in line for line in advice)
     if count >= topic.partition_count or is_taken_back:
         raise CommandError(
-            f"{LOSS_FLAG}: the resize of {name} to {count} partitions marks none for deletion;"
+            f"{LOSS_FLAG}: the resize of {name} to {counted(count, 'partition')} marks none for deletion;"
             f" --config {LOSS_KEY}=true is for those that are marked already"
         )
 
@@ -161,9 +161,14 @@ def _replica_notes(topic: TopicDescription, before: int, count: int) -> list[str
         [p for p in range(before, count) if p in there],
         [p for p in range(before, count) if p not in there],
     )
-    notes = [f"partitions {_numbers(revived)} drain, and take records again"] if revived else []
+    notes = []
+    if revived:
+        takes = _verb(revived, "takes", "take")
+        notes.append(f"{_partitions(revived, 'drains', 'drain')}, and {takes} records again")
     if created:
-        notes.append(f"the controller chooses brokers for partitions {_numbers(created)} when they are created")
+        notes.append(
+            f"the controller chooses brokers for {_partitions(created)} at {_verb(created, 'its', 'their')} creation"
+        )
     return notes
 
 
@@ -178,11 +183,11 @@ async def _lag_notes(
     notes = []
     unknown = [p for p in sources if p not in ends]
     if unknown:
-        notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
+        notes.append(f"where {_partitions(unknown, 'ends', 'end')} is not known now: not counted")
     for group, of_topic in sorted(committed.items()):
         left = _left(of_topic, ends, sources)
         if left:
-            notes.append(f"group {group} has {left} records of partitions {_numbers(sources)} to read{until}")
+            notes.append(f"group {group} has {counted(left, 'record')} of {_partitions(sources)} to read{until}")
     return notes
 
 
@@ -197,27 +202,33 @@ async def _drain_notes(
     values = await _values(admin, topic.name, changes)
     kept, retention_ms = Marked.of(values), values["retention.ms"]
     notes = []
-    going = _numbers(sources)
+    going = _partitions(sources, "goes", "go")
     if is_compacted(values):
         notes.append(of_compacted(sorted(sources), kept))
     elif kept is Marked.DRAINED:
-        notes.append(f"partitions {going} go once every group has read them ({DRAIN_KEY}=true)")
+        notes.append(f"{going} once every group has read {_verb(sources, 'it', 'them')} ({DRAIN_KEY}=true)")
     else:
-        when = f"when their last record has expired (retention.ms={retention_ms}, {retention_ms / 86_400_000:g} days)"
-        notes.append(
-            f"partitions {going} go {when if kept is Marked.EXPIRED else 'never: their records do not expire'}"
-        )
-        notes.append("--delete-records-when-drained: once every group has read them")
+        its, days = _verb(sources, "its", "their"), retention_ms / 86_400_000
+        when = f"when {its} last record has expired (retention.ms={retention_ms}, {days:g} days)"
+        notes.append(f"{going} {when if kept is Marked.EXPIRED else f'never: {its} records do not expire'}")
+        notes.append(f"--delete-records-when-drained: once every group has read {_verb(sources, 'it', 'them')}")
     if kept is Marked.DRAINED and not committed:
         notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
     marked = marked_partitions(topic)
     if marked:
-        notes.append(f"partitions {_numbers(marked)} are marked for deletion already")
+        notes.append(f"{_partitions(marked, 'is', 'are')} marked for deletion already")
     return notes
 
 
-def _numbers(partitions: Any) -> str:
-    return ", ".join(map(str, sorted(partitions)))
+def _partitions(partitions: Collection[int], singular: str = "", plural: str = "") -> str:
+    """Partitions by their numbers, and a verb for one or for many."""
+    verb = _verb(partitions, singular, plural)
+    numbers = ", ".join(map(str, sorted(partitions)))
+    return f"{_verb(partitions, 'partition', 'partitions')} {numbers}" + (f" {verb}" if verb else "")
+
+
+def _verb(partitions: Collection[int], singular: str, plural: str) -> str:
+    return singular if len(partitions) == 1 else plural
 
 
 def print_plan(plan: Mapping[str, Any]) -> None:
@@ -225,7 +236,7 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     before, after = plan["partitions"], plan["partitions_after"]
     share = Fraction(plan["moved_share"])
     moving = f", about {percent(share)} of the keys move" if share else ""
-    print(f"{plan['topic']}: {before} -> {after} partitions{moving}")
+    print(f"{plan['topic']}: {before} -> {counted(after, 'partition')}{moving}")
     if plan["moves"]:
         columns = ["split" if after > before else "merge", "into", "keys", "leader", "into_leader"]
         print_table(
@@ -282,12 +293,13 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
                 return []
             ends, committed = await offsets(admin, topic), await committed_offsets(admin, name)
             left = {group: _left(of_topic, ends, marked) for group, of_topic in committed.items()}
-            behind = ", ".join(f"{group} has {count} records" for group, count in sorted(left.items()) if count)
-            progress.say(f"{name}: partitions {_numbers(marked)} drain" + (f"; {behind} to read" if behind else ""))
+            behind = [f"{group} has {counted(count, 'record')}" for group, count in sorted(left.items()) if count]
+            draining = f"{name}: {_partitions(marked, 'drains', 'drain')}"
+            progress.say(draining + (f"; {', '.join(behind)} to read" if behind else ""))
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(
-        f"{name} still has partitions {_numbers(marked)} after {timeout_ms} ms; topics describe shows who has yet to"
-        " read them"
+        f"{name} still has {_partitions(marked)} after {timeout_ms} ms; topics describe shows who has yet to read"
+        f" {_verb(marked, 'it', 'them')}"
     )
 
 
@@ -298,10 +310,11 @@ def _left(of_topic: Mapping[int, int], ends: Mapping[int, tuple[int, int]], part
 async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     """What a resize to ``count`` still needs; empty when nothing."""
     if topic.partition_count != count:
-        return f"{topic.partition_count} partitions are in use"
+        are = "is" if topic.partition_count == 1 else "are"
+        return f"{counted(topic.partition_count, 'partition')} {are} in use"
     without_leader = [p.partition for p in topic.partitions if p.leader < 0]
     if without_leader:
-        return f"partitions {_numbers(without_leader)} have no leader"
+        return f"{_partitions(without_leader, 'has', 'have')} no leader"
     if topic.layout_version < 0:  # of a cluster without layouts, such as Kafka's: nobody splits anything off
         return ""
     known = existing(await lineages(admin, topic.name, (p.partition for p in topic.partitions)))
@@ -314,4 +327,4 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
         for p in range(topic.initial_partition_count, count)
         if p not in known or not has_keys(known[p], merges.get(p))
     ]
-    return f"partitions {_numbers(behind)} are not split off" if behind else ""
+    return f"{_partitions(behind, 'is', 'are')} not split off" if behind else ""

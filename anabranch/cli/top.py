@@ -19,7 +19,7 @@ from anabranch.cli.cluster import all_topics
 from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
-from anabranch.cli.output import duration, print_json
+from anabranch.cli.output import counted, duration, print_json
 from anabranch.cli.topic_view import known_offsets, marked_partitions
 
 Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
@@ -192,7 +192,7 @@ def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]
         lag = Text(f"{row['lag']:,}", style="yellow" if row["lag"] else "")
         left = "never at this pace" if row["seconds_left"] is None else duration(row["seconds_left"])
         second.add_row(Text(row["group"]), row["state"], lag, f"{row['records_per_second']:,.1f}", left)
-    hidden = f"{max(0, len(topics) - shown)} topics and {max(0, len(groups) - shown)} groups more"
+    hidden = f"{counted(max(0, len(topics) - shown), 'topic')} and {counted(max(0, len(groups) - shown), 'group')} more"
     return Group(first, second, *([Text(hidden)] if max(len(topics), len(groups)) > shown else []))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.autoscale import autoscale_lines, autoscale_row, is_on
 from anabranch.cli.held import held_line, held_rows, waits
-from anabranch.cli.output import TOTAL, print_table
+from anabranch.cli.output import TOTAL, counted, print_table
 from anabranch.cli.resize_plan import split_tree
 from anabranch.client.admin.types import ConfigSource, PartitionLineage
 from anabranch.client.net.cluster import PartitionInfo
@@ -229,7 +229,7 @@ FIELDS = ("partition", "leader", "leader_epoch", "replicas", "isr", "log_start_o
 def print_topic(topic: Mapping[str, Any], *, every_partition: bool = True) -> None:
     configs = ",".join(f"{key}={value}" for key, value in topic["configs"].items()) or "none"
     rows = topic["partitions"]
-    print(f"{topic['name']}  id {topic['topic_id']}  {len(rows)} partitions  configs: {configs}")
+    print(f"{topic['name']}  id {topic['topic_id']}  {counted(len(rows), 'partition')}  configs: {configs}")
     summed_up = not every_partition and len(rows) >= SUMMED_UP_FROM
     if summed_up:
         _print_sums(rows)
@@ -270,7 +270,8 @@ def _print_sums(rows: Sequence[Mapping[str, Any]]) -> None:
     bad = [row for row in rows if row["leader"] is None or len(row["isr"]) < len(row["replicas"])]
     if bad:
         first = f"; the first {_NAMED}:" if len(bad) > _NAMED else ":"
-        print(f"{len(bad)} partitions have replicas out of sync or no leader{first}")
+        have = "has" if len(bad) == 1 else "have"
+        print(f"{counted(len(bad), 'partition')} {have} replicas out of sync or no leader{first}")
         print_table(FIELDS, [[row[column] for column in FIELDS] for row in bad[:_NAMED]])
     print("--every-partition shows a line for each")
 
@@ -294,7 +295,7 @@ def layout_lines(topic: Mapping[str, Any]) -> list[str]:
     rows = {row["partition"]: row for row in topic["partitions"]}
     initial, undeleted = topic["initial_partition_count"], topic["undeleted_partition_count"]
     marked = len(rows) - undeleted
-    head = f"layout {topic['layout_version']}: created with {initial} partitions, {undeleted} in use"
+    head = f"layout {topic['layout_version']}: created with {counted(initial, 'partition')}, {undeleted} in use"
     lines = [head + (f", {marked} marked for deletion" if marked > 0 else "")]
     lines += split_tree(initial, rows, lambda partition: f"{partition}{_story(rows[partition])}")
     return lines
@@ -309,7 +310,7 @@ def _story(row: Mapping[str, Any]) -> str:
         parts.append(f"merged into {_epoch(row['merged_into'], row['leader_epoch_before_deletion'])}")
     if row["state"] == MARKED:
         if row["records_left"] is not None:
-            parts.append(f"{row['records_left']} records left")
+            parts.append(f"{counted(row['records_left'], 'record')} left")
         parts += [f"{group} has {'?' if left is None else left} to read" for group, left in row["to_drain"].items()]
     return "  " + ", ".join(parts) if parts else ""
 

@@ -30,7 +30,7 @@ from anabranch.cli.options import (
     NewTopicCount,
     TsvFlag,
 )
-from anabranch.cli.output import print_json, print_rows, print_tsv
+from anabranch.cli.output import counted, print_json, print_rows, print_tsv
 from anabranch.cli.resize import (
     LOSS_FLAG,
     begin_resize,
@@ -104,7 +104,7 @@ def create(
     elif created is None:
         print(f"{topic} exists")
     else:
-        print(f"created {topic}: {counts[0]} partitions, replication factor {counts[1]}")
+        print(f"created {topic}: {counted(created.num_partitions, 'partition')}, replication factor {counts[1]}")
     return 0
 
 
@@ -277,13 +277,15 @@ def _print_altered(
         )
         return
     if partitions is not None and marked is None:
-        print(f"{topic} is on its way to {partitions} partitions: topics describe shows how far it is")
+        print(f"{topic} is on its way to {counted(partitions, 'partition')}: topics describe shows how far it is")
         return
     print(f"altered {topic}")
-    if marked is not None:
-        print(f"{topic} has {partitions} partitions")
+    if partitions is not None:
+        print(f"{topic} has {counted(partitions, 'partition')}")
     if marked:
-        print(f"partitions {', '.join(map(str, marked))} take no records any more")
+        few = len(marked) == 1
+        numbers = ", ".join(map(str, marked))
+        print(f"{'partition' if few else 'partitions'} {numbers} {'takes' if few else 'take'} no records any more")
 
 
 async def _alter(
@@ -458,7 +460,7 @@ def reassign(
 
     results = with_admin(bootstrap_server, work)
     begun = [tp for tp, error in results.items() if error is None]
-    said = f"{'moving' if target is not None else 'taken back'}: {len(begun)} partitions of {topic}"
+    said = f"{'moving' if target is not None else 'taken back'}: {counted(len(begun), 'partition')} of {topic}"
     return _report(begun, {tp: error for tp, error in results.items() if error is not None}, said, as_json=json_)
 
 

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from anabranch import KafkaError
-from anabranch.cli.output import duration, size
+from anabranch.cli.output import counted, duration, size
 from anabranch.command_error import CommandError, UsageError
 from anabranch.console import changes, pages
 from anabranch.console.pages import BadQueryError, Query, Rendered
@@ -231,6 +231,7 @@ def _templates() -> Environment:
         number=lambda value: "-" if value is None else f"{value:,.0f}",
         bytes=size,
         seconds=duration,
+        counted=lambda count, noun: f"- {noun}s" if count is None else counted(count, noun, ","),
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
         text=lambda data: text_of(data, "text"),

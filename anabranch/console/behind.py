@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.cli.output import duration
+from anabranch.cli.output import counted, duration
 from anabranch.console.rates import outlook
 
 NAMED = 8
@@ -39,7 +39,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
         found.append(
             Reason(
                 "error",
-                f"Nobody reads: the group has no members, and {lag:,} records to read.",
+                f"Nobody reads: the group has no members, and {counted(lag, 'record', ',')} to read.",
                 "Start its consumers.",
             )
         )
@@ -57,10 +57,11 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
                 )
             )
         elif row["lag"] and group["members"] and row["member"] is None:
+            left = f"{counted(row['lag'], 'record', ',')} {'is' if row['lag'] == 1 else 'are'} left"
             found.append(
                 Reason(
                     "warning",
-                    f"Nobody in the group reads {_name(*place)}: {row['lag']:,} records are left.",
+                    f"Nobody in the group reads {_name(*place)}: {left}.",
                     "Its members do not subscribe to the topic, or have yet to notice the partition "
                     "(metadata.max.age.ms).",
                 )
@@ -111,8 +112,11 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
     topic, partition, on = wait["topic"], wait["partition"], wait["waits_for"]
     until, position = wait["until"], wait["position"]
     left = None if until is None or position is None else max(0, until - position)
-    records = "records" if left is None else f"{left:,} records"
-    text = f"{_name(topic, partition)} waits for {records} of {_name(topic, on)}, which hold older changes of its keys."
+    records = "records" if left is None else counted(left, "record", ",")
+    hold = "holds" if left == 1 else "hold"
+    text = (
+        f"{_name(topic, partition)} waits for {records} of {_name(topic, on)}, which {hold} older changes of its keys."
+    )
     row = next((r for r in rows if (r["topic"], r["partition"]) == (topic, on)), None)
     member = wait["client_id"] or wait["member"]
     if member is None:
@@ -120,7 +124,7 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
             "error",
             text + f" Nobody in the group reads partition {on}.",
             f"Start a consumer that reads it. Setting the group's offset of partition {on} to its end instead (reset"
-            f" offsets) skips its unread {records}: the group never gets them.",
+            f" offsets) skips its unread {records}: the group never gets {'it' if left == 1 else 'them'}.",
         )
     read = row.get("read_rate") if row is not None else None
     pace = ""
@@ -131,7 +135,7 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
     host = f" on {row['host']}" if row is not None and row["host"] else ""
     return Reason(
         "error" if left and read is not None and read <= 0 else "warning",
-        f"{text} {member}{host} reads them.{pace}",
+        f"{text} {member}{host} reads {'it' if left == 1 else 'them'}.{pace}",
         f"Look at {member}: when it has processed partition {on} up to there, partition {partition} goes on by itself."
         + (" Retention removes some of these records within ten minutes." if wait["expiring"] else ""),
     )

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from anabranch import KafkaError, Producer
 from anabranch.cli.groups import Where, apply_reset, plan_reset
+from anabranch.cli.output import counted
 from anabranch.cli.resize import begin_resize, plan_resize
 from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError
@@ -48,15 +49,14 @@ async def plan_of_resize(watch: Watch, query: Query, bootstrap: str) -> Plan:
         refused = details["plan"]["refused"]
     command = _command("topics", "alter", topic.name, "--partitions", str(count), "--wait", bootstrap=bootstrap)
     form = {"topic": topic.name, "count": str(count)}
-    return Plan(
-        f"Resize {topic.name} to {count} partitions", _path("topics", topic.name), command, form, refused, details
-    )
+    title = f"Resize {topic.name} to {counted(count, 'partition')}"
+    return Plan(title, _path("topics", topic.name), command, form, refused, details)
 
 
 async def resize(watch: Watch, plan: Plan, _bootstrap: str) -> str:
     name, count = plan.form["topic"], int(plan.form["count"])
     await begin_resize(watch.admin, name, count, (), waits=False)
-    return f"{name} is being resized to {count} partitions."
+    return f"{name} is being resized to {counted(count, 'partition')}."
 
 
 async def plan_of_reset(watch: Watch, query: Query, bootstrap: str) -> Plan:

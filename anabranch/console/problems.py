@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch import ClusterDescription, TopicDescription
+from anabranch.cli.output import counted
 
 NAMED = 5
 """So many partitions are named of each kind; the rest is counted."""
@@ -49,7 +50,7 @@ def find_problems(
     found += [
         Problem(
             "error",
-            f"Broker {broker} is away: {count:,} replicas are on it.",
+            f"Broker {broker} is away: {counted(count, 'replica', ',')} {'is' if count == 1 else 'are'} on it.",
             f"Start broker {broker} again. Its log says why it ended.",
         )
         for broker, count in sorted(away.items())

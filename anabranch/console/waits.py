@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from anabranch.cli.output import counted
+
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 150, 44, 110, 14, 8
 MOST_TEXT = 18
 """Letters of a topic's name or a member's in a box."""
@@ -88,8 +90,10 @@ def _depths(edges: Sequence[tuple[tuple[str, int], tuple[str, int]]]) -> dict[tu
 def _arrow(start: tuple[int, int], end: tuple[int, int], wait: Mapping[str, Any]) -> Arrow:
     x0, y0, x1, y1 = start[0] + BOX_W, start[1] + BOX_H // 2, end[0], end[1] + BOX_H // 2
     known = wait["until"] is not None and wait["position"] is not None
-    left = f"{max(0, wait['until'] - wait['position']):,}" if known else ""
-    title = f"partition {wait['partition']} waits for {left or 'the'} records of partition {wait['waits_for']}"
+    count = max(0, wait["until"] - wait["position"]) if known else None
+    left = "" if count is None else f"{count:,}"
+    records = "the records" if count is None else counted(count, "record", ",")
+    title = f"partition {wait['partition']} waits for {records} of partition {wait['waits_for']}"
     middle = (x0 + x1) // 2
     path = f"M{x0} {y0} C{middle} {y0} {middle} {y1} {x1 - 2} {y1}"
     # Where several arrows meet, their texts stand beside their own beginnings.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import trio
 
 from anabranch import Admin, ErrorCode, KafkaError
+from anabranch.cli.output import counted
 from anabranch.cli.resize import wait_until_resized
 from anabranch.local.cluster import LocalCluster
 from anabranch.ordered_resize.marked import DRAIN_KEY
@@ -105,7 +106,7 @@ class Resizer:
         # begins, and the resize cannot end before another broker leads that partition.
         victim = topic.partitions[step.partitions].leader if step.kill else None
         death = f", and broker {victim} is killed" if victim is not None else ""
-        self._say(f"{before} -> {step.partitions} partitions{death}")
+        self._say(f"{before} -> {counted(step.partitions, 'partition')}{death}")
         if victim is not None:
             self._kill(victim)
         async with trio.open_nursery() as nursery:

@@ -62,7 +62,7 @@ def test_the_console_shows_what_there_is(bootstrap: str) -> None:
                 "/topics": 'href="/topics/t"',
                 "/topics/t": "not kept across resizes",
                 "/topics/t/messages": "&lt;b&gt;bold&lt;/b&gt;",
-                "/groups/g": "1 records",
+                "/groups/g": "1 record",
                 "/configs/topic/t": "cleanup.policy",
                 "/configs/broker/1": "broker.rack",
             }.items():

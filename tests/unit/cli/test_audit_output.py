@@ -113,6 +113,6 @@ def test_a_pipe_has_neither(told: list, capsys: pytest.CaptureFixture[str]) -> N
     printed, drawn = capsys.readouterr()
     assert drawn == ""
     lines = printed.splitlines()
-    assert lines[0] == "1 segment files, 4 bytes, 2 batches, 3 records"
+    assert lines[0] == "1 segment file, 4 bytes, 2 batches, 3 records"
     assert [line.split()[0] for line in lines[1:3]] == ["crc", "key"]
     assert "Violations" not in printed and "looked at" not in printed

@@ -280,10 +280,10 @@ def test_waiting_for_a_grow_ends_while_partitions_merged_before_drain(run: Run) 
     ("state", "said"),
     [
         ({}, "4 partitions are in use"),
-        ({"undeleted": 6, "total": 6, "version": 1, "without_leader": frozenset({5})}, "partitions 5 have no leader"),
+        ({"undeleted": 6, "total": 6, "version": 1, "without_leader": frozenset({5})}, "partition 5 has no leader"),
         (
             {"undeleted": 6, "total": 6, "version": 3, "entries": {**SHRUNK["entries"], 4: [(0, {0: 0}), (2, {0: 2})]}},
-            "partitions 5 are not split off",
+            "partition 5 is not split off",
         ),
     ],
 )
@@ -330,6 +330,20 @@ def test_a_group_that_cannot_be_read_hides_no_topic(run: Run, monkeypatch: pytes
     assert (status, "g has 15 to read" in out, "odd" in out) == (0, True, False)
 
 
+def test_one_partition_is_no_plural(run: Run) -> None:
+    admin = FakeAdmin(initial=1, undeleted=1, total=2, version=2, leader_epochs={0: 2, 1: 1}, ends={1: (29, 30)})
+    admin.entries = {0: [(2, {1: 0})], 1: [(0, {0: 0})]}
+    _, out, _ = run(admin, "topics", "describe", "t")
+    assert "layout 2: created with 1 partition, 1 in use, 1 marked for deletion\n" in out
+    assert ", 1 record left" in out
+    _, out, _ = run(
+        FakeAdmin(initial=1, undeleted=2, total=2), "topics", "alter", "t", "--partitions", "1", "--dry-run"
+    )
+    assert out.startswith("t: 2 -> 1 partition")
+    assert "partition 1 goes when its last record has expired" in out
+    assert "--delete-records-when-drained: once every group has read it\n" in out
+
+
 def test_describe_as_json_has_the_layout(run: Run) -> None:
     _, out, _ = run(FakeAdmin(**SHRUNK, groups={"g": {5: 25}}), "topics", "describe", "t", "--json")
     (topic,) = json.loads(out)
@@ -353,7 +367,7 @@ def test_describe_of_a_new_partition_and_of_one_whose_end_nobody_tells(run: Run)
 def test_a_dry_run_says_which_partitions_are_revived(run: Run) -> None:
     _, out, _ = run(FakeAdmin(**SHRUNK), "topics", "alter", "t", "--partitions", "7", "--dry-run")
     assert "partitions 4, 5 drain, and take records again" in out
-    assert "chooses brokers for partitions 6 when" in out
+    assert "chooses brokers for partition 6 at its creation" in out
 
 
 def test_describe_says_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Run) -> None:
@@ -568,7 +582,7 @@ def test_groups_describe_fits_a_terminal_and_sums_up(run: Run, monkeypatch: pyte
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[:3] == [
-        "g  Stable  assignor range  coordinator 1  1 members",
+        "g  Stable  assignor range  coordinator 1  1 member",
         "t",
         "partition         committed               end  lag  behind  member",
     ]

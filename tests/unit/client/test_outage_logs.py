@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -108,6 +109,10 @@ async def test_a_topic_that_does_not_exist_is_logged(
         assert warnings(caplog) == []
         await trio.sleep(2)  # virtual time: autojump_clock
         assert warnings(caplog) == ["topic t does not exist, for 1 s now"]
+        brokers.answer = MetadataResponse(brokers=[BROKER], topics=[MetadataResponseTopic(name="t")])
+        await trio.sleep(2)  # virtual time: autojump_clock
+        (end,) = warnings(caplog)[1:]
+        assert re.fullmatch(r"after [2-5] s it is over: topic t does not exist", end)
 
 
 async def test_a_late_record_says_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ import pytest
 from anabranch import ClusterDescription, TopicDescription
 from anabranch.client.admin.types import Node
 from anabranch.client.net.cluster import PartitionInfo
+from anabranch.console.app import _templates
 from anabranch.console.behind import reasons, summary
 from anabranch.console.problems import NAMED, find_problems
 from anabranch.console.rates import KEPT_S, Samples, hottest, outlook
@@ -172,6 +173,24 @@ def test_a_partition_that_waits_is_not_called_slow() -> None:
 def test_a_wait_for_a_partition_that_nobody_reads_says_how_to_go_on() -> None:
     (reason,) = reasons(group([row(5, read_rate=0.0)], [wait(5, 1, member=None, client_id=None)]))
     assert reason.level == "error" and "skips its unread 40 records" in reason.todo
+
+
+def test_one_record_is_no_plural() -> None:
+    (waits,) = reasons(group([row(1), row(5, read_rate=0.0)], [wait(5, 1, position=89)]))
+    assert (
+        "waits for 1 record of t partition 1, which holds older changes of its keys. app-1 on 10.0.0.1 reads it."
+        in (waits.text)
+    )
+    (unread,) = reasons(group([row(0, member=None, client_id=None, lag=1), row(1, lag=0)]))
+    assert unread.text == "Nobody in the group reads t partition 0: 1 record is left."
+    (alone,) = reasons(group([row(0, member=None, client_id=None, lag=1)], members=0, state="Empty"))
+    assert alone.text == "Nobody reads: the group has no members, and 1 record to read."
+
+
+@pytest.mark.parametrize(("matching", "said"), [(1, "1 topic"), (1_200, "1,200 topics"), (0, "0 topics")])
+def test_a_table_counts_its_rows(matching: int, said: str) -> None:
+    parts: Any = _templates().globals["parts"]
+    assert f">{said}<" in parts.pager("/topics", "", 1, 1, matching, "topic")
 
 
 def test_a_rebalance_is_all_that_is_said_while_it_lasts() -> None:
