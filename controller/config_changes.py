@@ -10,16 +10,17 @@ import functools
 
 import structlog
 
+from anabranch.controller.config_writes import take
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ConfigsChanged
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.partitions import elect_offline
-from anabranch.controller.store import ImageStaleError, chunks, read_each
-from anabranch.controller.stored_config import StoredConfig
+from anabranch.controller.store import ImageStaleError, read_each
 from anabranch.controller.topic_config import ORDERED_KEY, of_topic
 from anabranch.controller.topic_names import name_problem
-from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkError, ZkOp
+from anabranch.runtime.env import CreateOp, SetOp, ZkError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
@@ -27,9 +28,6 @@ from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
-CHANGES_KEPT = 1000
-"""Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
-_PURGE_EVERY = 100
 
 
 async def load_configs(context: Context) -> None:
@@ -57,14 +55,6 @@ async def read_config(context: Context, path: str) -> None:
         context.image.configs.pop(path, None)
     else:
         take(context.image, path, found.data, found.version)
-
-
-def take(image: ClusterImage, path: str, data: bytes, version: int) -> None:
-    """Keep a config znode that was read or written. What is wrong with it is logged once."""
-    known = image.configs.get(path)
-    config = image.configs[path] = StoredConfig.decode(path, data, version)
-    if config.problem and (known is None or known.problem != config.problem):
-        logger.error("config.malformed", path=path, error=config.problem)
 
 
 async def on_configs_changed(context: Context) -> None:
@@ -117,37 +107,29 @@ def _is_followed(change: ConfigChange) -> bool:
 async def keep_ordered_delivery(context: Context, topic: str, settled: bool | None) -> None:
     """Undo what an edit by hand made of ``enable.ordered.delivery`` since the first resize; brokers did not follow it.
 
-    Raises ``ControllerMovedError``, ``ImageStaleError``.
+    Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
     """
-    path, config = paths.topic_config(topic), of_topic(context.image, topic)
+    effects = restoring(context.image, topic, settled)
+    if effects.writes:
+        why = f"{ORDERED_KEY} cannot be changed any more"
+        logger.error("config.edit_undone", path=paths.topic_config(topic), why=why)
+        await carry_out(context, effects)
+
+
+def restoring(image: ClusterImage, topic: str, settled: bool | None) -> Effects:
+    """What gives a topic's config the value of ``enable.ordered.delivery`` that the first resize ``settled``. Nothing
+    where it has that value, where none is settled, and where the config cannot be used.
+    """
+    path, config = paths.topic_config(topic), of_topic(image, topic)
     try:
         restored = with_ordered_delivery(config.znode, settled) if config.znode is not None else None
     except ConfigError:
-        return
+        return Effects()
     if restored is None:
-        return
-    logger.error("config.edit_undone", path=path, why=f"{ORDERED_KEY} cannot be changed any more")
+        return Effects()
     data = restored.encode()
-    op: ZkOp = CreateOp(path, data) if config.version < 0 else SetOp(path, data, config.version)
-    versions = await context.store.write([op])
-    take(context.image, path, data, versions[0])
-    await notify(context, f"topics/{topic}")
-
-
-async def notify(context: Context, entity: str) -> None:
-    """Have brokers read the config of ``topics/<name>`` or ``brokers/<id>`` again."""
-    created = await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(entity).encode())
-    number = created.removeprefix(paths.CONFIG_CHANGE_PREFIX)
-    if number.isdigit() and int(number) % _PURGE_EVERY == 0:
-        await _purge_changes(context)
-
-
-async def _purge_changes(context: Context) -> None:
-    """Delete old notifications. The last one that this controller has read stays: it reads on from there."""
-    names = await context.store.children(paths.CONFIG_CHANGES)
-    old = [name for name in names[:-CHANGES_KEPT] if name < context.image.config_changes_seen]
-    for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in old]):
-        await context.store.write(ops)
+    op = CreateOp(path, data) if config.version < 0 else SetOp(path, data, config.version)
+    return Effects(writes=(op,), notify=(f"topics/{topic}",))
 
 
 def with_ordered_delivery(config: ConfigZnode, settled: bool | None) -> ConfigZnode | None:

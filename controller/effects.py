@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.controller import appended_bytes, config_changes, stock_producers
+from anabranch.controller import appended_bytes, config_writes, stock_producers
 from anabranch.controller.admin.outcome import Wait
 from anabranch.controller.context import Context
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import PartitionImage, TopicImage
+from anabranch.controller.partitions import StateChange, take_state, write_together
 from anabranch.controller.resize.step_log import log_step
 from anabranch.controller.states import PartitionStatus
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.env import CreateOp, SetOp
+from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -46,8 +47,13 @@ class Effects:
     """The zkVersion of ``znode`` where it is stored already."""
     created: int = 0
     """Partitions of the topic where it is new. It is in the image once its znode is read."""
-    writes: Sequence[CreateOp | SetOp] = ()
+    writes: Sequence[CreateOp | SetOp | DeleteOp] = ()
     """One multi: ``znode`` first, or a config, or the config and the znode of a new topic; empty: all is stored."""
+    states: Sequence[Sequence[StateChange]] = ()
+    """Partition states. With ``writes`` they are among these; else each group is whole in one multi, several groups may
+    share one."""
+    removed: Sequence[int] = ()
+    """Partitions whose state znodes are deleted by ``writes``."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
@@ -58,6 +64,8 @@ class Effects:
     events: Sequence[ResizesDue] = ()
     step: str = ""
     """The step of a resize that is logged and counted; empty: none."""
+    stepped: Sequence[int] = ()
+    """The partitions that ``step`` is logged with."""
     response: Any = None
     waits: Sequence[Wait] = ()
     """What has to happen before ``response`` may be sent."""
@@ -65,18 +73,31 @@ class Effects:
 
 async def carry_out(context: Context, effects: Effects) -> None:
     """Write, then change the image and the batch. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``;
-    then nothing was written, and the image and the batch are as they were.
+    then nothing was written, and the image and the batch are as they were. Only of states without ``writes`` those of
+    the multis before may be written; these are in the image.
     """
     version = effects.version
     if effects.writes:
         versions = await context.store.write(effects.writes)
         version = versions[0]
-        for op, stored in zip(effects.writes, versions):
-            if op.path.startswith(f"{paths.CONFIG}/"):
-                config_changes.take(context.image, op.path, op.data, stored)
+        _take_written(context, effects, versions)
+    else:
+        await write_together(context, effects.states)
     apply(context, effects, version)
     for entity in effects.notify:
-        await config_changes.notify(context, entity)
+        await config_writes.notify(context, entity)
+
+
+def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:
+    """Take over the configs and states that are written; the znode of the topic is taken over after them."""
+    states = {paths.partition_state(*change.tp): change for group in effects.states for change in group}
+    for op, version in zip(effects.writes, versions):
+        if isinstance(op, DeleteOp):
+            continue
+        if op.path in states:
+            take_state(context, states[op.path], version)
+        elif op.path.startswith(f"{paths.CONFIG}/"):
+            config_writes.take(context.image, op.path, op.data, version)
 
 
 def apply(context: Context, effects: Effects, version: int) -> None:
@@ -88,6 +109,8 @@ def apply(context: Context, effects: Effects, version: int) -> None:
         return  # a config, or the topic does not exist, which the response says
     for ask in effects.asks:
         _ASK[ask](context, topic)
+    for p in effects.removed:
+        del topic.partitions[p]
     if effects.znode is not None:
         if effects.znode is not topic.znode:
             topic.wait_logged = ""
@@ -99,7 +122,7 @@ def apply(context: Context, effects: Effects, version: int) -> None:
     for event in effects.events:
         context.events.put(event)
     if effects.step:
-        log_step(context, topic, effects.step, [])
+        log_step(context, topic, effects.step, effects.stepped)
 
 
 def adopt(topic: TopicImage, znode: TopicZnode, version: int) -> None:

@@ -165,7 +165,7 @@ async def _write_chunk(context: Context, ops: Sequence[ZkOp], by_path: Mapping[s
     written = [(by_path[op.path], version) for op, version in zip(ops, versions) if op.path in by_path]
     incarnation = await _incarnation(context, [change for change, _ in written])
     for change, version in written:
-        apply(context, change, version, incarnation)
+        take_state(context, change, version, incarnation)
 
 
 async def _operations(context: Context, groups: Sequence[Sequence[StateChange]]) -> list[list[ZkOp]]:
@@ -218,7 +218,7 @@ async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
     return found.czxid
 
 
-def apply(context: Context, change: StateChange, version: int, incarnation: int = -1) -> None:
+def take_state(context: Context, change: StateChange, version: int, incarnation: int = -1) -> None:
     """Take a written change into the image and the batch."""
     partition = context.image.partition(change.tp)
     assert partition is not None

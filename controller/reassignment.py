@@ -22,7 +22,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import TopicImage
-from anabranch.controller.partitions import StateChange, apply
+from anabranch.controller.partitions import StateChange, take_state
 from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
 from anabranch.controller.resize import view
 from anabranch.controller.store import MAX_OPERATIONS
@@ -184,7 +184,7 @@ async def _write_some(context: Context, topic: TopicImage, steps: Sequence[_Step
     topic.znode, topic.version = znode, versions[0]
     for step, version in zip(steps, versions[1:]):
         logger.info("reassignment.step", partition=str(step.tp), **_fields(step.after))
-        apply(context, StateChange(step.tp, step.state), version)
+        take_state(context, StateChange(step.tp, step.state), version)
         for replica in step.before.dropped(step.after):
             context.batch.stop_replica(replica, step.tp, delete=True)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from uuid import UUID
 
 import structlog
 
@@ -282,41 +283,53 @@ async def _await_repair(context: Context, tp: TopicPartition, version: int) -> N
 
 
 async def _settle(context: Context, topic: TopicImage, present: Collection[str]) -> None:
-    """Judge what was read: write what the znode lacks and undo what an edit may not change, or freeze the topic."""
+    """Write what the znode of a topic that was read lacks, undo what an edit may not change, or freeze the topic."""
     found = topic.znode
     snapshot = await _with_stray_states(context, topic, present)
-    verdict = _judged(context, topic, snapshot)
-    if any(map(conversion.is_old, snapshot.states.values())) and (why := conversion.held(snapshot)):
-        verdict = Verdict(Outcome.FREEZE, why=why)
-    if verdict.outcome is Outcome.FREEZE:
+    new_id = functools.partial(new_topic_id, context.rng)
+    effects = decide_found(context.image, context.config, topic, snapshot, new_id)
+    verdict: Verdict = effects.response
+    if effects.znode is None:
         await _freeze(context, topic, snapshot, verdict.why)
         return
     if verdict.outcome is Outcome.REFUSE:
         logger.error("topic.edit_undone", path=paths.topic(topic.name), why=verdict.why)
     else:
         _log_partly_done(paths.topic(topic.name), verdict)
+    if effects.znode.ordered_delivery is not None:
+        await keep_ordered_delivery(context, topic.name, effects.znode.ordered_delivery)
+    if effects.writes:
+        versions = await context.store.write(effects.writes)
+        adopt(topic, effects.znode, versions[0])
+        goal.log_change(context, topic, found)
+
+
+def decide_found(
+    image: ClusterImage, config: ControllerConfig, topic: TopicImage, snapshot: Snapshot, new_id: Callable[[], UUID]
+) -> Effects:
+    """What becomes of a topic that was read, and is not in the image yet. ``response`` is the verdict; without a
+    ``znode`` the topic is frozen. ``snapshot`` has its stray states; ``new_id`` is for a znode without a topic id.
+    """
+    found, path = topic.znode, paths.topic(topic.name)
+    is_edited = proven(snapshot).topic != snapshot.topic
+    verdict = judge_found(snapshot, goal.setting_of(image, config, topic) if is_edited else Setting())
+    if any(map(conversion.is_old, snapshot.states.values())) and (why := conversion.held(snapshot)):
+        verdict = Verdict(Outcome.FREEZE, why=why)
+    if verdict.outcome is Outcome.FREEZE:
+        return Effects(topic.name, response=verdict)
     znode = (verdict.topic or found).replace(absent=frozenset())
     if znode.topic_id == NO_ID:
-        znode = znode.replace(topic_id=new_topic_id(context.rng))
+        znode = znode.replace(topic_id=new_id())
     if znode.ordered_delivery is None and (znode.layout_version or topic.has_layouts()):
-        znode = znode.replace(ordered_delivery=(topic_values(context.image, topic.name))[ORDERED_KEY])
-    if znode.ordered_delivery is not None:
-        await keep_ordered_delivery(context, topic.name, znode.ordered_delivery)
-    if found.absent or znode != found:
-        versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version)])
-        adopt(topic, znode, versions[0])
-        goal.log_change(context, topic, found)
+        znode = znode.replace(ordered_delivery=topic_values(image, topic.name)[ORDERED_KEY])
+    is_stored = not found.absent and znode == found
+    writes = () if is_stored else (SetOp(path, znode.encode(), topic.version),)
+    return Effects(topic.name, znode, topic.version, writes=writes, response=verdict)
 
 
 def _log_partly_done(path: str, verdict: Verdict) -> None:
     if verdict.why:
         logger.warning("topic.edit_taken_in_part", path=path, why=verdict.why)
-
-
-def _judged(context: Context, topic: TopicImage, snapshot: Snapshot) -> Verdict:
-    """By the setting only where something was edited."""
-    is_edited = proven(snapshot).topic != snapshot.topic
-    return judge_found(snapshot, goal.setting_of(context.image, context.config, topic) if is_edited else Setting())
 
 
 async def _with_stray_states(context: Context, topic: TopicImage, present: Collection[str]) -> Snapshot:

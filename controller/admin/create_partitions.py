@@ -35,7 +35,7 @@ from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from anabranch.runtime.env import CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.env import ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
@@ -133,7 +133,7 @@ def _lines(*advice: str | None) -> str | None:
 def _check_fits(
     topic: TopicImage,
     asked: TopicZnode,
-    writes: Sequence[CreateOp | SetOp],
+    writes: Sequence[ZkOp],
     check_fits: Callable[[Sequence[ZkOp]], None],
 ) -> None:
     try:

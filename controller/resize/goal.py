@@ -11,7 +11,7 @@ import structlog
 
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, apply, carry_out
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.new_replicas import assign_new
@@ -60,13 +60,8 @@ def not_now(image: ClusterImage) -> str:
 
 async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) -> None:
     """Begin the resize that was queued, once it may begin; what never can be is dropped."""
-    wanted = topic.znode.wanted
-    if wanted is None or not resize.may_begin(snapshot, wanted):
-        return
-    try:
-        verdict = judge_wanted(snapshot, setting_of(context.image, context.config, topic))
-    except KafkaError as error:
-        verdict = Verdict(Outcome.REFUSE, why=error.message or "")
+    effects = decide_wanted(context.image, context.config, topic, snapshot)
+    verdict, wanted = effects.response, topic.znode.wanted
     if verdict is None:
         return
     if verdict.topic is None:
@@ -74,7 +69,21 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
         return
     if verdict.outcome is Outcome.REFUSE:
         logger.error("resize.dropped", topic=topic.name, wanted=wanted, why=verdict.why)
-    await write(context, topic, verdict.topic)
+    await carry_out(context, effects)
+
+
+def decide_wanted(image: ClusterImage, config: ControllerConfig, topic: TopicImage, snapshot: Snapshot) -> Effects:
+    """What becomes of the count that was queued. ``response`` is the verdict; None: no count waits for this moment."""
+    wanted = topic.znode.wanted
+    if wanted is None or not resize.may_begin(snapshot, wanted):
+        return Effects(topic.name)
+    try:
+        verdict = judge_wanted(snapshot, setting_of(image, config, topic))
+    except KafkaError as error:
+        verdict = Verdict(Outcome.REFUSE, why=error.message or "")
+    if verdict is None or verdict.topic is None:
+        return Effects(topic.name, response=verdict)
+    return dataclasses.replace(becoming(topic, verdict.topic, topic.version), response=verdict)
 
 
 def log_wait(topic: TopicImage, why: str) -> None:
@@ -82,16 +91,6 @@ def log_wait(topic: TopicImage, why: str) -> None:
     if topic.wait_logged != why:
         topic.wait_logged = why
         logger.warning("resize.delayed", topic=topic.name, why=why)
-
-
-async def write(context: Context, topic: TopicImage, znode: TopicZnode) -> None:
-    """Write a topic's znode and take it over. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``."""
-    await carry_out(context, becoming(topic, znode, topic.version))
-
-
-def take_over(context: Context, topic: TopicImage, znode: TopicZnode, version: int) -> None:
-    """Take over a znode that was written with the states of partitions, whose step is logged by itself."""
-    apply(context, dataclasses.replace(becoming(topic, znode, version, is_stored=True), step=""), version)
 
 
 def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: bool = False) -> Effects:

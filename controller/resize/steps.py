@@ -6,20 +6,22 @@ What is written of a topic is answered before anything else is decided of it, fo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import TopicImage
-from anabranch.controller.partitions import StateChange, apply, write_together
+from anabranch.controller.partitions import StateChange
 from anabranch.controller.resize import announcing, ends, goal, removal, view
-from anabranch.controller.resize.step_log import log_step
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.controller.topic_id import new_topic_id
 from anabranch.ordered_resize.resize import Step, next_steps
+from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.env import DeleteOp, SetOp, ZkError, ZkOp
+from anabranch.runtime.env import DeleteOp, SetOp, ZkError
 from anabranch.zk_schemas import paths
 
 CHANGED_AT_ONCE = MAX_OPERATIONS
@@ -58,19 +60,25 @@ async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
     if not announcing.is_over(context, topic):
         return 0
     snapshot = view.snapshot_of(context.image, topic, new_topic_id(context.rng))
-    steps = _first(next_steps(snapshot), at_most)
-    if not steps:
+    due = decide(topic, snapshot, at_most)
+    if not due:
         await goal.begin_wanted(context, topic, snapshot)
         return 0
     topic.wait_logged = ""
-    by_name: dict[str, list[Step]] = {}
-    for step in steps:
-        by_name.setdefault(step.name, []).append(step)
-    for name, of_name in by_name.items():
-        await _write(context, topic, of_name)
-        log_step(context, topic, name, sorted(p for step in of_name for p in (*step.states, *step.deleted)))
+    for effects in due:
+        await carry_out(context, effects)
     context.events.put(ResizesDue())
-    return sum(map(_size, steps))
+    return sum(len(effects.stepped) for effects in due)
+
+
+def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]:
+    """What is due of a topic, in the order in which it is carried out: steps of one kind together; empty: only waiting
+    is left. At most ``at_most`` partitions are changed, or those of the first step.
+    """
+    by_name: dict[str, list[Step]] = {}
+    for step in _first(next_steps(snapshot), at_most):
+        by_name.setdefault(step.name, []).append(step)
+    return [_together(topic, name, of_name) for name, of_name in by_name.items()]
 
 
 def _first(steps: Sequence[Step], at_most: int) -> list[Step]:
@@ -88,13 +96,28 @@ def _size(step: Step) -> int:
     return len(step.states) + len(step.deleted)
 
 
-async def _write(context: Context, topic: TopicImage, steps: Sequence[Step]) -> None:
-    """Write steps of one kind. Those that change states alone go together, several to a multi."""
+def _together(topic: TopicImage, name: str, steps: Sequence[Step]) -> Effects:
+    """Steps of one kind. One that changes the topic's znode is the only one of its kind."""
+    states = [_changes(topic, step) for step in steps]
+    stepped = sorted(p for step in steps for p in (*step.states, *step.deleted))
     if all(step.topic is None for step in steps):
-        await write_together(context, [_changes(topic, step) for step in steps])
-        return
-    for step in steps:
-        await _write_with_topic(context, topic, step)
+        return Effects(topic.name, states=states, step=name, stepped=stepped)
+    (step,) = steps
+    assert step.topic is not None
+    left = {
+        p: dataclasses.replace(found, state=step.states.get(p, found.state))
+        for p, found in topic.partitions.items()
+        if p not in step.deleted
+    }
+    becoming = goal.becoming(dataclasses.replace(topic, partitions=left), step.topic, topic.version)
+    return dataclasses.replace(
+        becoming,
+        writes=[*becoming.writes, *_operations(topic, step)],
+        states=states,
+        removed=step.deleted,
+        step=name,
+        stepped=stepped,
+    )
 
 
 def _changes(topic: TopicImage, step: Step) -> list[StateChange]:
@@ -104,20 +127,12 @@ def _changes(topic: TopicImage, step: Step) -> list[StateChange]:
     ]
 
 
-async def _write_with_topic(context: Context, topic: TopicImage, step: Step) -> None:
-    """A step that changes the topic's znode, in one multi with the states it changes and deletes."""
-    assert step.topic is not None
-    changes = _changes(topic, step)
-    ops: list[ZkOp] = [SetOp(paths.topic(topic.name), step.topic.encode(), topic.version)]
-    ops += [
-        SetOp(paths.partition_state(*change.tp), change.state.encode(), topic.partitions[change.tp.partition].epoch)
-        for change in changes
+def _operations(topic: TopicImage, step: Step) -> list[SetOp | DeleteOp]:
+    """The states that a step changes and deletes, for the multi with the topic's znode."""
+    ops: list[SetOp | DeleteOp] = [
+        SetOp(paths.partition_state(topic.name, p), state.encode(), topic.partitions[p].epoch)
+        for p, state in step.states.items()
     ]
     for p in step.deleted:
         ops += [DeleteOp(paths.partition_state(topic.name, p)), DeleteOp(paths.partition(topic.name, p))]
-    versions = await context.store.write(ops)
-    for change, version in zip(changes, versions[1:]):
-        apply(context, change, version)
-    for p in step.deleted:
-        del topic.partitions[p]
-    goal.take_over(context, topic, step.topic, versions[0])
+    return ops

@@ -221,8 +221,8 @@ async def test_a_notification_that_names_no_config_is_passed_over(
 async def test_purging_notifications_does_not_have_the_cluster_read_again(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.controller.config_changes.CHANGES_KEPT", 1)
-    monkeypatch.setattr("anabranch.controller.config_changes._PURGE_EVERY", 1)
+    monkeypatch.setattr("anabranch.controller.config_writes.CHANGES_KEPT", 1)
+    monkeypatch.setattr("anabranch.controller.config_writes._PURGE_EVERY", 1)
     changes = [AlterableConfig(name="retention.ms", config_operation=0, value="7")]
     resources = [
         AlterConfigsResource(resource_type=4, resource_name=name, configs=[AlterableConfig(name=key, value="9")])

@@ -7,6 +7,7 @@ model, the rest has to do without them.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ import trio
 
 from anabranch.broker.lineages import NOTHING_READ, Lineages
 from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
+from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects
 from anabranch.controller.resize import steps
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout
@@ -229,16 +232,18 @@ def neither_incarnations_nor_epochs_that_go_on(patch: Patch) -> None:
 def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
     """It does not write first that nobody leads what it is about to delete."""
 
-    write = steps._write
+    original = steps.carry_out
 
-    async def remember(context: Any, topic: Any, of_name: Any) -> None:
-        if of_name[0].name != "leave":
-            await write(context, topic, of_name)
+    async def remember(context: Context, effects: Effects) -> None:
+        if effects.step != "leave":
+            await original(context, effects)
             return
-        for p, state in of_name[0].states.items():
-            topic.partitions[p].state = state
+        for change in itertools.chain.from_iterable(effects.states):
+            found = context.image.partition(change.tp)
+            assert found is not None
+            found.state = change.state
 
-    patch.setattr(steps, "_write", remember)
+    patch.setattr(steps, "carry_out", remember)
 
 
 # ---------------------------------------------------------------- both

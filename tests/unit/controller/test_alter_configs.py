@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller import config_changes
+from anabranch.controller import config_writes
 from anabranch.controller.admin.alter_configs import Demand, changed_keys, decide
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
@@ -30,7 +30,7 @@ def cluster(config: dict[str, str] | bytes | None = None, topic: Topic | None = 
     image = ClusterImage(1000, 4, topics={"t": image_of(topic or Topic(4))})
     if config is not None:
         data = config if isinstance(config, bytes) else ConfigZnode(config).encode()
-        config_changes.take(image, PATH, data, 3)
+        config_writes.take(image, PATH, data, 3)
     return image
 
 

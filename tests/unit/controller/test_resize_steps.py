@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from anabranch.controller.config import ControllerConfig
+from anabranch.controller.effects import carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, Ending, LiveBroker, TopicImage
@@ -85,6 +86,10 @@ class World:
         self.queued.clear()
         await steps.advance(self.context)
         return self.store.multis
+
+    async def become(self, znode: TopicZnode) -> None:
+        """The topic gets another goal."""
+        await carry_out(self.context, goal.becoming(self.topic, znode, self.topic.version))
 
     def answer(self) -> None:
         """Every leader answers its last epoch."""
@@ -245,9 +250,9 @@ async def test_a_doubling_is_not_begun_before_brokers_were_told() -> None:
 async def test_no_order_goes_before_the_first_bump() -> None:
     """Each broker takes one request at a time, and producers wait for the layout."""
     world = World(image_of(Topic(4)))
-    await goal.write(world.context, world.topic, asked(4, 6).topic)
+    await world.become(asked(4, 6).topic)
     assert world.batch.build() == {}
-    await goal.write(world.context, world.topic, world.topic.znode.replace(wanted=9))
+    await world.become(world.topic.znode.replace(wanted=9))
     assert world.batch.build() == {}
 
 
@@ -256,7 +261,7 @@ async def test_a_resize_that_is_taken_back_is_told() -> None:
     topic.write(next_steps(topic.snapshot())[0])
     world = World(image_of(topic))
     topic.ask(4)
-    await goal.write(world.context, world.topic, topic.topic)
+    await world.become(topic.topic)
     told = world.told()
     assert (told.undeleted_partition_count, told.layout_version) == (4, 2)
 

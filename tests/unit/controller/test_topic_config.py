@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.config_changes import take
+from anabranch.controller.config_writes import take
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.topic_config import is_autoscaled, of_topic, topic_values, unclean_election_allowed
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
