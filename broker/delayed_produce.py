@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.deferred import Deferred
@@ -17,33 +18,56 @@ from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.broker.retry_order import RetryOrder
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
+from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from anabranch.protocol.types import TopicPartition
 
 
 class Awaited(ABC):
     """One partition's part of a produce, and the answer that waits for its replicas."""
 
-    __slots__ = ("_sent", "partition", "result")
+    __slots__ = ("_sent", "answer", "partition")
 
-    def __init__(self, partition: Partition, result: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
+    def __init__(self, partition: Partition, answer: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
         self.partition = partition
-        self.result = result
+        self.answer = answer
+        """It counts once this is done."""
         self._sent = sent
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether there is an answer; errors go into ``result``."""
+        """Whether there is an answer."""
 
     def refuse(self, code: ErrorCode) -> bool:
         """Answer with an error, after which the batch is repeated; always True."""
         if self._sent is not None:
             self._sent.refused(code)
-        self.result.error_code = code
-        self.result.error_message = None
-        self.result.record_errors = []
-        self.result.base_offset = self.result.log_start_offset = -1
+        index = self.answer.index
+        self.answer = PartitionProduceResponse(index=index, error_code=code, base_offset=-1, log_start_offset=-1)
         return True
+
+
+Part: TypeAlias = PartitionProduceResponse | Awaited
+"""A partition's answer, or what has it later."""
+Parts: TypeAlias = Sequence[tuple[str, Sequence[Part]]]
+"""Those of a request, by topic, in the order of the request."""
+
+
+def waiting_of(parts: Parts) -> list[Awaited]:
+    """The parts without an answer yet."""
+    return [part for _, of_topic in parts for part in of_topic if isinstance(part, Awaited)]
+
+
+def answer_of(parts: Parts) -> ProduceResponse:
+    """The answer to a request whose parts are all done."""
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic,
+                partition_responses=[part.answer if isinstance(part, Awaited) else part for part in of_topic],
+            )
+            for topic, of_topic in parts
+        ]
+    )
 
 
 class AwaitedAppend(Awaited):
@@ -55,12 +79,12 @@ class AwaitedAppend(Awaited):
         self,
         partition: Partition,
         end_offset: int,
-        result: PartitionProduceResponse,
+        answer: PartitionProduceResponse,
         sent: SentBatch | None = None,
         *,
         all_in_sync: bool,
     ) -> None:
-        super().__init__(partition, result, sent)
+        super().__init__(partition, answer, sent)
         self._appended = Appended(partition, end_offset, all_in_sync=all_in_sync)
 
     def is_done(self) -> bool:
@@ -73,8 +97,8 @@ class AwaitedInTerm(Awaited):
 
     __slots__ = ("_term",)
 
-    def __init__(self, partition: Partition, result: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
-        super().__init__(partition, result, sent)
+    def __init__(self, partition: Partition, answer: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
+        super().__init__(partition, answer, sent)
         self._term = partition.term
 
     def is_done(self) -> bool:
@@ -101,47 +125,40 @@ class AwaitedRefusal(AwaitedInTerm):
     def _has_answer(self) -> bool:
         if self.partition.is_followed:
             if self._sent is not None:
-                self._sent.refused(ErrorCode.of(self.result.error_code))
+                self._sent.refused(ErrorCode.of(self.answer.error_code))
             return True
         return False
 
 
 class AwaitedTurn(AwaitedInTerm):
-    """A batch that came before its turn: it is appended when that comes, or else refused as ``result`` says."""
+    """A batch that came before its turn: it is appended when that comes, or else refused by ``answer``."""
 
-    __slots__ = ("_append", "_held_bytes", "_held_until", "_memory", "_order", "_rest")
+    __slots__ = ("_append", "_appended", "_held_bytes", "_held_until", "_memory", "_order")
 
     def __init__(
         self,
         partition: Partition,
-        result: PartitionProduceResponse,
+        refusal: PartitionProduceResponse,
         order: RetryOrder,
         held_until: float,
-        append: Callable[[list[Awaited]], PartitionProduceResponse],
+        append: Callable[[], Part],
         memory: MemoryBudget,
         held_bytes: int,
     ) -> None:
-        super().__init__(partition, result)
+        super().__init__(partition, refusal)
         self._order = order
         self._held_until = held_until
-        self._append: Callable[[list[Awaited]], PartitionProduceResponse] | None = append
+        self._append: Callable[[], Part] | None = append
         """Has the batch in memory; None once it is not held any more."""
+        self._appended: Part | None = None
         self._memory = memory
         self._held_bytes = held_bytes
         memory.hold(held_bytes)
-        self._rest: list[Awaited] | None = None
-        """What the answer waits for once it was appended."""
 
     def take_turn(self) -> None:
         """Append the batch, unless it is answered because the partition was led by another in between."""
         if self._append is not None and not self.is_done():
-            rest: list[Awaited] = []
-            appended = self._append(rest)
-            for name in appended.FIELDS:
-                setattr(self.result, name, getattr(appended, name))
-            for awaited in rest:
-                awaited.result = self.result
-            self._rest = rest
+            self._appended = self._append()
             self._free()
 
     def end_with(self, purgatory: Purgatory, operation: DelayedProduce) -> None:
@@ -159,9 +176,15 @@ class AwaitedTurn(AwaitedInTerm):
         self._held_bytes = 0
 
     def _has_answer(self) -> bool:
-        if self._rest is None:
+        appended = self._appended
+        if appended is None:
             return self._append is None
-        return all(awaited.is_done() for awaited in self._rest)
+        if isinstance(appended, Awaited):
+            if not appended.is_done():
+                return False
+            appended = appended.answer
+        self.answer = appended
+        return True
 
 
 class EndOfHold(DelayedOperation):
@@ -183,23 +206,20 @@ class EndOfHold(DelayedOperation):
 class DelayedProduce(DelayedOperation):
     """Answers once every partition has what is waited for, lost its leader here, or the request's time is over."""
 
-    __slots__ = ("_answer", "_purgatory", "_response", "_waiting")
+    __slots__ = ("_answer", "_parts", "_purgatory", "_waiting")
 
-    def __init__(
-        self, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], response: ProduceResponse
-    ) -> None:
+    def __init__(self, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], parts: Parts) -> None:
         super().__init__(deadline)
         self._purgatory = purgatory
         self._waiting = waiting
-        self._response = response
+        self._parts = parts
         self._answer: Deferred[ProduceResponse] = Deferred()
 
     @classmethod
-    def park(
-        cls, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], response: ProduceResponse
-    ) -> Deferred[ProduceResponse]:
-        """Watch the partitions of ``waiting``; the answer comes later."""
-        operation = cls(purgatory, deadline, waiting, response)
+    def park(cls, purgatory: Purgatory, deadline: float, parts: Parts) -> Deferred[ProduceResponse]:
+        """Watch the partitions of the parts that wait; the answer comes later."""
+        waiting = waiting_of(parts)
+        operation = cls(purgatory, deadline, waiting, parts)
         for awaited in waiting:
             awaited.partition.watchers[operation] = None
             if isinstance(awaited, AwaitedTurn):
@@ -235,4 +255,4 @@ class DelayedProduce(DelayedOperation):
 
     def _complete(self) -> None:
         self.completed = True
-        self._answer.fill(self._response)
+        self._answer.fill(answer_of(self._parts))

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.delayed_produce import (
-    Awaited,
     AwaitedAppend,
     AwaitedRefusal,
     AwaitedTurn,
     DelayedProduce,
+    Part,
+    answer_of,
+    waiting_of,
 )
 from anabranch.broker.replication.layout import (
     Admission,
@@ -63,30 +65,22 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     if request.transactional_id is not None:
         refusal = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS)
         return _answer(request, _refuse(request, refusal))
-    topics = []
-    waiting: list[Awaited] = []
+    parts: list[tuple[str, list[Part]]] = []
     for topic in request.topic_data:
         layout = named_layout(topic)
-        results = [_append(ctx, topic.name, layout, data, acks, waiting) for data in topic.partition_data]
-        topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
+        parts.append((topic.name, [_append(ctx, topic.name, layout, data, acks) for data in topic.partition_data]))
     most = ctx.node.config.values["max.retried.partitions.per.connection"]
     if len(ctx.session.awaited) > most:
         raise CloseConnectionError(f"batches of more than {most} partitions and producers are to be repeated")
-    response = ProduceResponse(responses=topics)
-    if not waiting:
-        return _answer(request, response)
+    if not waiting_of(parts):
+        return _answer(request, answer_of(parts))
     deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
-    return DelayedProduce.park(ctx.node.purgatory, deadline, waiting, response)
+    return DelayedProduce.park(ctx.node.purgatory, deadline, parts)
 
 
 def _append(
-    ctx: RequestContext,
-    topic: str,
-    layout: StoredLayout | None,
-    data: PartitionProduceData,
-    acks: int,
-    waiting: list[Awaited],
-) -> PartitionProduceResponse:
+    ctx: RequestContext, topic: str, layout: StoredLayout | None, data: PartitionProduceData, acks: int
+) -> Part:
     key = TopicPartition(topic, data.index)
     sent = SentBatch.read(ctx.session.awaited, ctx.node.env.clock, key, data.records)
     try:
@@ -113,12 +107,13 @@ def _append(
     except KafkaError as error:
         response = _refused(ctx, key, sent, error, _size(data.records))
         if isinstance(error, EarlyBatchError) and acks != 0:
-            waiting.append(_hold(ctx, partition, layout, records, acks, error, response))
-        elif acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
+            return _hold(ctx, partition, layout, records, acks, error, response)
+        if acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
             refusal = AwaitedRefusal(partition, response, sent)
-            if not refusal.is_done():
-                refusal.park()
-                waiting.append(refusal)
+            if refusal.is_done():
+                return refusal.answer
+            refusal.park()
+            return refusal
         return response
     if not result.duplicate:
         ctx.node.metrics.note_appended(topic, len(records), result.last_offset + 1 - result.base_offset)
@@ -131,14 +126,14 @@ def _append(
     )
     if sent is not None:
         sent.written()
+    part: Part = response
     if acks != 0:
         append = AwaitedAppend(partition, result.last_offset + 1, response, sent, all_in_sync=acks == ACKS_ALL)
-        if not append.is_done():
-            waiting.append(append)
+        part = append.answer if append.is_done() else append
     order = ctx.session.retry_orders.get(key)
     if order is not None and (held := order.pop_next()) is not None:
         held.take_turn()
-    return response
+    return part
 
 
 def _hold(
@@ -155,8 +150,8 @@ def _hold(
     hold_ms = ctx.node.config.values["ordered.delivery.legacy.producers.max.hold.ms"]
     held_until = ctx.node.env.clock.monotonic() + hold_ms / 1000
 
-    def append(waiting: list[Awaited]) -> PartitionProduceResponse:
-        return _append(ctx, partition.key.topic, layout, copy, acks, waiting)
+    def append() -> Part:
+        return _append(ctx, partition.key.topic, layout, copy, acks)
 
     held = AwaitedTurn(partition, refusal, early.order, held_until, append, ctx.node.request_memory, len(records))
     early.order.hold(early.records, held)

@@ -142,7 +142,7 @@ class Life:
     def look(self) -> None:
         """Collect acknowledgements, as the purgatory would; compare what must agree."""
         for sent in self.sent:
-            if sent.awaited.is_done() and not sent.awaited.result.error_code:
+            if sent.awaited.is_done() and not sent.awaited.answer.error_code:
                 self.acknowledged[sent.offset] = sent.value
         self.sent = [sent for sent in self.sent if not sent.awaited.is_done()]
         leader = self.world[self.leader]

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
-from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce
+from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, answer_of
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
@@ -257,12 +257,12 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
     answers: list[ProduceResponse] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(purgatory.run)
-        DelayedProduce.park(purgatory, math.inf, parts, ProduceResponse()).then(answers.append)
+        DelayedProduce.park(purgatory, math.inf, [("t", parts)]).then(answers.append)
         for offset, watched in ((1, True), (2, False)):
             world[1].partition.follower_fetched(2, 1, offset, 0)
             await trio.testing.wait_all_tasks_blocked()
             assert bool(world[1].partition.watchers) == watched
-        assert answers == [ProduceResponse()]
+        assert answers == [answer_of([("t", [part.answer for part in parts])])]
         nursery.cancel_scope.cancel()
 
 
@@ -293,7 +293,7 @@ def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
     world.clock.seconds += LAG_S + 1
     world[1].partition.review_isr()
     world.commit_isr(1)
-    assert awaited.is_done() and awaited.result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 def test_a_leader_that_was_deposed_in_between_acknowledges_nothing_of_before() -> None:
@@ -307,7 +307,7 @@ def test_a_leader_that_was_deposed_in_between_acknowledges_nothing_of_before() -
     world.elect(1, 2, [1, 2, 3])
     world.catch_up(1, 2, 3)
     assert world[1].log.high_watermark == 1 and world[1].values() == [b"other"]
-    assert awaited.is_done() and awaited.result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_leader_that_goes_on_in_a_new_epoch_acknowledges_what_came_before() -> None:
@@ -316,7 +316,7 @@ def test_a_leader_that_goes_on_in_a_new_epoch_acknowledges_what_came_before() ->
     awaited = _awaited(world, world.append(1, b"a"))
     world.elect(1, 1, [1, 2])
     world.catch_up(1, 2)
-    assert awaited.is_done() and not awaited.result.error_code
+    assert awaited.is_done() and not awaited.answer.error_code
 
 
 def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
@@ -358,7 +358,7 @@ def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
     assert world[3].values() == [], "it truncated"
     assert not refused.is_done()
     world.fetch(3, 1)
-    assert refused.is_done() and refused.result.error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert refused.is_done() and refused.answer.error_code == ErrorCode.INVALID_PARTITION_METADATA
     assert world[1].log.high_watermark == 0, "the refusal waits for nobody to have all of the log"
 
 
@@ -366,7 +366,7 @@ def test_a_refusal_of_a_leader_that_is_deposed_while_it_waits_says_so() -> None:
     world = _deposed_with_a_batch()
     refused = _refused(world)
     world.elect(3, 2, [1, 2, 3])
-    assert refused.is_done() and refused.result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused.is_done() and refused.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_behind_a_refusal_that_waits_nothing_of_its_producer_is_written() -> None:
@@ -436,7 +436,7 @@ def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
     world[1].log.is_broken = True
     world[1].partition.fail()
     assert world[1].services.storage_failures == 1
-    assert awaited.is_done() and awaited.result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(KafkaError) as refused:
         world.append(1, b"b")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
