@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 import structlog
 import trio
 
+from anabranch.broker.log import catch_ups
 from anabranch.broker.log.blank_directories import incarnation_of, remove_blank_copies
+from anabranch.broker.log.catch_ups import CatchUps
 from anabranch.broker.log.checkpoint_files import MetaProperties, PartitionMetadata
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.disk_errors import is_out_of_space, passes
+from anabranch.broker.log.flusher import LogFlusher
 from anabranch.broker.log.full_directories import FullDirectories
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
@@ -34,7 +35,6 @@ from anabranch.broker.log.paths import (
     parse_directory_name,
     parse_future_directory_name,
 )
-from anabranch.broker.log.producer_rebuild import catch_up
 from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
 from anabranch.broker.log.retention import NOTHING_HELD
 from anabranch.broker.log.slices import TimeSlice
@@ -49,7 +49,6 @@ logger = structlog.get_logger(__name__)
 
 _DOOMED_CHECK_S = 1.0
 _REOPEN_CHECK_MS = 10_000
-_CATCH_UP_AGAIN_S = 1.0
 
 R = TypeVar("R")
 
@@ -99,12 +98,9 @@ class LogManager:
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._doomed_directories: list[tuple[int, str]] = []
         self._stale: dict[str, LogDirectory] = {}  # dirs whose checkpoints still name a deleted log
-        self._to_flush: dict[TopicPartition, PartitionLog] = {}
-        self._created: list[PartitionLog] = []
-        self._flush_wanted = trio.Event()
+        self._flusher = LogFlusher(env.clock, self._background, self._is_current)
+        self._catch_ups = CatchUps(self._background, self._is_current)
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
-        self._behind: dict[TopicPartition, PartitionLog] = {}  # logs whose producers are behind after a truncation
-        self._catch_up_wanted = trio.Event()
         self.open_segments = OpenSegments(config.open_segments)
         self.cleaner = LogCleaner(env, config, self._background)
         self.moves = LogMoves(env, self, self._expiration, self._background)
@@ -344,8 +340,7 @@ class LogManager:
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition}: not created: {error}") from error
             raise _storage_error(f"{partition}: the log cannot be created in {directory.path}", error) from error
         self._adopt(log, directory)
-        self._created.append(log)
-        self._flush_wanted.set()
+        self._flusher.want_identity(log)
         return log
 
     def _check_not_lost(self, partition: TopicPartition, incarnation: int, is_new: bool) -> None:
@@ -425,7 +420,7 @@ class LogManager:
         """The log is gone from ``directory``; its files, in ``doomed`` now, are removed later."""
         del self._logs[log.partition], self._homes[log.partition]
         directory.log_count -= 1
-        self._to_flush.pop(log.partition, None)
+        self._flusher.forget(log.partition)
         self.cleaner.forget(log.partition)
         self._background.forget(log.partition)
         self._stale[directory.path] = directory
@@ -487,13 +482,16 @@ class LogManager:
         self._logs[log.partition] = log
         self._homes[log.partition] = directory
         directory.log_count += 1
-        log.on_flush_needed = self._want_flush
+        log.on_flush_needed = self._flusher.want
         log.on_log_start_moved = self._log_start_moved
         log.on_truncated = self._truncated
         log.call_when_disk_full(self._disk_full)
         log.is_full = directory in self._full
-        log.on_producers_behind = self._producers_behind
+        log.on_producers_behind = self._catch_ups.want
         self.cleaner.adopt(log, directory)
+
+    def _is_current(self, log: PartitionLog) -> bool:
+        return self._logs.get(log.partition) is log
 
     def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
         return [log for partition, log in self._logs.items() if self._homes[partition] is directory]
@@ -529,8 +527,8 @@ class LogManager:
             nursery.start_soon(self._every, int(_DOOMED_CHECK_S * 1000), self._remove_doomed)
             nursery.start_soon(self._background.keep, "log-dir-room", self._full.run)
             nursery.start_soon(self._every, _REOPEN_CHECK_MS, self._open_again)
-            nursery.start_soon(self._background.keep, "log-flusher", self._flush_when_wanted)
-            nursery.start_soon(self._background.keep, "producer-catch-up", self._catch_up_when_wanted)
+            nursery.start_soon(self._background.keep, "log-flusher", self._flusher.run)
+            nursery.start_soon(self._background.keep, catch_ups.TASK, self._catch_ups.run)
             nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
             if config.cleaner_enable:
                 nursery.start_soon(self._background.keep, "log-cleaner", self.cleaner.run)
@@ -570,7 +568,7 @@ class LogManager:
         time_slice = TimeSlice(self._env.clock)
         for log in self.logs():
             is_through = not self._background.due(task, log.partition)
-            while not is_through and self._logs.get(log.partition) is log:
+            while not is_through and self._is_current(log):
                 is_through = True
                 with self._background.guard(task, log.partition):
                     is_through = until(work(log))
@@ -630,12 +628,6 @@ class LogManager:
                     self._doomed_directories.remove(doomed)
         await self._each("file-removal", lambda log: log.remove_due_files(), until=lambda removed: not removed)
 
-    # ------------------------------------------------------------ flush
-
-    def _want_flush(self, log: PartitionLog) -> None:
-        self._to_flush[log.partition] = log
-        self._flush_wanted.set()
-
     def _log_start_moved(self, log: PartitionLog) -> None:
         directory = self._homes.get(log.partition)
         if directory is not None:
@@ -652,47 +644,8 @@ class LogManager:
             logger.warning("log_dir.checkpoint_not_written", path=directory.path, error=str(error))
             self._stale[directory.path] = directory
 
-    def _producers_behind(self, log: PartitionLog) -> None:
-        self._behind[log.partition] = log
-        self._catch_up_wanted.set()
-
-    async def _catch_up_when_wanted(self) -> None:
-        """Bring producers up to the ends of their logs; where an error that passes prevents it, again after a pause."""
-        task = "producer-catch-up"
-        while True:
-            with trio.move_on_after(_CATCH_UP_AGAIN_S if self._behind else math.inf):
-                await self._catch_up_wanted.wait()
-            self._catch_up_wanted = trio.Event()
-            behind, self._behind = self._behind, {}
-            for log in behind.values():
-                if self._background.due(task, log.partition) and self._needs_producers(log):
-                    with self._background.guard(task, log.partition):
-                        await catch_up(log)
-                if self._needs_producers(log):
-                    self._behind[log.partition] = log
-
-    def _needs_producers(self, log: PartitionLog) -> bool:
-        return log.rebuild is not None and not log.is_broken and self._logs.get(log.partition) is log
-
     async def _collect_due_flushes(self) -> None:
-        await self._each("flush", lambda log: self._want_flush(log) if log.flush_due else None)
-
-    async def _flush_when_wanted(self) -> None:
-        while True:
-            await self._flush_wanted.wait()
-            self._flush_wanted = trio.Event()
-            created, self._created = self._created, []
-            wanted, self._to_flush = self._to_flush, {}
-            for log in created:
-                await self._flush(log, log.sync_identity)
-            for log in wanted.values():
-                await self._flush(log, log.flush)
-                await self._flush(log, partial(log.snapshots.write_begun, self._env.clock))
-
-    async def _flush(self, log: PartitionLog, flush: Callable[[], Awaitable[None]]) -> None:
-        if self._logs.get(log.partition) is log:
-            with self._background.guard("log-flush", log.partition):
-                await flush()
+        await self._each("flush", lambda log: self._flusher.want(log) if log.flush_due else None)
 
 
 def _storage_error(what: str, error: OSError) -> KafkaError:

@@ -198,7 +198,7 @@ async def test_the_log_manager_goes_on_once_there_are_descriptors(
     end = refuse_after(monkeypatch, 300, errno.EMFILE)
     log.truncate_to(BATCHES - 10)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(manager._catch_up_when_wanted)
+        nursery.start_soon(manager._catch_ups.run)
         for _ in range(10):
             await trio.sleep(1)  # virtual time: the pause
             world.clock.seconds += 1

@@ -1,0 +1,60 @@
+"""Flushes of logs in the background, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
+from anabranch.runtime.env import Clock
+
+
+class LogFlusher:
+    """Flushes logs that need it and syncs the identity files of new ones.
+
+    ``is_current`` tells whether a log still is the one of its partition; another one is passed over.
+    """
+
+    def __init__(self, clock: Clock, background: Background, is_current: Callable[[PartitionLog], bool]) -> None:
+        self._clock = clock
+        self._background = background
+        self._is_current = is_current
+        self._wanted: dict[TopicPartition, PartitionLog] = {}
+        self._created: list[PartitionLog] = []
+        self._woken = trio.Event()
+
+    def want(self, log: PartitionLog) -> None:
+        """Flush the log soon; calls in between are one."""
+        self._wanted[log.partition] = log
+        self._woken.set()
+
+    def want_identity(self, log: PartitionLog) -> None:
+        """Sync the identity file of a log that was created."""
+        self._created.append(log)
+        self._woken.set()
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Flush nothing of a partition whose log is gone."""
+        self._wanted.pop(partition, None)
+
+    async def run(self) -> None:
+        """Flush what is wanted, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken = trio.Event()
+            created, self._created = self._created, []
+            wanted, self._wanted = self._wanted, {}
+            for log in created:
+                await self._flush(log, log.sync_identity)
+            for log in wanted.values():
+                await self._flush(log, log.flush)
+                await self._flush(log, partial(log.snapshots.write_begun, self._clock))
+
+    async def _flush(self, log: PartitionLog, flush: Callable[[], Awaitable[None]]) -> None:
+        if self._is_current(log):
+            with self._background.guard("log-flush", log.partition):
+                await flush()
