@@ -1,9 +1,10 @@
-"""Count a topic's records by key in a Spark stream, and check that no key went back: python count_by_key.py TOPIC
+"""Count a topic's records by key in a Spark stream, and check that no key went back.
 
 It reads what is there, prints a line for each micro-batch, and ends. The next run goes on from the checkpoint, also
 when the topic was resized in between. Values are whole numbers that rise within a key.
 """
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-topic = sys.argv[1]
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("topic", help="the topic to count")
+topic = parser.parse_args().topic
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark looks for the format in the python3 of PATH
 spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
 newest: dict[str, int] = {}
