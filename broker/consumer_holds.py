@@ -295,10 +295,10 @@ class ConsumerHolds:
         as_of = {k.partition_index: sent_at - k.confirmed_ms_ago / 1000 for k in answer.coordinators}
         for found in answer.topics:
             if found.name in self.topics:
-                self.topics[found.name].answers[broker_id] = CoordinatorAnswer(as_of, tuple(_readers(found.groups)))
+                self.topics[found.name].answers[broker_id] = CoordinatorAnswer(as_of, tuple(readers_in(found.groups)))
 
 
-def _readers(groups: Iterable[TopicReadersResponseGroup]) -> Iterable[Reader]:
+def readers_in(groups: Iterable[TopicReadersResponseGroup]) -> Iterable[Reader]:
     for group in groups:
         positions = {p.partition_index: p.position for p in group.partitions if p.position >= 0}
         reporting = frozenset(p.partition_index for p in group.partitions if p.is_reported)

@@ -105,10 +105,10 @@ class AwaitedInTerm(Awaited):
         partition = self.partition
         if not partition.leads_in(self._term):
             return self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self._has_answer() or (partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR))
+        return self.has_answer() or (partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR))
 
     @abstractmethod
-    def _has_answer(self) -> bool:
+    def has_answer(self) -> bool:
         """What is waited for; asked as long as the partition is led here in the same term."""
 
 
@@ -122,7 +122,7 @@ class AwaitedRefusal(AwaitedInTerm):
         if self._sent is not None:
             self._sent.to_be_repeated()
 
-    def _has_answer(self) -> bool:
+    def has_answer(self) -> bool:
         if self.partition.is_followed:
             if self._sent is not None:
                 self._sent.refused(ErrorCode.of(self.answer.error_code))
@@ -175,7 +175,7 @@ class AwaitedTurn(AwaitedInTerm):
         self._memory.hold(-self._held_bytes)
         self._held_bytes = 0
 
-    def _has_answer(self) -> bool:
+    def has_answer(self) -> bool:
         appended = self._appended
         if appended is None:
             return self._append is None

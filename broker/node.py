@@ -134,7 +134,7 @@ class Node:
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed
-        self.logs.cleaner.first_kept_epoch = self._first_kept_epoch
+        self.logs.cleaner.first_kept_epoch = self.first_kept_epoch
         self.retention_holds = self._new_retention_holds()
         self.metrics.gauges += self._gauges()
 
@@ -280,7 +280,7 @@ class Node:
         rules = self.dynamic.delivery_rules(topic)
         return rules.legacy_consumers is LegacyConsumers.HOLD and self.is_ordered(topic)
 
-    async def _first_kept_epoch(self, key: TopicPartition) -> int:
+    async def first_kept_epoch(self, key: TopicPartition) -> int:
         return await self.lineages.first_kept_epoch(key) if self.is_ordered(key.topic) else EVERY_EPOCH
 
     def _log_manager_config(self) -> LogManagerConfig:

@@ -168,7 +168,7 @@ class RequestBatch:
             for index, topic, partition in partitions:
                 assert partition.state is not None
                 is_new = batch.leader_and_isr[TopicPartition(name, index)]
-                states.append(_leader_and_isr_state(index, topic, partition, partition.state, is_new))
+                states.append(leader_and_isr_state(index, topic, partition, partition.state, is_new))
                 leaders.add(partition.state.leader)
             topic_id = partitions[0][1].znode.topic_id
             topics.append(LeaderAndIsrTopicState(topic_name=name, topic_id=topic_id, partition_states=states))
@@ -350,7 +350,7 @@ def inter_broker_endpoint(broker: LiveBroker, listener: str | None) -> Endpoint:
     return named or next(plain, registration.endpoints[0])
 
 
-def _leader_and_isr_state(
+def leader_and_isr_state(
     index: int, topic: TopicImage, partition: PartitionImage, state: PartitionState, is_new: bool
 ) -> LeaderAndIsrPartitionState:
     layout = topic.layout(index)

@@ -28,7 +28,7 @@ HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa
 
 PADDING = bytes(16)
 """What follows the last batch in a body, for a field that is cut off there."""
-_FEW_BATCHES = 48
+FEW_BATCHES = 48
 """Below so many batches side by side, one after the other is faster."""
 _LONGEST_LENGTH_BYTES = 5
 
@@ -74,7 +74,7 @@ def _record_bounds(body: Bytes, starts: Ints, ends: Ints, counts: Ints, bad: Boo
     descending = -counts[order]
     at, limit, row = starts[order], ends[order], first[order]
     number, active = 0, int(np.searchsorted(descending, 0))
-    while active > _FEW_BATCHES:
+    while active > FEW_BATCHES:
         length, begin, wrong = _varints(body, at[:active], 32)
         end = begin + length
         wrong |= (length < SMALLEST_RECORD_BYTES - 1) | (end > limit[:active])

@@ -236,7 +236,7 @@ class LoadedPartition:
             entry = _InFlight(write, write.then)
             self._in_flight.append(entry)
             if write.records:
-                self._append(entry)
+                self.append_entry(entry)
             else:
                 entry.error = ErrorCode.NONE
         self._reply(out)
@@ -248,7 +248,7 @@ class LoadedPartition:
         self._perform(Outcome(writes=[Write("", [], _Written(done))]))
         return done
 
-    def _append(self, entry: _InFlight) -> None:
+    def append_entry(self, entry: _InFlight) -> None:
         try:
             level = self.schema_level()
             records = [encode(record, level) for record in entry.write.records]

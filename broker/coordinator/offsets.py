@@ -72,7 +72,7 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
     A stock consumer goes on committing what it read of a partition that was merged away until it rebalances, and
     aiokafka does not rebalance before the commit has succeeded. Such an offset means nothing: it is answered, not kept.
     """
-    group, error = _committing_group(turn, request)
+    group, error = committing_group(turn, request)
     if error is not ErrorCode.NONE or group is None:
         turn.out.reply(token, refuse_commit(request, error))
         return
@@ -119,7 +119,7 @@ def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommi
     )
 
 
-def _committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
+def committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
     """The group, with the committing member's session kept alive, or why the commit is refused."""
     generation_id = request.generation_id
     group = turn.shard.groups.get(request.group_id)

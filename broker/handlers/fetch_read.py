@@ -100,7 +100,7 @@ class FetchRead:
         if state is None:
             self.target.dirty.pop(key, None)
             return
-        result = self._read_partition(key, state, waits)
+        result = self.read_partition(key, state, waits)
         self._results[key] = result
         self.size_bytes += _size(result)
         if result.error_code or result.diverging_epoch is not None:
@@ -108,7 +108,7 @@ class FetchRead:
         elif not result.records and not state.is_held_back:
             self.target.dirty.pop(key, None)  # the result is kept: its watermark may be news
 
-    def _read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
+    def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
             replica_id = self._limits.replica_id
@@ -116,7 +116,7 @@ class FetchRead:
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
             diverging = self._diverging(partition, state)
             end = self._end_for_reader(partition, state)
-            read = self._read_log(partition, state, end, waits) if diverging is None else None
+            read = self.read_log(partition, state, end, waits) if diverging is None else None
             self.target.watch(partition)  # last: a follower's own progress changes the watermark, which is news once
             return self._result(key, partition, end, read, diverging)
         except KafkaError as error:
@@ -127,7 +127,7 @@ class FetchRead:
                     partition_or_none.fail()  # another replica has to lead it
             return _refused(key, error)
 
-    def _read_log(self, partition: Partition, state: FetchedPartition, end: int | None, waits: bool) -> LogRead:
+    def read_log(self, partition: Partition, state: FetchedPartition, end: int | None, waits: bool) -> LogRead:
         log = partition.log
         limits = self._limits
         offset = state.fetch_offset

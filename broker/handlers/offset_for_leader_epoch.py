@@ -35,7 +35,7 @@ def _find(
 ) -> EpochEndOffset:
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, asked.partition), asked.current_leader_epoch)
-        if request.replica_id < 0 and _may_have_more(partition, asked.leader_epoch):
+        if request.replica_id < 0 and may_have_more(partition, asked.leader_epoch):
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition.key}: replicas in sync are still to follow")
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=asked.partition)
@@ -43,7 +43,7 @@ def _find(
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
-def _may_have_more(partition: Partition, leader_epoch: int) -> bool:
+def may_have_more(partition: Partition, leader_epoch: int) -> bool:
     """Whether an epoch of an earlier layout may turn out to have more records than this leader knows."""
     history = partition.log.layouts.entries
     layout_since = history[-1].leader_epoch if history else partition.leader_epoch

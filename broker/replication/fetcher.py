@@ -208,8 +208,8 @@ class ReplicaFetcher:
                 with trio.move_on_at(resumes_at):
                     await wake.wait()
                 continue
-            if config.flushes and (unsynced := self._unsynced()):
-                await self._flush(unsynced)
+            if config.flushes and (unsynced := self.unsynced()):
+                await self.flush_appended(unsynced)
                 continue  # the controller may have spoken meanwhile
             now = self._clock.monotonic()
             wait_ms = config.wait_max_ms
@@ -233,7 +233,7 @@ class ReplicaFetcher:
         if self._plan.answered(ErrorCode.of(response.error_code), response.session_id, self._followed):
             await self._take(channel, response, asked)
 
-    def _unsynced(self) -> list[FollowedPartition]:
+    def unsynced(self) -> list[FollowedPartition]:
         """What the next request would say that this replica has, or has truncated, and that is not so on its disk.
 
         A fetcher syncs what it appended; this is for what it truncated, and what a process before it, or a fetcher of
@@ -281,7 +281,7 @@ class ReplicaFetcher:
                 elif outcome is Outcome.OUT_OF_RANGE:
                     out_of_range.append(followed)
         if appended and self._config.flushes:
-            await self._flush(appended)
+            await self.flush_appended(appended)
         if out_of_range:
             await self._find_range(channel, out_of_range)
 
@@ -331,7 +331,7 @@ class ReplicaFetcher:
         self._waiting[key] = None
         self._plan.drop(key)
 
-    async def _flush(self, appended: list[FollowedPartition]) -> None:
+    async def flush_appended(self, appended: list[FollowedPartition]) -> None:
         """Return when everything appended is on disk. A partition whose sync failed is followed no more."""
 
         async def flush(followed: FollowedPartition) -> None:

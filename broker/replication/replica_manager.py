@@ -307,15 +307,15 @@ class ReplicaManager:
             return Stopped(ErrorCode.NONE)  # the incarnation that is meant is gone; its successor stays (hole 20)
         # The leader epochs of two incarnations do not compare: a log of an earlier one than is meant goes as well.
         is_same = log is None or meant == -1 or log.identity.incarnation in (-1, meant)
-        if partition is not None and is_same and _is_fenced(state.leader_epoch, partition):
+        if partition is not None and is_same and is_fenced(state.leader_epoch, partition):
             return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
         epoch = _last_epoch(state.leader_epoch, partition if is_same else None)
         self._drop(key)
         if not state.delete_partition:
-            self._remember_end(key, meant, epoch)
+            self.remember_end(key, meant, epoch)
             return Stopped(ErrorCode.NONE)
         end = log.log_end_offset if log is not None and is_same else -1
-        ended = self._remember_end(key, meant, epoch, end)
+        ended = self.remember_end(key, meant, epoch, end)
         try:
             self._logs.delete(key, meant)
         except KafkaError as error:
@@ -323,7 +323,7 @@ class ReplicaManager:
             return Stopped(error.code)
         return Stopped(ErrorCode.NONE, ended.log_end_offset)
 
-    def _remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> _Ended:
+    def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> _Ended:
         """A replica that comes back, by a reassignment say, comes with a higher leader epoch than the last StopReplica.
 
         Asked once more, because the answer was lost, this broker has no log any more and answers the same end. An older
@@ -384,7 +384,7 @@ class ReplicaManager:
         partition.delivery = rules if settled is None else rules._replace(ordered=settled)
 
 
-def _is_fenced(leader_epoch: int, partition: Partition) -> bool:
+def is_fenced(leader_epoch: int, partition: Partition) -> bool:
     """Whether a StopReplica is of an older leader epoch. An equal one is not: to stop raises no epoch (KAFKA-13972)."""
     return leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch
 

@@ -160,7 +160,7 @@ class OrderedDelivery:
         await self._call_back()
         due = self._due()
         if due:
-            await self._report(due)
+            await self.report_positions(due)
             await self._call_back()  # assigned by hand, what was reported is known here at once
         if self.hand_overs.passed:
             self._note_released()
@@ -325,7 +325,7 @@ class OrderedDelivery:
             current_leader_epoch=info.leader_epoch if info is not None else -1,
         )
 
-    async def _report(self, due: dict[TopicPartition, Progress]) -> None:
+    async def report_positions(self, due: dict[TopicPartition, Progress]) -> None:
         """Have the user flush, then commit and report. What fails is tried again with the next round."""
         flushed = await self._flush(list(due))
         due = {tp: progress for tp, progress in due.items() if self._is_at(tp, progress)}

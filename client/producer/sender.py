@@ -225,7 +225,7 @@ class Sender:
             batches, more = self._drain(queues, now_ms)
             if not batches:
                 return
-            self._post(node_id, connection, batches)
+            self.post(node_id, connection, batches)
 
     async def _connect(self, node: Node) -> None:
         try:
@@ -259,7 +259,7 @@ class Sender:
             more = more or bool(queue.waiting)
         return batches, more
 
-    def _post(self, node_id: int, connection: Channel, batches: list[ProducerBatch]) -> None:
+    def post(self, node_id: int, connection: Channel, batches: list[ProducerBatch]) -> None:
         by_topic: dict[str, TopicProduceData] = {}
         for batch in batches:
             topic, partition = batch.tp

@@ -54,8 +54,8 @@ def answer_before_the_disk(patch: Patch) -> None:
     async def no_flush(self: ReplicaFetcher, appended: list[Any]) -> None:
         return None
 
-    patch.setattr(ReplicaFetcher, "_flush", no_flush)
-    patch.setattr(ReplicaFetcher, "_unsynced", lambda self: [])
+    patch.setattr(ReplicaFetcher, "flush_appended", no_flush)
+    patch.setattr(ReplicaFetcher, "unsynced", lambda self: [])
 
 
 def repeated_batches_are_appended(patch: Patch) -> None:
@@ -63,7 +63,7 @@ def repeated_batches_are_appended(patch: Patch) -> None:
 
 
 def consumers_read_above_the_watermark(patch: Patch) -> None:
-    original = FetchRead._read_log
+    original = FetchRead.read_log
 
     def read(self: FetchRead, partition: Partition, state: Any, *rest: Any) -> Any:
         if self._limits.is_follower:
@@ -71,7 +71,7 @@ def consumers_read_above_the_watermark(patch: Patch) -> None:
         log = partition.log
         return log.read(state.fetch_offset, state.max_bytes, upper_bound=log.log_end_offset, at_least_one=True)
 
-    patch.setattr(FetchRead, "_read_log", read)
+    patch.setattr(FetchRead, "read_log", read)
 
 
 def a_coordinator_loads_nothing(patch: Patch) -> None:

@@ -44,13 +44,13 @@ ORDER = ("promise",)
 
 
 def positions_before_the_commit(patch: Patch) -> None:
-    original = OrderedDelivery._report
+    original = OrderedDelivery.report_positions
 
     async def report(self: Any, due: Any) -> None:
         self._config = dataclasses.replace(self._config, ordered_delivery_commit_before_report=False)
         await original(self, due)
 
-    patch.setattr(OrderedDelivery, "_report", report)
+    patch.setattr(OrderedDelivery, "report_positions", report)
 
 
 def positions_without_a_flush(patch: Patch) -> None:
@@ -129,7 +129,7 @@ def a_batch_of_a_partition_that_is_gone_is_placed_again(patch: Patch) -> None:
 
 
 def a_retry_names_the_newest_layout(patch: Patch) -> None:
-    original = Sender._post
+    original = Sender.post
 
     def post(self: Any, node_id: int, connection: Any, batches: list[Any]) -> None:
         for batch in batches:
@@ -137,7 +137,7 @@ def a_retry_names_the_newest_layout(patch: Patch) -> None:
             batch.layout = layout_of(topic.next or topic.info)
         original(self, node_id, connection, batches)
 
-    patch.setattr(Sender, "_post", post)
+    patch.setattr(Sender, "post", post)
 
 
 # ---------------------------------------------------------------- brokers
@@ -174,22 +174,22 @@ def layout_before_duplicates(patch: Patch) -> None:
 
 
 def a_parked_fetch_keeps_its_leader_epoch(patch: Patch) -> None:
-    original = FetchRead._read_partition
+    original = FetchRead.read_partition
 
     def read(self: Any, key: Any, state: Any, *rest: Any) -> Any:
         if self.target.delayed is not None:
             state.current_leader_epoch = -1
         return original(self, key, state, *rest)
 
-    patch.setattr(FetchRead, "_read_partition", read)
+    patch.setattr(FetchRead, "read_partition", read)
 
 
 def an_epochs_end_is_told_before_all_have_followed(patch: Patch) -> None:
-    patch.setattr(offset_for_leader_epoch, "_may_have_more", lambda *_: False)
+    patch.setattr(offset_for_leader_epoch, "may_have_more", lambda *_: False)
 
 
 def a_refusal_is_told_before_all_have_followed(patch: Patch) -> None:
-    patch.setattr(AwaitedRefusal, "_has_answer", lambda _self: True)
+    patch.setattr(AwaitedRefusal, "has_answer", lambda _self: True)
 
 
 def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
@@ -224,7 +224,7 @@ def the_losers_are_those_of_the_new_count(patch: Patch) -> None:
 
 
 def leaders_are_told_the_topics_layout(patch: Patch) -> None:
-    original = request_batch._leader_and_isr_state
+    original = request_batch.leader_and_isr_state
 
     def told(index: int, topic: Any, *rest: Any) -> Any:
         state = original(index, topic, *rest)
@@ -232,7 +232,7 @@ def leaders_are_told_the_topics_layout(patch: Patch) -> None:
         state.layout_version = topic.znode.layout_version
         return state
 
-    patch.setattr(request_batch, "_leader_and_isr_state", told)
+    patch.setattr(request_batch, "leader_and_isr_state", told)
 
 
 def losers_need_not_answer(patch: Patch) -> None:

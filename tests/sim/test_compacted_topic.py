@@ -208,7 +208,7 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
     async def every_epoch(_node: Node, _tp: TopicPartition) -> int:
         return EVERY_EPOCH
 
-    patch.setattr(Node, "_first_kept_epoch", every_epoch)
+    patch.setattr(Node, "first_kept_epoch", every_epoch)
 
 
 def survivors_keep_no_tombstones(patch: pytest.MonkeyPatch) -> None:

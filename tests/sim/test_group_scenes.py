@@ -54,7 +54,7 @@ def commits_of_any_generation_are_taken(patch: Patch) -> None:
     def committing_group(turn: Any, request: Any) -> tuple[Group, ErrorCode]:
         return turn.shard.groups.get(request.group_id) or Group(request.group_id), ErrorCode.NONE
 
-    patch.setattr(offsets, "_committing_group", committing_group)
+    patch.setattr(offsets, "committing_group", committing_group)
 
 
 def positions_are_taken_of_whoever_is_thrown_out(patch: Patch) -> None:
@@ -116,13 +116,13 @@ def nothing_is_said_again(patch: Patch) -> None:
 
 
 def a_commit_is_answered_before_it_is_replicated(patch: Patch) -> None:
-    append = LoadedPartition._append
+    append = LoadedPartition.append_entry
 
     def answered(self: Any, entry: Any) -> None:
         append(self, entry)
         entry.error = entry.error or ErrorCode.NONE
 
-    patch.setattr(LoadedPartition, "_append", answered)
+    patch.setattr(LoadedPartition, "append_entry", answered)
 
 
 RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (

@@ -128,17 +128,17 @@ async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 def fetches_count(patch: Patch) -> None:
     """Fetched records count as processed."""
-    original_readers = consumer_holds._readers
+    original_readers = consumer_holds.readers_in
     patch.setattr(
         consumer_holds,
-        "_readers",
+        "readers_in",
         lambda groups: (r._replace(positions=dict.fromkeys(range(9), 99)) for r in original_readers(groups)),
     )
 
 
 def no_commit_holds_no_group(patch: Patch) -> None:
-    original_readers = consumer_holds._readers
-    patch.setattr(consumer_holds, "_readers", lambda groups: (r for r in original_readers(groups) if r.positions))
+    original_readers = consumer_holds.readers_in
+    patch.setattr(consumer_holds, "readers_in", lambda groups: (r for r in original_readers(groups) if r.positions))
 
 
 def the_first_group_opens(patch: Patch) -> None:

@@ -204,7 +204,7 @@ def older_leader_epochs_are_obeyed(patch: Patch) -> None:
 
 
 def what_was_deleted_is_forgotten(patch: Patch) -> None:
-    patch.setattr(ReplicaManager, "_remember_end", lambda *_: _Ended())
+    patch.setattr(ReplicaManager, "remember_end", lambda *_: _Ended())
 
 
 def orders_name_no_incarnation(patch: Patch) -> None:

@@ -48,21 +48,21 @@ def test_a_seed_run_twice_moves_the_same() -> None:
 
 
 def older_epochs_are_not_fenced(patch: Patch) -> None:
-    patch.setattr(replica_manager, "_is_fenced", lambda leader_epoch, partition: False)
+    patch.setattr(replica_manager, "is_fenced", lambda leader_epoch, partition: False)
 
 
 def deletions_are_forgotten(patch: Patch) -> None:
-    patch.setattr(ReplicaManager, "_remember_end", lambda *_: _Ended())
+    patch.setattr(ReplicaManager, "remember_end", lambda *_: _Ended())
 
 
 def an_older_deletion_counts_as_the_last(patch: Patch) -> None:
-    original = ReplicaManager._remember_end
+    original = ReplicaManager.remember_end
 
     def remember(self: ReplicaManager, *arguments: Any) -> Any:
         self._ended.pop(arguments[0], None)
         return original(self, *arguments)
 
-    patch.setattr(ReplicaManager, "_remember_end", remember)
+    patch.setattr(ReplicaManager, "remember_end", remember)
 
 
 def a_deletion_names_no_incarnation(patch: Patch) -> None:

@@ -21,6 +21,9 @@ CLOCK_CALLS = re.compile(
     r"\btime\.(time|time_ns|monotonic|sleep)\(|\bdatetime\.(now|utcnow)\(|\brandom\.(random|randint|choice)\("
 )
 
+PRIVATE = re.compile(r"(^|\.)_(?!_init__$)")
+MUTATED = ("sim", "property", "history", "support")
+"""The tests that switch a rule off to see that it is needed."""
 ASSERTED_CALLERS = {
     "runtime/metrics.py": "len(labels) == len(self.label_names)",
     "client/producer/partition_queue.py": "self.may_adopt",
@@ -149,6 +152,17 @@ def test_tests_do_not_sleep_to_synchronise() -> None:
         if pattern.search(line) and not allowed.search(line) and path != Path(__file__)
     ]
     assert offenders == []
+
+
+def test_rules_are_switched_off_by_public_names() -> None:
+    """A rename of what a mutation replaces is a change of an interface, and not of something private."""
+    found = []
+    for path in sources(*(f"tests/{folder}" for folder in MUTATED)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+                names = [str(argument.value) for argument in node.args[:2] if isinstance(argument, ast.Constant)]
+                found += [f"{relative(path)}:{node.lineno} {name}" for name in names if PRIVATE.search(name)]
+    assert found == []
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_reading_with_arrays_agrees_with_reading_row_by_row(
     order_by = OrderField(spec) if spec else None
     naive = naive_rows(source, read_segment(io.BytesIO(data), len(data)), order_by.extract if order_by else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_arrays, "_FEW_BATCHES", few)
+        patch.setattr(record_arrays, "FEW_BATCHES", few)
         patch.setattr(segment_scan, "READ_BYTES", read)
         patch.setattr(segment_scan, "RUN_BYTES", run)
         found = [
@@ -145,7 +145,7 @@ def test_each_byte_of_a_batch_changed_in_every_way_is_read_alike(few: int, monke
             changed += copy
     mend_crcs(changed)
     source = SegmentSource(Manifest("t", "delete", 4, 4, []), PartitionEntry(2, 0, -1, [], []), "t-2/0.log")
-    monkeypatch.setattr(record_arrays, "_FEW_BATCHES", few)
+    monkeypatch.setattr(record_arrays, "FEW_BATCHES", few)
     for part in range(0, len(changed), len(batch) * 4096):
         data = bytes(changed[part : part + len(batch) * 4096])
         naive = naive_rows(source, read_segment(io.BytesIO(data), len(data)))

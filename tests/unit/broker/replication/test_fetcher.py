@@ -41,10 +41,10 @@ async def test_what_another_process_or_epoch_left_unsynced_is_synced_before_it_i
     world.catch_up(1, 2)  # by a fetcher that does not sync
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
-    unsynced = fetcher._unsynced()
+    unsynced = fetcher.unsynced()
     assert [one.partition.key for one in unsynced] == [KEY]
-    await fetcher._flush(unsynced)
-    assert fetcher._unsynced() == [] and world[2].log.recovery_point == 1
+    await fetcher.flush_appended(unsynced)
+    assert fetcher.unsynced() == [] and world[2].log.recovery_point == 1
 
 
 def truncated_follower(seed: int = 1) -> ReplicaWorld:
@@ -64,7 +64,7 @@ def unsynced_by(world: ReplicaWorld) -> tuple[ReplicaFetcher, list[TopicPartitio
     """A fetcher of replica 2, and what it would sync before it asks."""
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
-    return fetcher, [one.partition.key for one in fetcher._unsynced()]
+    return fetcher, [one.partition.key for one in fetcher.unsynced()]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -73,8 +73,8 @@ def test_what_was_truncated_is_synced_before_the_leader_hears_of_it(seed: int) -
     world = truncated_follower(seed)
     fetcher, unsynced = unsynced_by(world)
     assert unsynced == [KEY]
-    trio.run(fetcher._flush, fetcher._unsynced())
-    assert fetcher._unsynced() == []
+    trio.run(fetcher.flush_appended, fetcher.unsynced())
+    assert fetcher.unsynced() == []
     trio.run(partial(world[2].restart, power_failure=True))
     assert world[2].values() == []
 
@@ -162,14 +162,14 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
 async def flush_fails(world: ReplicaWorld, number: int) -> ReplicaFetcher:
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
-    (followed,) = fetcher._unsynced()
+    (followed,) = fetcher.unsynced()
 
     async def fail() -> None:
         world[2].log.is_broken = number == errno.EIO
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, errno.errorcode[number])
 
     followed.partition.log = SimpleNamespace(flush=fail, is_full=False, is_broken=number == errno.EIO)  # type: ignore[assignment]
-    await fetcher._flush([followed])
+    await fetcher.flush_appended([followed])
     return fetcher
 
 
