@@ -52,8 +52,6 @@ class Effects:
     states: Sequence[Sequence[StateChange]] = ()
     """Partition states. With ``writes`` they are among these; else each group is whole in one multi, several groups may
     share one."""
-    removed: Sequence[int] = ()
-    """Partitions whose state znodes are deleted by ``writes``."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
@@ -109,8 +107,6 @@ def apply(context: Context, effects: Effects, version: int) -> None:
         return  # a config, or the topic does not exist, which the response says
     for ask in effects.asks:
         _ASK[ask](context, topic)
-    for p in effects.removed:
-        del topic.partitions[p]
     if effects.znode is not None:
         if effects.znode is not topic.znode:
             topic.wait_logged = ""

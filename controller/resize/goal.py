@@ -19,7 +19,6 @@ from anabranch.controller.resize import view
 from anabranch.controller.resize.step_log import log_step
 from anabranch.controller.store import MAX_BYTES
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
-from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.judgement import Limits, Outcome, Setting, Verdict, judge_wanted
 from anabranch.ordered_resize.marked import Marked, is_compacted
 from anabranch.ordered_resize.snapshot import Snapshot
@@ -75,7 +74,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
 def decide_wanted(image: ClusterImage, config: ControllerConfig, topic: TopicImage, snapshot: Snapshot) -> Effects:
     """What becomes of the count that was queued. ``response`` is the verdict; None: no count waits for this moment."""
     wanted = topic.znode.wanted
-    if wanted is None or not resize.may_begin(snapshot, wanted):
+    if wanted is None:
         return Effects(topic.name)
     try:
         verdict = judge_wanted(snapshot, setting_of(image, config, topic))

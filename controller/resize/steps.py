@@ -104,17 +104,14 @@ def _together(topic: TopicImage, name: str, steps: Sequence[Step]) -> Effects:
         return Effects(topic.name, states=states, step=name, stepped=stepped)
     (step,) = steps
     assert step.topic is not None
-    left = {
-        p: dataclasses.replace(found, state=step.states.get(p, found.state))
-        for p, found in topic.partitions.items()
-        if p not in step.deleted
+    after = {
+        p: dataclasses.replace(found, state=step.states.get(p, found.state)) for p, found in topic.partitions.items()
     }
-    becoming = goal.becoming(dataclasses.replace(topic, partitions=left), step.topic, topic.version)
+    becoming = goal.becoming(dataclasses.replace(topic, partitions=after), step.topic, topic.version)
     return dataclasses.replace(
         becoming,
         writes=[*becoming.writes, *_operations(topic, step)],
         states=states,
-        removed=step.deleted,
         step=name,
         stepped=stepped,
     )
