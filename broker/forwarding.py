@@ -1,0 +1,49 @@
+"""Requests that the active controller decides. A broker forwards them in the same API and version.
+
+NOT_CONTROLLER is retried here. The answer is held back until this broker shows the change, within the request's time
+and ``MAX_WAIT_S``, so that a client that asks next finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+
+MAX_WAIT_S = 5.0
+
+
+def forward(
+    ctx: RequestContext,
+    request: Any,
+    timeout_ms: int,
+    results: Callable[[Any], Iterable[Any]],
+    visible: Callable[[Any], bool],
+    failed: Callable[[KafkaError], Any],
+    version: int | None = None,
+    wait: Callable[[Callable[[], bool], float], Awaitable[bool]] | None = None,
+) -> Answer:
+    """Ask the active controller, and wait until this broker shows the change.
+
+    ``results(response)`` are the parts with an error code. ``visible(response)``: this broker shows the change.
+    ``failed``: the response for a controller that does not answer. ``version``: another one than the client's for the
+    request to the controller. ``wait`` waits for another state than the metadata.
+    """
+    asked_version = ctx.api_version if version is None else version
+    node = ctx.node
+    limit_ms = node.config.values["request.timeout.ms"]
+    timeout_s = (min(timeout_ms, limit_ms) if timeout_ms > 0 else limit_ms) / 1000
+
+    def refused(response: Any) -> bool:
+        return any(result.error_code == ErrorCode.NOT_CONTROLLER for result in results(response))
+
+    async def work() -> Any:
+        deadline = node.env.clock.monotonic() + timeout_s
+        response = await node.controller.request(request, asked_version, timeout_s, refused)
+        left_s = min(deadline - node.env.clock.monotonic(), MAX_WAIT_S)
+        await (wait or node.wait_for_metadata)(lambda: visible(response), max(left_s, 0.0))
+        return response
+
+    return node.later(work, failed)

@@ -1,0 +1,29 @@
+"""CreateTopics (19): the active controller decides. Answered once this broker knows leaders of the new topics."""
+
+from __future__ import annotations
+
+from anabranch.broker.forwarding import forward
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.generated.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+
+def handle(ctx: RequestContext, request: CreateTopicsRequest) -> Answer:
+    def visible(response: CreateTopicsResponse) -> bool:
+        return request.validate_only or all(
+            ctx.node.metadata.has_leaders(topic.name) for topic in response.topics if not topic.error_code
+        )
+
+    def failed(error: KafkaError) -> CreateTopicsResponse:
+        return CreateTopicsResponse(
+            topics=[
+                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+                for topic in request.topics
+            ]
+        )
+
+    return forward(ctx, request, request.timeout_ms, lambda response: response.topics, visible, failed)

@@ -1,0 +1,40 @@
+"""IncrementalAlterConfigs (44): the active controller decides. Levels of own loggers are set here (KIP-412)."""
+
+from __future__ import annotations
+
+from anabranch.broker.forwarding import forward
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from anabranch.runtime import broker_loggers
+
+
+def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> Answer:
+    def failed(error: KafkaError) -> IncrementalAlterConfigsResponse:
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=error.code,
+                    error_message=error.message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource in request.resources
+            ]
+        )
+
+    loggers = [each for each in request.resources if each.resource_type == broker_loggers.RESOURCE]
+    if not loggers:
+        return forward(ctx, request, 0, lambda response: response.responses, lambda _: True, failed)
+    if len(loggers) < len(request.resources):
+        return failed(KafkaError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed in a request of their own"))
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            broker_loggers.altered(ctx.node.config.broker_id, each, validate_only=request.validate_only)
+            for each in loggers
+        ]
+    )

@@ -1,0 +1,25 @@
+"""UpdateFeatures (57): the active controller decides. Answered once this broker has read the new levels (KIP-584)."""
+
+from __future__ import annotations
+
+from anabranch.broker.forwarding import forward
+from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.generated.update_features import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+
+def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> Answer:
+    features = ctx.node.features
+
+    def visible(response: UpdateFeaturesResponse) -> bool:
+        return features.epoch >= response.features_epoch
+
+    def failed(error: KafkaError) -> UpdateFeaturesResponse:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+
+    return forward(
+        ctx, request, request.timeout_ms, lambda response: [response], visible, failed, wait=features.wait_until
+    )
