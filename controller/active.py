@@ -76,23 +76,26 @@ from anabranch.runtime.env import Env, SessionState, ZkError, ZkRequestTooLargeE
 logger = structlog.get_logger(__name__)
 FIRST_LEADER_CHECK_S = 5
 REFUSED_RETRY_S = 1.0
-"""Pause before a broker is sent again what it refused."""
+"""Pause before the controller repeats requests that a broker refused."""
 RESIZE_RETRY_S = 0.005
-"""Pause before a leader is asked again where its log begins or ends."""
+"""Pause before the controller asks a leader again for the start or end offset of its log."""
 RESIZE_RETRY_GROWTH = 1.5
-"""Each pause to the one before."""
+"""The factor by which each pause is longer than the pause before."""
 STEADY_RETRY_S = 0.05
 """Pause before brokers are asked again whether stock producers have followed an announced split."""
 MAX_RESIZE_RETRY_S = 0.5
-"""The longest such pause. After as long without a question the next one begins with the shortest again."""
+"""The longest pause before a leader is asked again.
+
+After this time without a question, the pauses start at the shortest again.
+"""
 RELOAD_BACKOFF_S = 0.1
-"""Pause before the cluster is read again after a write found a znode that another process had changed."""
+"""Pause before the controller reads the cluster again because another process changed a znode."""
 READ_AGAIN_S = 30.0
-"""Pause before the cluster is read again after a step was given up that may succeed another time."""
+"""Pause before the controller reads the cluster again because it gave up a step that may succeed later."""
 
 
 class ActiveController:
-    """One term of office: ``run`` ends by ``ControllerMovedError``, ``submit`` takes requests meanwhile."""
+    """One term of office. ``run`` ends with ``ControllerMovedError``; ``submit`` takes requests until then."""
 
     def __init__(
         self,
@@ -116,7 +119,10 @@ class ActiveController:
         self._store = GuardedStore(env.zk, office.epoch_version)
         self._context = self._new_context()
         self.waits: dict[TopicPartition, Wait] = {}
-        """What partitions marked for deletion wait for, and since when, as this controller has found."""
+        """The reason why each partition marked for deletion still waits.
+
+        ``waiting_since`` has the time at which each wait began.
+        """
         self.waiting_since: dict[TopicPartition, float] = {}
         self._progress = trio.Event()
         self._undecided: dict[AdminCall, None] = {}
@@ -124,7 +130,7 @@ class ActiveController:
 
     @property
     def queue_size(self) -> int:
-        """Events that wait to be looked at."""
+        """Number of events that wait for the controller."""
         return self._events.size
 
     @property
@@ -132,7 +138,7 @@ class ActiveController:
         return self._context.image
 
     async def run(self) -> None:
-        """Decide until another controller takes over. Always raises; ``ControllerMovedError`` is the orderly end."""
+        """Decide until another controller takes over. Always raises; ``ControllerMovedError`` is the normal end."""
         unregister = self._zk.on_state(self._session_changed)
         ending: list[Exception] = []
         try:
@@ -168,7 +174,7 @@ class ActiveController:
         return call
 
     async def answer(self, call: AdminCall) -> Any:
-        """The response to a request, once it is decided and done, or its time is up."""
+        """The response to a request, once the request is decided and carried out, or has timed out."""
         await call.decided.wait()
         self._undecided.pop(call, None)
         if call.outcome is None:
@@ -232,7 +238,7 @@ class ActiveController:
             self._events.put(ReadAgainDue())
 
     async def _drain(self) -> None:
-        """Look after partitions marked for deletion: no event says that one is empty."""
+        """Check partitions marked for deletion periodically, because no event reports that one is empty."""
         link = BrokerLink(self._env.network, self._config)
         holders = draining.Holders()
         while True:
@@ -279,7 +285,7 @@ class ActiveController:
             self._flush()
 
     async def _take_urgent(self) -> None:
-        """Elections go before all other events, and are sent to the brokers at once."""
+        """Handle the events that may need elections before all others, and send the results to the brokers at once."""
         while (event := self._events.urgent()) is not None:
             await self._take(event)
             self._flush()
@@ -354,7 +360,7 @@ class ActiveController:
             await self._handle_call(event)
 
     async def _handle_call(self, call: AdminCall) -> None:
-        """Decide one slice of a request. One that cannot be dealt with is answered so; the cluster goes on."""
+        """Decide one slice of a request. An error becomes the response to the slice, and the controller goes on."""
         if call.left is None:
             call.left = sliced(call.api_key, call.body, self.image)
         some = call.left[0]
@@ -363,7 +369,7 @@ class ActiveController:
         except (ControllerMovedError, ImageStaleError):
             raise
         except UnreadTopicError:
-            self._events.put(TopicsChanged())  # the watch puts it too, perhaps a moment later
+            self._events.put(TopicsChanged())  # the watch also puts this event, but perhaps later
             self._events.put(call)
             return
         except ZkError as error:
@@ -407,7 +413,7 @@ class ActiveController:
             appended_bytes.on_metadata_answered(self._context, event)
 
     async def _load(self) -> None:
-        """Read the whole cluster and bring it in order; every live broker is sent everything."""
+        """Read the whole cluster, apply due changes, and send everything to every live broker."""
         while True:
             for broker_id in list(self.image.brokers):
                 self._senders.remove(broker_id)
@@ -444,7 +450,10 @@ class ActiveController:
                 give_up(self._context, step.__name__, error)
 
     def _new_context(self, before: ClusterImage | None = None) -> Context:
-        """With an image that knows nothing but what of ``before`` is to be remembered: what was logged or suspected."""
+        """A context with an empty image.
+
+        The image takes only the next number, ``suspects`` and ``configs`` from ``before``.
+        """
         config = self._config
         image = ClusterImage(config.controller_id, self._office.controller_epoch)
         if before is not None:
@@ -463,7 +472,7 @@ class ActiveController:
         )
 
     def _flush(self) -> None:
-        """Send what this drain collected."""
+        """Send the requests that this drain collected."""
         named = self._context.batch.topics()
         requests = self._context.batch.build()
         if requests:
@@ -481,7 +490,7 @@ class ActiveController:
         progress.set()
 
     def _session_changed(self, state: SessionState) -> None:
-        """Watches may be lost with the connection, so all is read again when it is back."""
+        """Read everything again after a reconnect, because watches may be lost with the connection."""
         if state is not SessionState.CONNECTED:
             self._senders.suspend()
             return
@@ -499,5 +508,5 @@ class ActiveController:
 
 
 def _is_same(wait: Wait, before: Wait | None) -> bool:
-    """Whether a partition still waits for the same. That a group reads on is no change."""
+    """Whether a partition still waits for the same reason and group. Progress of the group is no change."""
     return before is not None and (wait.why, wait.group) == (before.why, before.group)

@@ -1,4 +1,4 @@
-"""The bytes that were appended to a topic in the last while, from what its brokers have counted. Pure."""
+"""Computes the bytes recently appended to a topic from the counters of its brokers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from anabranch.ordered_resize.autoscale import Measured
 
 STEPS = 64
-"""Of a window, in each of which at most two samples are kept."""
+"""Number of steps of a window. At most two samples are kept for each step."""
 
 
 class _Sample(NamedTuple):
@@ -19,17 +19,20 @@ class _Sample(NamedTuple):
 
 
 class AppendWindow:
-    """Of one topic; times in the controller's monotonic seconds. A controller that takes office begins with none."""
+    """The measurement of one topic, in the controller's monotonic seconds.
+
+    A controller that takes office has no samples.
+    """
 
     def __init__(self, now: float) -> None:
         self.is_on = False
         """``autoscale.enable`` of the topic."""
         self.asked_at = now
-        """When the last request for the measurement came."""
+        """The time of the last request for the measurement."""
         self.is_current = False
-        """Every broker has answered the last request."""
+        """Whether every broker has answered the last request for its counter."""
         self.refusal = ""
-        """Why the resize that was last asked for was refused; empty: it was not."""
+        """The reason for which the last resize was refused; empty if it was not."""
         self._layout_version = -1
         self._unchanged_since = now
         self._asked_at = -math.inf
@@ -40,10 +43,11 @@ class AppendWindow:
         self._samples: deque[_Sample] = deque()
 
     def begin_round(self, layout_version: int | None, brokers: Collection[int], window_s: float, now: float) -> bool:
-        """Whether ``brokers`` are to be asked again.
+        """Begin a round. Returns whether ``brokers`` are to be asked again.
 
-        They are when all have answered, which ``is_current`` says, and when one of them has not for the whole window.
-        Then the measurement begins anew, as it does when the layout has changed or is changing (None).
+        They are asked again once all have answered; then ``is_current`` is true. They are also asked again if one of
+        them has not answered for the whole window. In that case the measurement starts anew. It also does so when the
+        layout has changed or is changing (None).
         """
         self._window_s = window_s
         if layout_version != self._layout_version or layout_version is None:
@@ -59,9 +63,12 @@ class AppendWindow:
         return True
 
     def report(self, broker: int, counter: int, now: float) -> None:
-        """``counter``: what the broker appended as a leader since it was started; one that is lower began at 0."""
+        """Take in the bytes that a broker has appended as a leader since its start.
+
+        A lower ``counter`` began at 0 again.
+        """
         if now - self._reported_at.get(broker, now) > self._window_s:
-            self._forget()  # more came meanwhile than belongs to the window
+            self._forget()  # the difference covers more time than the window
         known = self._counters.get(broker)
         if known is not None:
             self._total += counter - known if counter >= known else counter

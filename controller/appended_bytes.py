@@ -1,6 +1,6 @@
-"""The bytes that brokers appended to each topic: their reports, and the answer to a request for them.
+"""The bytes that brokers appended to each topic: their reports, and the response to a request for them.
 
-A broker's answer to UpdateMetadata has the counter of each topic for which the request asks.
+A broker's response to UpdateMetadata has the counter of each topic for which the request asks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def ask(context: Context, topic: TopicImage) -> None:
-    """Have every broker report the topic."""
+    """Ask every broker for its counter of the topic."""
     context.batch.metadata([TopicPartition(topic.name, 0)])
 
 
@@ -27,7 +27,7 @@ def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
 
 
 def ask_for_some_time(context: Context, topic: TopicImage) -> None:
-    """Go on measuring the topic for some time. What nobody wanted to know before is measured from here on."""
+    """Measure the topic for some time from now on. A topic that was not measured before starts without samples."""
     now = context.clock.monotonic()
     if topic.append_window is None:
         topic.append_window = AppendWindow(now)
@@ -36,6 +36,6 @@ def ask_for_some_time(context: Context, topic: TopicImage) -> None:
 
 
 def describe(topic: TopicImage, result: CreatePartitionsTopicResult, now: float) -> None:
-    """Answer what was measured until now."""
+    """Write the measurement until now into ``result``."""
     window = topic.append_window or AppendWindow(now)
     result.appended_bytes, result.elapsed_ms, result.unchanged_ms = window.measured(now)

@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of new partitions: Kafka's ``AdminUtils``, with the random numbers as arguments."""
+"""Assigns replicas of new partitions to brokers, as Kafka's ``AdminUtils``, with the random numbers as arguments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def assign_replicas(
 ) -> dict[int, list[int]]:
     """``{partition: replicas}`` for ``partition_count`` partitions from ``first_partition`` on.
 
-    ``brokers`` maps ids to racks. First replicas go round robin from ``start_index``; the further ones of a partition
-    follow at a distance that starts at ``shift`` and grows by one each time the brokers were gone through. With a rack
-    for every broker, the replicas of a partition are spread over racks as far as there are racks; when some broker has
-    none, racks are not looked at. Raises ``ValueError`` for counts that cannot be met.
+    ``brokers`` maps ids to racks. First replicas are assigned round robin from ``start_index``. The other replicas of a
+    partition follow at a distance. The distance starts at ``shift`` and grows by one after each pass over the brokers.
+    If every broker has a rack, the replicas of a partition are spread over as many racks as possible. Otherwise racks
+    are ignored. Raises ``ValueError`` for counts that cannot be met.
     """
     if partition_count <= 0 or replication_factor <= 0:
         raise ValueError("the number of partitions and the replication factor must be above 0")
@@ -71,7 +71,7 @@ def _with_racks(
 
 
 def _fits(broker: int, replicas: Sequence[int], racks: Mapping[int, str], rack_count: int, broker_count: int) -> bool:
-    """Not a rack twice before each rack has one, and not a broker twice."""
+    """Whether the broker has no replica yet, and its rack has none unless every rack has one."""
     used_racks = {racks[replica] for replica in replicas}
     rack_is_free = racks[broker] not in used_racks or len(used_racks) == rack_count
     broker_is_free = broker not in replicas or len(set(replicas)) == broker_count

@@ -1,7 +1,7 @@
 """The controller's choice of partition counts: topics with ``autoscale.enable`` are measured, judged and resized.
 
-``ordered_resize.autoscale`` decides. A resize is begun as by a CreatePartitions request, and refused as one: what is
-refused is asked for again in the next round.
+``ordered_resize.autoscale`` decides. A resize begins like a CreatePartitions request, and may be refused like one. A
+refused resize is tried again in the next round.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from anabranch.protocol.generated.create_partitions import CreatePartitionsReque
 
 logger = structlog.get_logger(__name__)
 _VERSION = 3
-"""Of the request that the controller makes to itself."""
+"""The version of the CreatePartitions request that the controller makes to itself."""
 ASKED_FOR_S = 600.0
-"""A topic that was asked about is measured so long, whether it is on or not."""
+"""Seconds for which a topic is measured after a request for its measurement, even without ``autoscale.enable``."""
 
 
 def has_work(image: ClusterImage) -> bool:
-    """Whether some topic is measured, or is to be."""
+    """Whether some topic is measured or should be."""
     return any(topic.append_window is not None or is_autoscaled(image, name) for name, topic in image.topics.items())
 
 
 async def look(context: Context) -> None:
-    """One round: resize what needs another count, and ask brokers again. Raises ``ControllerMovedError``,
-    ``ImageStaleError``.
+    """Run one round: resize topics that need another count, and ask brokers again.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``.
     """
     image, now = context.image, context.clock.monotonic()
     _switch(image, now)
@@ -54,7 +55,7 @@ async def look(context: Context) -> None:
 
 
 def _switch(image: ClusterImage, now: float) -> None:
-    """Measure the topics whose configs ask for it."""
+    """Begin to measure topics with ``autoscale.enable``, and note in each window whether its topic has it."""
     for name, topic in image.topics.items():
         is_on = is_autoscaled(image, name)
         if topic.append_window is None and is_on:
@@ -64,7 +65,7 @@ def _switch(image: ClusterImage, now: float) -> None:
 
 
 def _is_resized(topic: TopicImage) -> bool:
-    """Whether no resize is unfinished but for the draining."""
+    """Whether no resize is unfinished or queued. Partitions may still drain."""
     return not topic.frozen and topic.znode.wanted is None and view.is_settled(topic)
 
 

@@ -1,4 +1,4 @@
-"""Brokers that come, go, come back as a new registration, or ask to be let go."""
+"""Handles brokers that register, disappear, register again or ask for a controlled shutdown."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ logger = structlog.get_logger(__name__)
 
 
 async def on_brokers_changed(context: Context) -> None:
-    """Read the registrations again. A known id under another broker epoch went away and came back. A broker that only
-    changed its registration (KIP-226) stays, and every broker gets its new address. A broker that does not support a
-    finalized feature level counts as gone (KIP-584, Feature versioning and guarantees): it leads nothing.
+    """Read the registrations again, and act on the differences.
+
+    A known id with another broker epoch disappeared and registered again. A broker that only changed its registration
+    (KIP-226) stays, and every broker gets its new address. A broker that does not support a finalized feature level
+    counts as gone (KIP-584, Feature versioning and guarantees): it leads nothing.
     """
     image = context.image
     present = _admitted(context, await read_registrations(context))
@@ -115,7 +117,7 @@ async def read_registrations(context: Context) -> dict[int, LiveBroker]:
 
 
 async def controlled_shutdown(context: Context, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-    """Hand a broker's leaders over where another replica can take them; the answer lists those that stay."""
+    """Move leadership from a broker to other replicas. The response lists the partitions that it still leads."""
     image = context.image
     broker = image.brokers.get(request.broker_id)
     if broker is None:
@@ -138,7 +140,10 @@ async def controlled_shutdown(context: Context, request: ControlledShutdownReque
 
 
 async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:
-    """Only NONE counts as done. A replica whose disk failed counts as gone until its broker registers again."""
+    """Take in a response to LeaderAndIsr. Only the error NONE counts as done.
+
+    A replica whose disk failed counts as gone until its broker serves it again or registers again.
+    """
     request = cast(LeaderAndIsrRequest, event.request)
     names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
     refused: list[TopicPartition] = []
@@ -149,7 +154,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
             request="LeaderAndIsr",
             error=ErrorCode.of(event.response.error_code).name,
         )
-        if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:  # else its new registration is told everything
+        if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:  # else its new registration gets everything
             refused += [
                 TopicPartition(topic.topic_name, state.partition_index)
                 for topic in request.topic_states
@@ -181,7 +186,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
 
 
 def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, not_done: set[TopicPartition]) -> None:
-    """Remember of which partitions this broker has taken over the leadership, and the layout with it."""
+    """Record the partitions whose leadership, and layout with it, this broker has acknowledged."""
     for topic in request.topic_states:
         for state in topic.partition_states:
             tp = TopicPartition(topic.topic_name, state.partition_index)
@@ -199,7 +204,7 @@ def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, no
 
 
 def on_refusals_due(context: Context) -> None:
-    """Tell the replicas of what was refused again, as it stands now."""
+    """Send the current state of refused partitions to their replicas again."""
     image = context.image
     refused, image.refused = image.refused, {}
     for tp in refused:
@@ -209,7 +214,7 @@ def on_refusals_due(context: Context) -> None:
 
 
 async def _on_replicas_served_again(context: Context, event: BrokerAnswered, not_done: set[TopicPartition]) -> None:
-    """A full disk has room again, or a log could be opened: the replica may lead and be in sync again."""
+    """Let replicas lead and be in sync again once their disk has room or their log can be opened."""
     failed = context.image.failed.get(event.broker.id)
     if not failed or event.response.error_code:
         return

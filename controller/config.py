@@ -1,4 +1,4 @@
-"""The controller's configuration: its own keys, and Kafka's where a broker would use them."""
+"""The controller's configuration: its own keys, and Kafka's broker keys that concern a controller."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ControllerConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, object], where: str = "") -> ControllerConfig:
-        """From keys as text or Python values; ``where`` names the file in errors. Raises ``ConfigError``."""
+        """Parse keys given as text or Python values; ``where`` names the file in errors. Raises ``ConfigError``."""
         values: dict[str, Any] = CONTROLLER_CONFIGS.parse(given, where)
         host, port = _address(values["controller.listener"])
         session_timeout_ms = values["zookeeper.session.timeout.ms"]

@@ -1,4 +1,4 @@
-"""What every decision of one term of office works with."""
+"""The objects that every decision of one term of office uses."""
 
 from __future__ import annotations
 

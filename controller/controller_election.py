@@ -1,4 +1,4 @@
-"""Becoming the controller: the ephemeral ``/controller`` and the next ``/controller_epoch``, in one multi."""
+"""Elects the controller: creates the ephemeral ``/controller`` and raises ``/controller_epoch`` in one multi."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Office:
 
 
 async def ensure_paths(zk: ZkStore) -> None:
-    """Create the parents of everything, where they are missing."""
+    """Create the missing persistent znodes that are the parents of all others."""
     for path in paths.PERSISTENT:
         if await zk.exists(path) is None:
             try:
@@ -42,10 +42,10 @@ async def ensure_paths(zk: ZkStore) -> None:
 
 
 async def stand(zk: ZkStore, znode: ControllerZnode) -> Office | None:
-    """Try to become the controller. None: another one is. Raises ``ZkSessionExpiredError``, ``MalformedZnodeError``.
+    """Try to become the controller. Returns None if another controller was elected.
 
-    A ``/controller`` left by an earlier session of this process is another controller's, even with this one's id: it
-    goes away when that session expires.
+    A ``/controller`` left by an earlier session of this process is another controller's, even with this one's id. It
+    disappears when that session expires. Raises ``ZkSessionExpiredError``, ``MalformedZnodeError``.
     """
     epoch, version = await _current_epoch(zk)
     ops: list[ZkOp] = [
@@ -71,7 +71,10 @@ async def wait_for_vacancy(zk: ZkStore) -> None:
 
 
 async def wait_until_deposed(zk: ZkStore) -> None:
-    """Return when ``/controller`` is gone or is not this session's. Raises ``ControllerMovedError`` likewise."""
+    """Return when ``/controller`` is gone or another session's.
+
+    Raises ``ControllerMovedError`` when the session is lost.
+    """
 
     async def deposed(zk: ZkStore, watch: Watch) -> bool:
         return await _is_vacant(zk, watch) or not await _is_mine(zk)
@@ -84,7 +87,7 @@ async def _is_vacant(zk: ZkStore, watch: Watch) -> bool:
 
 
 async def _wait_until(zk: ZkStore, condition: Callable[[ZkStore, Watch], Awaitable[bool]]) -> None:
-    """Ask again whenever the watch fires or the connection comes back: watches may not survive its loss."""
+    """Check ``condition`` whenever the watch fires or the connection returns: its loss may remove watches."""
     changed = _Signal()
     unregister = zk.on_state(lambda _state: changed.set())
     try:
@@ -102,7 +105,7 @@ async def _wait_until(zk: ZkStore, condition: Callable[[ZkStore, Watch], Awaitab
 
 
 class _Signal:
-    """An event that can be cleared; its ``set`` is one and the same callback, so watches do not pile up."""
+    """An event that can be cleared. Its ``set`` is always the same callback, so that watches do not pile up."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -123,7 +126,7 @@ async def _is_mine(zk: ZkStore) -> bool:
 
 
 async def _current_epoch(zk: ZkStore) -> tuple[int, int]:
-    """The controller epoch and its zkVersion; the znode is made, with 0, when there is none."""
+    """The controller epoch and its zkVersion. A missing znode is created with epoch 0."""
     while True:
         try:
             found = await zk.get(paths.CONTROLLER_EPOCH)

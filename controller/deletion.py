@@ -1,7 +1,7 @@
-"""Deleting topics: send it to all brokers, have every replica deleted, then remove the znodes.
+"""Deletes topics: informs all brokers, has every replica deleted, then removes the znodes.
 
-What is to be deleted is in ``/admin/delete_topics``, so a new controller goes on where this one stopped. A replica on
-a broker that is away holds the deletion until the broker is back.
+``/admin/delete_topics`` names the topics to delete, so a new controller can continue. While a broker with a replica is
+away, the deletion waits for it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from anabranch.zk_schemas import paths
 
 logger = structlog.get_logger(__name__)
 REMOVED_AT_ONCE = MAX_OPERATIONS // 2 - 1
-"""Partitions whose znodes are removed before other events are looked at: each takes two operations of a multi."""
+"""Partitions whose znodes are removed before other events are handled: each takes two operations of a multi."""
 
 
 async def on_deletions_changed(context: Context) -> None:
-    """Read which topics are to be deleted, and begin with those that are new."""
+    """Read the topics to delete, and begin to delete the new ones."""
     image = context.image
     names = await context.store.children(paths.DELETE_TOPICS, context.events.watch(DeletionsChanged()))
     started = [name for name in names if name not in image.deletions]
@@ -50,7 +50,7 @@ async def on_deletions_changed(context: Context) -> None:
 
 
 def on_brokers_gone(context: Context, gone: Collection[int]) -> None:
-    """Replicas on brokers that went away cannot be deleted now."""
+    """Stop waiting for deletions on brokers that are gone: their replicas cannot be deleted now."""
     for replicas in context.image.deletions.values():
         for key, status in replicas.items():
             if key[1] in gone and status is ReplicaStatus.DELETION_STARTED:
@@ -58,7 +58,7 @@ def on_brokers_gone(context: Context, gone: Collection[int]) -> None:
 
 
 def on_broker_joined(context: Context, broker: int) -> None:
-    """Try again what could not be deleted while the broker was away."""
+    """Try again to delete the replicas that could not be deleted while the broker was away."""
     for name, replicas in context.image.deletions.items():
         for (partition, replica), status in replicas.items():
             if replica == broker and status is ReplicaStatus.DELETION_INELIGIBLE:
@@ -67,9 +67,9 @@ def on_broker_joined(context: Context, broker: int) -> None:
 
 
 async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
-    """A broker answered a StopReplica; a topic whose replicas are all deleted loses its znodes.
+    """Take in a response to StopReplica. A topic whose replicas are all deleted loses its znodes.
 
-    One that was dropped by a reassignment may have been added again since: its answer is not about the topic.
+    A response for a replica that a reassignment dropped is ignored here: the replica may have been added again since.
     """
     touched: dict[str, None] = {}
     for tp, broker, leader_epoch, _, error, _ in deletions(event):
@@ -94,7 +94,7 @@ async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> N
 async def _start(context: Context, topic: TopicImage) -> None:
     request = await context.store.exists(paths.delete_topic(topic.name))
     if request is None:
-        return  # it was taken back meanwhile
+        return  # the request was withdrawn meanwhile
     image = context.image
     topic.deletion_zxid = request.czxid
     replicas: dict[tuple[int, int], ReplicaStatus] = {}
@@ -114,17 +114,17 @@ async def _start(context: Context, topic: TopicImage) -> None:
 
 
 def _finish_when_deleted(context: Context, name: str) -> None:
-    """Have the znodes of a topic removed once every replica is deleted."""
+    """Queue the removal of a topic's znodes once every replica is deleted."""
     if all(status is ReplicaStatus.DELETION_SUCCESSFUL for status in context.image.deletions[name].values()):
         context.events.put(RemovalDue(name))
 
 
 async def remove_znodes(context: Context, name: str) -> None:
-    """Remove the znodes of partitions, some of them now and the others by and by; the topic's own go last."""
+    """Remove a limited number of partition znodes, and queue the others. The topic's own znodes go last."""
     image = context.image
     replicas = image.deletions.get(name)
     if replicas is None or any(status is not ReplicaStatus.DELETION_SUCCESSFUL for status in replicas.values()):
-        return  # the cluster was read again, and the deletion begun anew
+        return  # the cluster was read again, and the deletion began anew
     indexes = await context.store.children(paths.partitions(name))
     now, later = indexes[:REMOVED_AT_ONCE], indexes[REMOVED_AT_ONCE:]
     groups: dict[str, list[ZkOp]] = {}
@@ -159,7 +159,7 @@ async def _topic_znodes(context: Context, name: str) -> list[ZkOp]:
 
 
 async def _leftovers(context: Context, name: str) -> list[ZkOp]:
-    """The topic's config and the request to delete it, as far as they are there."""
+    """The operations that delete the topic's config and its deletion request, if they exist."""
     found: list[ZkOp] = []
     for path in (paths.topic_config(name), paths.delete_topic(name)):
         if await context.store.exists(path) is not None:

@@ -1,6 +1,6 @@
-"""The one queue of events: what may have changed, what brokers answered, what clients ask for.
+"""The controller's queue of events: possible changes, responses of brokers, requests of clients.
 
-An event that only says "read this again" is in the queue at most once.
+An event that only asks to read something again is in the queue at most once.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class TopicChanged:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """A partition's state that could not be judged changed. It may be repaired."""
+    """The unusable state znode of a partition changed. It may be repaired now."""
 
     tp: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLeadersDue:
-    """Some new partitions have no leaders yet: the next of them are to get theirs."""
+    """Some new partitions have no leaders yet. The next of them are to get their first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalDue:
-    """The znodes of a deleted topic are to be removed, as many as are removed at once."""
+    """The next znodes of a deleted topic are to be removed, up to a limit."""
 
     name: str
 
@@ -75,29 +75,29 @@ class LogDirsFailed:
 
 @dataclass(frozen=True, slots=True)
 class LeadersDue:
-    """It is time to see whether first replicas should lead again."""
+    """It is time to check whether first replicas should lead again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstReplicasDue:
-    """These partitions, the next of many, are to be led by their first replica again."""
+    """These partitions are to be led by their first replica again, up to a limit."""
 
     tps: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalsDue:
-    """It is time to send brokers again what they refused."""
+    """It is time to repeat requests that brokers refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsDue:
-    """Some reassignment may have got what it waited for."""
+    """Some reassignment may be able to go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizesDue:
-    """Some resize may have got what it waited for."""
+    """Some resize may be able to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class QuestionsDue:
 
 @dataclass(frozen=True, slots=True)
 class DrainsDue:
-    """It is time to see whether partitions marked for deletion are empty."""
+    """It is time to check whether partitions marked for deletion are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,12 @@ class HoldsFound:
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleDue:
-    """It is time to see whether topics need another partition count for what is written to them."""
+    """It is time to check whether topics need another partition count for their append rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAgainDue:
-    """It is time to read the cluster again, for a step was given up that may succeed now."""
+    """It is time to read the cluster again, because a step that was given up may succeed now."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +138,7 @@ class BrokerAnswered:
 
 @dataclass(slots=True, eq=False)
 class AdminCall:
-    """A request from outside. ``outcome`` is set, and ``decided`` after it, by the task of decisions."""
+    """A request from outside. The task of decisions sets ``outcome``, and then ``decided``."""
 
     api_key: int
     body: Any
@@ -146,9 +146,9 @@ class AdminCall:
     decided: trio.Event = field(default_factory=trio.Event)
     outcome: Any = None
     left: deque[Any] | None = None
-    """The slices of it that are not decided yet; None before the first."""
+    """The slices that are not decided yet; None before the first decision."""
     outcomes: list[Any] = field(default_factory=list)
-    """What was decided of each slice."""
+    """The outcome of each decided slice."""
 
 
 Mark: TypeAlias = (
@@ -175,14 +175,17 @@ Mark: TypeAlias = (
 )
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall
 _URGENT = (BrokersChanged, LogDirsFailed)
-"""What may leave partitions without a leader."""
+"""Events after which partitions may be without a leader."""
 
 
 class EventQueue:
-    """First in, first out, but for what is urgent. Filled by plain calls, so a watch callback can put into it."""
+    """A queue that is first in, first out, except for urgent events.
+
+    Plain calls fill it, so a watch callback can do so.
+    """
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
-        """``now``: the clock by which the waits of events are measured."""
+        """``now`` is the clock that measures how long events wait."""
         self._now = now
         self._put_at: dict[Event, float] = {}
         self._events: deque[Event] = deque()
@@ -193,7 +196,7 @@ class EventQueue:
         self._soon = trio.Event()
         self._given_up = trio.Event()
         self.is_steady = False
-        """Whether the next reminders come at one pace, not at growing pauses. The reminding task resets it."""
+        """Whether the next reminders come at a fixed pause instead of growing pauses. The reminding task resets it."""
 
     def put(self, event: Event) -> None:
         if not isinstance(event, BrokerAnswered | AdminCall):
@@ -206,17 +209,18 @@ class EventQueue:
 
     @property
     def size(self) -> int:
-        """Events that are not taken out."""
+        """Number of events in the queue."""
         return len(self._events) + len(self._urgent)
 
     def waited_s(self, event: Event) -> float:
-        """How long an event that was taken out has waited since it was put in; to be asked once."""
+        """Seconds that an event waited in the queue. Call it once, after the event was taken out."""
         now = self._now()
         return now - self._put_at.pop(event, now)
 
     def soon(self, *, steadily: bool = False) -> None:
-        """A resize waits for something that nobody will report: look again in a moment, which is longer each time
-        unless it is asked for ``steadily``.
+        """Ask for a reminder, because a resize waits for something that no event reports.
+
+        The pause before the reminder grows each time, unless the caller asks for it ``steadily``.
         """
         self.is_steady = self.is_steady or steadily
         self._soon.set()
@@ -227,7 +231,7 @@ class EventQueue:
         self._soon = trio.Event()
 
     def read_again_later(self) -> None:
-        """A step was given up that may succeed another time."""
+        """Have the cluster read again later, because a step that was given up may succeed then."""
         self._given_up.set()
 
     async def wait_given_up(self) -> None:
@@ -236,14 +240,14 @@ class EventQueue:
         self._given_up = trio.Event()
 
     def watch(self, mark: Mark) -> Callable[[], None]:
-        """A callback that puts ``mark``; the same one each time, so that setting a watch again adds none."""
+        """A callback that puts ``mark``. It is the same one each time, so that setting a watch again adds none."""
         return self._watches.setdefault(mark, lambda: self.put(mark))
 
     def forget_watch(self, mark: Mark) -> None:
         self._watches.pop(mark, None)
 
     def urgent(self) -> Event | None:
-        """The oldest urgent event, or None: to be asked for before each other event."""
+        """Take the oldest urgent event, or None. Call it before each other event."""
         if not self._urgent:
             return None
         event = self._urgent.popleft()
@@ -251,7 +255,7 @@ class EventQueue:
         return event
 
     async def drain(self) -> list[Event]:
-        """Wait for at least one event; return all that are there and not urgent, the oldest first."""
+        """Wait for at least one event, then take all events that are not urgent, the oldest first."""
         while not self._events and not self._urgent:
             self._arrived = trio.Event()
             await self._arrived.wait()

@@ -1,4 +1,4 @@
-"""Which updates of finalized features are allowed (KIP-584, Proposed Changes). Pure: what is asked, what there is."""
+"""Judges updates of finalized features (KIP-584, Proposed Changes). Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ranges = Mapping[str, VersionRange]
 
 
 class UpgradeType(enum.IntEnum):
-    """What an update may do: the values of UpdateFeatures version 1."""
+    """The kinds of updates, with the values of UpdateFeatures version 1."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -31,7 +31,7 @@ class UpgradeType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A level that a feature is to have; below 1: the feature is to be deleted."""
+    """The requested level of a feature. A level below 1 deletes the feature."""
 
     feature: str
     level: int
@@ -40,10 +40,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What updates are judged by: this controller's ranges, those of each live broker, and what a downgrade loses.
+    """The facts that updates are judged by: supported ranges of the controller and the live brokers, and losses.
 
-    ``lost(feature, level)``: what is lost when the feature goes down to this level, in words; empty: nothing.
-    ``blocked(feature, level)``: what stands in the way even of an unsafe downgrade, in words.
+    ``lost(feature, level)`` describes the loss when the feature goes down to this level; empty if nothing is lost.
+    ``blocked(feature, level)`` describes an obstacle even to an unsafe downgrade; empty if there is none.
     """
 
     supported: Ranges
@@ -55,10 +55,10 @@ class Cluster:
 def judge(
     finalized: Features, updates: Sequence[Update], cluster: Cluster
 ) -> tuple[Features, dict[str, KafkaError | None]]:
-    """What is finalized afterwards, and each feature's error; None: its update is part of it.
+    """The finalized features after the updates, and each feature's error, None if its update was applied.
 
-    The updates that are right are applied, whatever becomes of the others. A finalized feature keeps what it needs
-    (``REQUIRED``): an update that would take it away is refused.
+    Valid updates are applied even if others are refused. An update is refused if it takes away a level that a finalized
+    feature requires (``REQUIRED``).
     """
     results: dict[str, KafkaError | None] = {}
     accepted: dict[str, Update] = {}
@@ -84,9 +84,10 @@ def judge(
 
 
 def with_risen_minimums(finalized: Features, brokers: Iterable[Ranges]) -> Features:
-    """A minimum level rises to the lowest minimum of the live brokers: levels below it are supported no longer.
+    """The features with each minimum level raised to the lowest minimum of the live brokers.
 
-    It never passes the level in force, and never falls. Without a broker nothing is known.
+    No live broker supports levels below it. A minimum level never passes the level in force, and never falls. Without
+    brokers nothing is raised.
     """
     ranges = list(brokers)
     features = dict(finalized.features)
@@ -99,7 +100,7 @@ def with_risen_minimums(finalized: Features, brokers: Iterable[Ranges]) -> Featu
 
 
 def for_new_cluster(supported: Ranges) -> Features:
-    """All that the controller's release has, at its highest level."""
+    """All features of the controller's release, each at its highest level."""
     return Features(
         FeaturesStatus.ENABLED,
         {name: FinalizedFeature(own.min_version, own.max_version) for name, own in sorted(supported.items())},
@@ -107,7 +108,7 @@ def for_new_cluster(supported: Ranges) -> Features:
 
 
 def _check(finalized: Features, update: Update, cluster: Cluster) -> None:
-    """What one update is judged by alone. Raises ``KafkaError``."""
+    """Check one update by itself. Raises ``KafkaError``."""
     name, level = update.feature, update.level
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature needs a name.")
@@ -201,7 +202,7 @@ def _applied(finalized: Features, updates: Collection[Update], cluster: Cluster)
 
 
 def _unmet(outcome: Features, accepted: Mapping[str, Update]) -> dict[str, KafkaError]:
-    """The accepted updates that leave a finalized feature without what it requires."""
+    """The accepted updates that leave a finalized feature without a level that it requires, with their errors."""
     refused: dict[str, KafkaError] = {}
     for (name, from_level), needs in REQUIRED.items():
         if outcome.level(name) < from_level:

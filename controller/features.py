@@ -1,8 +1,8 @@
-"""``/features`` as the active controller reads, follows and writes it (KIP-584); ``feature_updates`` judges.
+"""Reads, watches and writes ``/features`` for the active controller (KIP-584); ``feature_updates`` judges.
 
-A write of ``/features`` sets ``/brokers/registrations``, and so does the registration of a broker. Each expects the
-version that it read before it looked at the other. Of two at the same time one fails and looks again, so every live
-broker supports what is finalized at any moment.
+A write of ``/features`` and the registration of a broker both set ``/brokers/registrations``. Each expects the version
+that it read before it read the znodes of the other. If both happen at once, one fails and reads again. So every live
+broker supports the finalized features at any moment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOST = {
         " they are.",
     ),
 }
-"""What a level below this one loses of topics that were resized."""
+"""The lowest level of each feature without a loss, and the loss for resized topics below this level."""
 
 
 async def load(context: Context) -> None:
@@ -82,10 +82,10 @@ def check_supported(supported: Mapping[str, VersionRange], finalized: Features) 
 
 
 async def settle(context: Context) -> None:
-    """Make ``/features`` where there is none, and raise the minimum levels that every broker has left behind.
+    """Create a missing ``/features``, and raise minimum levels that all live brokers have left behind.
 
-    In a cluster without topics everything is finalized, if every broker supports it. One with topics comes from a
-    release without feature versions: its status is disabled until the first update (KIP-584, Migration).
+    A cluster without topics finalizes all features, if every broker supports them. A cluster with topics comes from a
+    release without feature versions. Its status is disabled until the first update (KIP-584, Migration).
     """
     image = context.image
     if image.features_problem:
@@ -104,9 +104,9 @@ async def settle(context: Context) -> None:
 
 
 async def on_features_changed(context: Context) -> None:
-    """``/features`` was written, perhaps by hand.
+    """Take in a change of ``/features``, perhaps by hand.
 
-    Raises ``ImageStaleError`` when what an earlier release wrote of resized topics can be converted now.
+    Raises ``ImageStaleError`` when the states that an earlier release wrote of resized topics can be converted now.
     """
     await load(context)
     await settle(context)
@@ -114,13 +114,13 @@ async def on_features_changed(context: Context) -> None:
     old = [topic.name for topic in image.topics.values() if any(map(is_old, topic.states()))]
     if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         raise ImageStaleError(f"topics {listed(sorted(old))} can be converted")
-    context.events.put(BrokersChanged())  # one that was refused may fit, and one that served may not
+    context.events.put(BrokersChanged())  # a refused broker may fit now, and a live one may not
     context.events.put(ResizesDue())
 
 
 @dataclass(frozen=True, slots=True)
 class LockedBrokers:
-    """The live brokers, and the version of ``/brokers/registrations`` since before they were read; -1: missing."""
+    """The live brokers, and the version of ``/brokers/registrations`` read before them; -1 if it is missing."""
 
     live: Mapping[int, LiveBroker]
     version: int
@@ -144,11 +144,11 @@ async def write(context: Context, features: Features, brokers: LockedBrokers) ->
     levels = {name: feature.max_version_level for name, feature in sorted(features.features.items())}
     logger.info("features.written", epoch=image.features_epoch, status=features.status.name, levels=levels)
     if epoch < 0:
-        context.events.put(FeaturesChanged())  # which sets the watch
+        context.events.put(FeaturesChanged())  # its handler sets the watch
 
 
 def lost(context: Context, feature: str, level: int) -> str:
-    """What is lost when the feature goes down to ``level``, in words; empty: nothing."""
+    """A description of the loss when the feature goes down to ``level``; empty if nothing is lost."""
     lowest, message = _LOST.get(feature, (0, ""))
     if level >= lowest:
         return ""
@@ -158,7 +158,7 @@ def lost(context: Context, feature: str, level: int) -> str:
 
 
 def blocked(context: Context, feature: str, level: int) -> str:
-    """What stands in the way even of an unsafe downgrade, in words; empty: nothing."""
+    """A description of an obstacle even to an unsafe downgrade; empty if there is none."""
     if feature not in _LOST or level >= _LOST[feature][0]:
         return ""
     resizing = sorted(name for name, topic in context.image.topics.items() if not view.is_settled(topic))

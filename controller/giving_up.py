@@ -1,7 +1,7 @@
-"""Steps that cannot be written: logged and counted, while the controller goes on deciding.
+"""Gives up steps that cannot be written: logs and counts them, and the controller goes on deciding.
 
-A request that is too long for ZooKeeper stays too long, so it is not repeated. A write under which the connection broke
-again and again may succeed later: the controller reads the whole cluster after a while and tries once more.
+A request that is too long for ZooKeeper stays too long, so it is not repeated. A write that lost its connection at
+every attempt may succeed later. So after a while the controller reads the whole cluster and tries once more.
 """
 
 from __future__ import annotations

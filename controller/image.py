@@ -1,4 +1,4 @@
-"""What the active controller knows of the cluster: a copy of the znodes, changed only after they were."""
+"""The active controller's image of the cluster: a copy of the znodes, changed only after they were."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class LiveBroker:
 
 @dataclass(slots=True)
 class PartitionImage:
-    """One partition. ``epoch``: zkVersion of the state znode, ``incarnation``: its czxid; -1 while there is none.
+    """One partition. ``epoch`` is the zkVersion of its state znode, ``incarnation`` the czxid; -1 while there is none.
 
-    ``mzxid``: when the state was last written before this controller took office; -1 once it wrote the state itself.
+    ``mzxid`` is the zxid of the last write of the state before this controller took office; -1 once this controller
+    wrote it.
     """
 
     status: PartitionStatus
@@ -41,12 +42,12 @@ class PartitionImage:
     incarnation: int = -1
     mzxid: int = -1
     acknowledged_epoch: int = -1
-    """The leader epoch that its leader has acknowledged to this controller."""
+    """The leader epoch that the partition's leader has acknowledged to this controller."""
     ending: Ending | None = None
-    """Of a partition marked for deletion: what its leader has said."""
+    """The reports of the leader, for a partition marked for deletion."""
 
     def ending_of_leader(self) -> Ending:
-        """What the present leader said; blank after a leader change. The partition has a state."""
+        """The reports of the present leader, blank after a leader change. The partition has a state."""
         assert self.state is not None
         if self.ending is None or self.ending.leader_epoch != self.state.leader_epoch:
             self.ending = Ending(self.state.leader_epoch)
@@ -55,17 +56,17 @@ class PartitionImage:
 
 @dataclass(slots=True)
 class Ending:
-    """What the leader of one epoch said of a partition marked for deletion; -1: not yet."""
+    """Reports of the leader of one epoch about a partition marked for deletion. An offset of -1 is not reported yet."""
 
     leader_epoch: int
     asked: set[OffsetQuestion] = field(default_factory=set)
     end_offset: int = -1
-    """The log end once the leader took no records any more. Markers of transactions may follow it."""
+    """The log end offset after the leader stopped taking records. Transaction markers may follow it."""
     log_start_offset: int = -1
     is_processed: bool = False
-    """No group has a live member that did not process all of it."""
+    """Whether every live member of every group has processed the whole partition."""
     stop_sent: dict[int, int] = field(default_factory=dict)
-    """``{broker: broker epoch}`` to whom StopReplica was sent."""
+    """``{broker: broker epoch}`` of the registrations to which StopReplica was sent."""
     stopped: set[int] = field(default_factory=set)
     """Brokers that deleted their replica."""
     deleted_end_offset: int = -1
@@ -73,7 +74,7 @@ class Ending:
 
 
 class Hold(NamedTuple):
-    """From which offset on a partition's records are held, and for whom; "" where that could not be learnt."""
+    """A partition's records from ``offset`` on are held for ``group``, which is empty if unknown."""
 
     tp: TopicPartition
     leader_epoch: int
@@ -82,11 +83,11 @@ class Hold(NamedTuple):
 
 
 class StockReport(NamedTuple):
-    """What a broker said of a topic's producers that name no layout, in this controller's monotonic seconds."""
+    """A broker's report of a topic's producers that name no layout, in this controller's monotonic seconds."""
 
     written_at: float
     misplaced_at: float | None
-    """When a batch came last that the announced count places elsewhere."""
+    """The time of the last batch that the announced count places in another partition; None if there was none."""
 
 
 @dataclass(slots=True)
@@ -97,11 +98,11 @@ class Announcement:
     begun_at: float
     asked_at: float
     refreshes: bool = False
-    """Every broker knows the count, and sends such producers for it."""
+    """Whether every broker knows the count and makes such producers refresh their metadata."""
 
 
 class OffsetQuestion(enum.Enum):
-    """What the controller asks the leader of a partition marked for deletion."""
+    """A question to the leader of a partition marked for deletion."""
 
     END = "log end offset"
     START = "log start offset"
@@ -109,8 +110,9 @@ class OffsetQuestion(enum.Enum):
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic. ``czxid`` tells it from another of the same name; ``flush``: number of the last batch of requests that
-    told brokers about it.
+    """One topic. ``czxid`` distinguishes it from another topic of the same name.
+
+    ``flush`` is the number of the last batch of requests about the topic.
     """
 
     name: str
@@ -119,23 +121,23 @@ class TopicImage:
     czxid: int
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
-    """Partitions whose state znode is malformed, or was taken away: left alone until the topic is read again."""
+    """Partitions whose state znode is malformed or was removed. They are left alone until the topic is read again."""
     frozen: str = ""
-    """What contradicts what in its znodes: it serves on, and nothing of it is resized. Empty: nothing does."""
+    """The contradiction in the topic's znodes; empty if there is none. The topic serves on, but is not resized."""
     end_unsaid: bool = False
-    """A step of its last resize was logged, the end of it was not."""
+    """Whether a step of the last resize was logged, but not the end of the resize."""
     wait_logged: str = ""
-    """Why nothing of its resize can be done at the moment, as the log says; empty: something was done since."""
+    """The last logged reason why the resize cannot go on; empty once it has gone on."""
     flush: int = 0
     deletion_zxid: int = -1
-    """The czxid of the request to delete the topic: later than its incarnations, earlier than those of a successor."""
+    """The czxid of the deletion request. It is later than the topic's incarnations, and earlier than a successor's."""
     announcement: Announcement | None = None
     stock_reports: dict[int, StockReport] = field(default_factory=dict)
-    """By broker, those that such a producer wrote to."""
+    """Reports of the brokers that a stock producer wrote to, by broker."""
     stock_unreported: set[int] = field(default_factory=set)
-    """Brokers that were asked for that and have not answered."""
+    """Brokers that were asked for a report and have not answered."""
     append_window: AppendWindow | None = None
-    """What is measured of the bytes appended to it; None: nobody wants to know."""
+    """The measurement of the bytes appended to the topic; None if it is not measured."""
 
     def replicas(self, partition: int) -> list[int]:
         return self.znode.partitions[partition]
@@ -154,16 +156,16 @@ class TopicImage:
         return found.state if found is not None else None
 
     def states(self) -> list[PartitionState]:
-        """The states there are, in order of partition."""
+        """The existing states, in order of partition."""
         return [state for index in sorted(self.partitions) if (state := self.partitions[index].state) is not None]
 
     def has_layouts(self) -> bool:
-        """Whether some state says that the topic was resized."""
+        """Whether some state has a layout, which means that the topic was resized."""
         return any(state.layout is not None for state in self.states())
 
     @property
     def moves(self) -> Moves:
-        """Losers and gainers of the resize under way, or of the last one."""
+        """Losers and gainers of the resize in progress, or of the last one."""
         return moves_of(self.znode)
 
     def layout(self, partition: int) -> Layout:
@@ -186,7 +188,7 @@ class TopicImage:
 
 
 Led: TypeAlias = tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]
-"""A partition that was led and is there to be led."""
+"""A partition that has had a leader, with its topic and state. Neither it nor its topic is being removed."""
 
 
 @dataclass(slots=True)
@@ -200,40 +202,40 @@ class ClusterImage:
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     shutting_down: set[int] = field(default_factory=set)
     failed: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Replicas whose disk failed, by broker, until it registers again."""
+    """Replicas whose disk failed, by broker, until the broker serves them again or registers again."""
     topics: dict[str, TopicImage] = field(default_factory=dict)
     refused: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions of which a broker refused what it was told, for a reason that may pass."""
+    """Partitions for which a broker refused a request, for a reason that may pass."""
     deletions: dict[str, dict[tuple[int, int], ReplicaStatus]] = field(default_factory=dict)
     """Topics being deleted: ``{(partition, broker): status}``."""
     config_changes_seen: str = ""
-    """The last notification of an altered config that was read; empty: there was none yet."""
+    """The last config change notification that was read; empty if there was none yet."""
     configs: dict[str, StoredConfig] = field(default_factory=dict)
     """Config znodes of topics and brokers, by path."""
     suspects: set[str] = field(default_factory=set)
-    """States that this controller could not read, or set aside, at some time of its term, by path."""
+    """Paths of the states that this controller could not read, or set aside, at some time of its term."""
     awaiting_first_leaders: dict[str, None] = field(default_factory=dict)
-    """Topics of which some new partitions are to get their first leaders next."""
+    """Topics with new partitions that get their first leaders next."""
     features: Features = field(default_factory=lambda: Features(FeaturesStatus.DISABLED))
-    """What is finalized."""
+    """The finalized features."""
     features_epoch: int = -1
-    """The zkVersion of ``/features``; -1: there is none."""
+    """The zkVersion of ``/features``; -1 if there is none."""
     features_problem: str = ""
-    """Why ``/features`` cannot be read; empty: it can."""
+    """The reason why ``/features`` cannot be read; empty if it can."""
     refused_brokers: dict[int, int] = field(default_factory=dict)
     """Registered brokers that do not support a finalized feature level, with their broker epochs."""
     malformed: dict[str, int] = field(default_factory=dict)
-    """Topics that cannot be read, with the mzxid of their znode: what their partitions are is not known."""
+    """Topics whose znode cannot be read, with its mzxid. Their partitions are not known."""
     created: dict[str, int] = field(default_factory=dict)
-    """Partitions of topics that were created at a request and are not read yet, by topic."""
+    """Partition counts of topics that were created by request and are not read yet."""
 
     @property
     def partition_count(self) -> int:
-        """The partitions of all topics, each counted once however many replicas it has."""
+        """Number of partitions of all topics, without regard to replicas."""
         return sum(len(topic.znode.partitions) for topic in self.topics.values()) + sum(self.created.values())
 
     def exists(self, topic: str) -> bool:
-        """Whether the topic has a znode, whether or not it can be read."""
+        """Whether the topic has a znode, readable or not."""
         return topic in self.topics or topic in self.malformed or topic in self.created
 
     def config(self, path: str) -> StoredConfig:
@@ -251,14 +253,14 @@ class ClusterImage:
         return {id: broker for id, broker in self.brokers.items() if tp not in self.failed.get(id, ())}
 
     def electable(self, tp: TopicPartition) -> dict[int, LiveBroker]:
-        """Those of ``serving`` that are not shutting down: they may lead the partition and join its ISR."""
+        """Brokers of ``serving`` that are not shutting down. They may lead the partition and join its ISR."""
         if not self.failed and not self.shutting_down:
             return self.brokers
         return {id: broker for id, broker in self.serving(tp).items() if id not in self.shutting_down}
 
     @property
     def complete(self) -> bool:
-        """Whether every partition there is in ZooKeeper is known."""
+        """Whether every partition in ZooKeeper is known."""
         return not self.malformed and not any(topic.unreadable or topic.frozen for topic in self.topics.values())
 
     def partition(self, tp: TopicPartition) -> PartitionImage | None:
@@ -273,7 +275,7 @@ class ClusterImage:
                 yield TopicPartition(name, index), topic, topic.partitions[index]
 
     def led_partitions(self) -> Iterator[Led]:
-        """Partitions that were led and are there to be led: neither they nor their topic are being removed."""
+        """Partitions that have had a leader. Neither they nor their topics are being removed."""
         for tp, topic, partition in self.all_partitions():
             if (led := self._led(tp, topic, partition)) is not None:
                 yield led

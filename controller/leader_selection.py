@@ -1,7 +1,7 @@
-"""Who leads a partition: pure decisions from its state, its assignment and the brokers that may lead.
+"""Selects leaders: pure decisions from a partition's state, its assignment and the brokers that may lead.
 
-Every change raises the leader epoch by one and keeps the layout; only a resize changes that. ``replicas`` is the
-assignment, preferred leader first. A result of None means: nothing changes.
+Every change raises the leader epoch by one and keeps the layout, which only a resize changes. ``replicas`` is the
+assignment, preferred leader first. None as a result means that nothing changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
 
 
 def first_state(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
-    """The state of a created topic's partition: its live replicas in sync, the first one leads. None: none is live."""
+    """The first state of a partition: its live replicas are in sync, and the first of them leads. None without any."""
     in_sync = [replica for replica in replicas if replica in live]
     if not in_sync:
         return None
@@ -28,12 +28,13 @@ def after_broker_change(
     *,
     unclean: bool = False,
 ) -> PartitionState | None:
-    """After brokers came or went (Kafka's ``OfflinePartitionLeaderElection``). ``live`` are those whose replica is
-    served; ``electable`` those of them that are not shutting down.
+    """The state after brokers came or went (Kafka's ``OfflinePartitionLeaderElection``).
 
-    A leader that is gone is replaced by the first electable replica of the ISR. When there is none, the partition is
-    offline and keeps its ISR, for whoever of it returns first has every committed record; unless ``unclean`` allows
-    another replica to lead, which is then the whole ISR.
+    ``live`` are the brokers that serve their replica. ``electable`` are those of them that are not shutting down.
+
+    The first electable replica of the ISR replaces a leader that is gone. If there is none, the partition is offline
+    and keeps its ISR, because every member of the ISR has all committed records. With ``unclean``, another replica may
+    lead instead, and is then the whole ISR.
     """
     in_sync = [replica for replica in state.isr if replica in live]
     if state.leader in live:
@@ -58,10 +59,10 @@ def after_unseen_restart(
     electable: Collection[int],
     controller_epoch: int,
 ) -> PartitionState | None:
-    """After ``restarted`` left and came back while nobody looked: they leave the ISR, and lead only if nobody else can.
+    """The state after brokers restarted unnoticed: they leave the ISR, and lead only if no other broker can.
 
-    A process that starts again may lack what it had not synced, so it must not go on in the epoch it led, nor count as
-    in sync. When all of the ISR restarted, the first of it that is electable leads.
+    A restarted process may lack records that it had not synced. So it must not go on in the epoch it led, nor count as
+    in sync. When all of the ISR restarted, its first electable member leads.
     """
     left = after_broker_change(
         state,
@@ -89,7 +90,10 @@ def needs_unclean(
 def preferred(
     state: PartitionState, replicas: Sequence[int], electable: Collection[int], controller_epoch: int
 ) -> PartitionState | None:
-    """The first replica leads (``PreferredReplicaPartitionLeaderElection``). None: it is not in sync, or not there."""
+    """The state with the first replica as leader (``PreferredReplicaPartitionLeaderElection``).
+
+    None if the first replica is not in sync or not electable.
+    """
     if replicas[0] not in state.isr or replicas[0] not in electable:
         return None
     return _changed(state, controller_epoch, leader=replicas[0], isr=state.isr)
@@ -102,9 +106,11 @@ def reassigned(
     electable: Collection[int],
     controller_epoch: int,
 ) -> PartitionState | None:
-    """The assignment is now ``replicas`` (``ReassignPartitionLeaderElection``): the ISR loses who is not in it, and the
-    leader stays when it is. The leader epoch rises in any case, so that every replica takes over the new assignment
-    (KAFKA-9212). None: nobody of it that is in sync could lead.
+    """The state with the new assignment ``replicas`` (``ReassignPartitionLeaderElection``).
+
+    Replicas outside the assignment leave the ISR. The leader stays if it is in the assignment and live. The leader
+    epoch rises in any case, so that every replica takes over the new assignment (KAFKA-9212). None if no in-sync
+    replica of the assignment can lead.
     """
     in_sync = [replica for replica in state.isr if replica in replicas]
     stays = state.leader in in_sync and state.leader in live
@@ -115,7 +121,7 @@ def reassigned(
 def before_shutdown(
     state: PartitionState, replicas: Sequence[int], live: Collection[int], broker: int, controller_epoch: int
 ) -> PartitionState | None:
-    """Before ``broker`` stops: its leadership and its place in the ISR go to others, where there are others.
+    """The state before ``broker`` stops: another replica leads, and ``broker`` leaves the ISR, if others are in sync.
 
     ``live`` does not contain ``broker``. A partition with one replica stays as it is until the broker is gone.
     """
@@ -135,15 +141,17 @@ def resigned(
     isr: Sequence[int],
     controller_epoch: int,
 ) -> PartitionState | None:
-    """The leader wants to lead no more: its disk is full. The first electable replica of ``isr``, which is the ISR
-    without the leader, takes over. None: there is none such.
+    """The state after the leader resigned because its disk is full.
+
+    The first electable replica of ``isr`` leads. ``isr`` is the ISR without the leader. None if no such replica is
+    electable.
     """
     leader = _first(replicas, isr, electable)
     return None if leader is None else _changed(state, controller_epoch, leader=leader, isr=list(isr))
 
 
 def offline(state: PartitionState, controller_epoch: int) -> PartitionState:
-    """Nobody leads; the ISR stays, and the leader epoch rises."""
+    """The state without a leader. The ISR stays, and the leader epoch rises."""
     return _changed(state, controller_epoch, leader=NO_LEADER, isr=state.isr)
 
 

@@ -1,4 +1,4 @@
-"""Leaders chosen on purpose: by ElectLeaders, and by ``auto.leader.rebalance.enable``."""
+"""Elections without a broker change: by ElectLeaders, and by ``auto.leader.rebalance.enable``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
 ELECTED_AT_ONCE = MAX_OPERATIONS - 1
-"""Elections on purpose before other events are looked at: as many states as one multi takes."""
+"""The most such elections before other events are handled: as many states as one multi takes."""
 
 
 class ElectionType(enum.IntEnum):
@@ -54,7 +54,7 @@ def chosen(context: Context, led: Led, election_type: ElectionType) -> StateChan
 
 
 async def rebalance(context: Context) -> None:
-    """First replicas lead again, for each broker of whose partitions too many are led by others."""
+    """Let first replicas lead again, for each broker that leads too few of the partitions it is to lead."""
     image = context.image
     by_preferred: dict[int, list[Led]] = {}
     for led in image.led_partitions():
@@ -70,7 +70,7 @@ async def rebalance(context: Context) -> None:
 
 
 async def lead_by_first(context: Context, tps: Sequence[TopicPartition]) -> None:
-    """Have these partitions led by their first replica, as many as are decided at once now, the others by and by."""
+    """Let the first replica lead these partitions: a limited number now, the others by later events."""
     found = (context.image.led(tp) for tp in tps[:ELECTED_AT_ONCE])
     changes = [_led_by_first(context, led) for led in found if led is not None]
     await write_states(context, [change for change in changes if change is not None])
@@ -79,8 +79,9 @@ async def lead_by_first(context: Context, tps: Sequence[TopicPartition]) -> None
 
 
 def _led_by_first(context: Context, led: Led) -> StateChange | None:
-    """The change after which the first replica leads; None where it does, or may not, or the partition is being
-    reassigned, when Kafka leaves it alone too.
+    """The change that makes the first replica lead; None if it leads already or may not lead.
+
+    It is also None while the partition is being reassigned, as in Kafka.
     """
     tp, topic, _, state = led
     replicas = topic.replicas(tp.partition)

@@ -1,4 +1,4 @@
-"""ListOffsets as the controller asks it: where logs begin, end, or reached a time."""
+"""The controller's ListOffsets requests: for the start of logs, their end, or the offset at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANY_LEADER_EPOCH = -1
 def request(
     partitions: Mapping[str, Iterable[tuple[int, int]]], timestamp: int, replica_id: int = CONSUMER_REPLICA_ID
 ) -> ListOffsetsRequest:
-    """``partitions``: of each topic, (partition, leader epoch); a leader of another epoch than that refuses."""
+    """A request for ``partitions``: (partition, leader epoch) by topic. A leader of another epoch refuses."""
     topics = [
         ListOffsetsTopic(
             name=name,

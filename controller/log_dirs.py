@@ -1,4 +1,4 @@
-"""Brokers that lost a disk: each is told again what it holds, and says which replicas it cannot serve (KIP-112)."""
+"""Handles failed disks: a broker gets all its partitions again, and reports the replicas it cannot serve (KIP-112)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = structlog.get_logger(__name__)
 
 
 async def on_log_dirs_failed(context: Context) -> None:
-    """Read the notices, ask the brokers they name, and remove them."""
+    """Read the notices, send everything to the brokers they name, and remove the notices."""
     names = await context.store.children(paths.LOG_DIR_EVENTS, context.events.watch(LogDirsFailed()))
     brokers: dict[int, None] = {}
     read = []

@@ -1,4 +1,4 @@
-"""What a controller counts. The gauges of one that is not in office are zero."""
+"""The metrics of a controller. The gauges of a controller that is not in office are zero."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MOST_RESIZES = 10_000
 
 
 class EventTimes(NamedTuple):
-    """How long events waited, and how long what they led to took."""
+    """How long events waited, and how long their handling took."""
 
     queue_ms: Histogram
     processing_ms: Histogram
 
 
 class Resizing(NamedTuple):
-    """The last step of a topic's resize, and when this controller saw the resize, and that step, begin."""
+    """The last step of a topic's resize, and the times at which this controller saw the resize and the step begin."""
 
     step: str
     begun_at: float
@@ -29,7 +29,7 @@ class Resizing(NamedTuple):
 
 
 class ControllerMetrics(Metrics):
-    """One controller's numbers."""
+    """The metrics of one controller."""
 
     def __init__(self) -> None:
         self.resize_steps = Counter(
@@ -93,7 +93,7 @@ class ControllerMetrics(Metrics):
         """Topics being resized, by name, as far as this controller saw it."""
 
     def note_leader(self, before: PartitionState | None, now: PartitionState) -> None:
-        """A state was written."""
+        """Count an election, if the written state ``now`` has a new leader."""
         if now.leader == NO_LEADER or (before is not None and before.leader == now.leader):
             return
         if before is None or before.never_led:
@@ -105,7 +105,7 @@ class ControllerMetrics(Metrics):
             self.elections.add("other")
 
     def note_resize(self, topic: str, step: str, now: float) -> None:
-        """A step was written."""
+        """Record a resize step that was written."""
         known = self.resizes.pop(topic, None)
         begun_at = now if known is None else known.begun_at
         if step == _LAST_STEP:

@@ -1,4 +1,4 @@
-"""Brokers for the replicas of partitions that a resize adds."""
+"""Chooses brokers for the replicas of partitions that a resize adds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def assign_new(
 ) -> dict[int, list[int]]:
     """Replicas of new partitions, as many as the others have. ``new`` is a run at the end of the assignment.
 
-    Raises ``KafkaError`` INVALID_REPLICATION_FACTOR, POLICY_VIOLATION for too many partitions.
+    Raises ``KafkaError``: INVALID_REPLICATION_FACTOR for too few brokers, POLICY_VIOLATION for too many partitions.
     """
     if not new:
         return {}

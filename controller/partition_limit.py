@@ -1,7 +1,7 @@
-"""How many partitions the cluster may have: ``max.partitions`` (the name is KIP-578's, which Kafka did not merge).
+"""The limit on the cluster's partitions: ``max.partitions`` (the name is KIP-578's, which Kafka did not merge).
 
-The limit holds for every request, whoever sends it and whatever it leaves to defaults. It does not hold for internal
-topics, without which groups and transactions could not begin, nor for edits of a topic's znode by hand, as in the KIP.
+The limit applies to every request. It does not apply to internal topics, because groups and transactions could not
+begin without them. As in the KIP, it does not apply to edits of a topic's znode by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from anabranch.protocol.topic_names import INTERNAL_TOPICS
 
 
 def check_partition_limit(image: ClusterImage, config: ControllerConfig, topic: str, added: int) -> None:
-    """Raises ``KafkaError`` POLICY_VIOLATION when partitions that are added for ``topic`` are too many."""
+    """Raise ``KafkaError`` POLICY_VIOLATION when ``topic`` would add too many partitions."""
     count, limit = image.partition_count, config.max_partitions
     if added > 0 and count + added > limit and topic not in INTERNAL_TOPICS:
         raise KafkaError(

@@ -1,4 +1,4 @@
-"""A controller process: stands for election for ever, and serves its listener in office and out of it."""
+"""A controller process: it always stands for election again, and serves its listener in and out of office."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ async def run(
 ) -> None:
     """Run until cancelled. ``on_ready`` is called with host and port once the listener is bound.
 
-    ``env.zk`` is a session of this process alone, ``zk_latency`` where it measures its requests. Raises ``OSError``
-    when the listener cannot be bound, ``IncompatibleFeaturesError`` when a feature is finalized that this release does
-    not support.
+    ``env.zk`` is a session of this process alone. ``zk_latency`` is the histogram of its requests. Raises ``OSError``
+    when the listener cannot be bound. Raises ``IncompatibleFeaturesError`` when this release does not support a
+    finalized feature.
     """
     assert env.zk is not None, "a controller needs ZooKeeper"
     listener = await env.network.listen(config.host, config.port)
@@ -84,7 +84,7 @@ class _Process:
         ]
 
     async def offer_metrics(self, address: str, nursery: trio.Nursery, zk_latency: Histogram | None) -> None:
-        """Serve what there is to see at ``address``. Raises ``OSError``."""
+        """Serve metrics and health at ``address``. Raises ``OSError``."""
         config, env, metrics = self._config, self._env, self.metrics
         assert env.zk is not None
         shown = metrics.shown_topics = ShownTopics(config.metrics_max_topics, self._topic_names)
@@ -112,7 +112,7 @@ class _Process:
                 logger.info("controller.stands_again", controller_id=self._config.controller_id, why=str(error))
 
     async def _term(self, zk: ZkStore) -> None:
-        """Wait for the office, hold it, lose it."""
+        """Wait until no controller is in office, stand for election, and stay in office until replaced."""
         config = self._config
         await wait_for_vacancy(zk)
         await _check_features(config, zk)
@@ -129,16 +129,16 @@ class _Process:
 
 
 async def _check_features(config: ControllerConfig, zk: ZkStore) -> None:
-    """Raises ``IncompatibleFeaturesError``: what this release does not know it must not decide about."""
+    """Raise ``IncompatibleFeaturesError`` when this release does not support a finalized feature."""
     try:
         finalized = Features.decode(Features.PATH, (await zk.get(Features.PATH)).data)
     except (NoNodeError, MalformedZnodeError):
-        return  # the term begins with reading it again
+        return  # the term reads it again first
     features.check_supported(config.supported_features, finalized)
 
 
 async def _wait_for_session(zk: ZkStore) -> None:
-    """Return once a session is connected, a new one after expiry included."""
+    """Return once a session is connected. After an expiry this is a new session."""
     changed = trio.Event()
 
     def on_state(_state: SessionState) -> None:

@@ -1,13 +1,13 @@
-"""Moving partitions to other replicas (KIP-455): begun by request, carried by the znodes, finished when the ISR allows.
+"""Moves partitions to other replicas (KIP-455): a request begins a move, and the ISR decides when it ends.
 
-A reassignment is two writes, each one multi over the topic znode and the states: the first names all replicas, old and
-new, the second, once every replica of the target is in sync, only the target. Both raise the leader epoch, so that
-every replica takes them over. What is in the znodes is all there is to know: a new controller goes on from there, and a
-replica whose StopReplica was lost is found as a stray when its broker is next told everything.
+A reassignment is two writes, each one multi over the topic znode and the states. The first write names all replicas,
+old and new. The second write leaves only the target replicas, once all of them are in sync. Both raise the leader
+epoch, so that every replica takes them over. The znodes have the whole progress, so a new controller can go on. A
+replica whose StopReplica was lost is found as a stray when its broker next gets everything.
 
 A topic is either reassigned or resized. During a reassignment a resize is refused with REASSIGNMENT_IN_PROGRESS. Until
 every leader has acknowledged a resize, a reassignment is refused with POLICY_VIOLATION. While marked partitions only
-drain, which takes long, partitions may move.
+drain, partitions may move.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = structlog.get_logger(__name__)
 PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
 """One multi has the topic znode and a state for each partition."""
 TOPICS_AT_ONCE = 16
-"""Topics whose reassignments are begun or finished before other events are looked at: each is a multi of its own."""
+"""Topics whose reassignments begin or finish before other events are handled: each takes a multi of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Step:
 async def reassign(
     context: Context, wanted: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, KafkaError]:
-    """Begin to move partitions to other replicas; None takes a move back. Returns what was refused.
+    """Begin to move partitions to other replicas; None cancels a move. Returns the refused partitions.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``.
     """
@@ -72,7 +72,7 @@ async def reassign(
 
 
 async def advance(context: Context) -> None:
-    """Finish reassignments whose target is in sync: some of them now, the others by and by."""
+    """Finish reassignments whose target is in sync: a limited number now, the others by a later event."""
     found = (_last_step(context, tp, assignment, assignment) for tp, assignment in in_progress(context))
     steps: list[_Step] = []
     names: set[str] = set()
@@ -103,7 +103,7 @@ def in_progress(context: Context) -> Iterator[tuple[TopicPartition, ReplicaAssig
 
 
 def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | None) -> _Step | None:
-    """None: there is nothing to do. Raises ``KafkaError``."""
+    """The first step to ``target``; None if there is nothing to do. Raises ``KafkaError``."""
     image = context.image
     partition = image.partition(tp)
     if partition is None or partition.state is None or tp.topic in image.deletions or partition.state.being_removed:
@@ -144,7 +144,7 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
 def _last_step(
     context: Context, tp: TopicPartition, before: ReplicaAssignment, assignment: ReplicaAssignment
 ) -> _Step | None:
-    """To the target of ``assignment``, when all of it is in sync or nothing has to be waited for. None: not yet."""
+    """The step that leaves only the target of ``assignment``; None while it has to wait."""
     image = context.image
     partition = image.partition(tp)
     assert partition is not None
@@ -159,7 +159,7 @@ def _last_step(
 
 
 async def _write(context: Context, steps: Sequence[_Step]) -> list[tuple[_Step, ZkError]]:
-    """Write the steps; returns those that ZooKeeper does not take, and why."""
+    """Write the steps. Returns each step that ZooKeeper refuses, with the error."""
     by_topic: dict[str, list[_Step]] = {}
     for step in steps:
         by_topic.setdefault(step.tp.topic, []).append(step)
@@ -194,5 +194,5 @@ def _fields(assignment: ReplicaAssignment) -> dict[str, list[int]]:
 
 
 def is_due(topic: TopicImage, partition: int, isr: Sequence[int]) -> bool:
-    """Whether a reassignment of the partition waited for this ISR."""
+    """Whether this ISR completes a reassignment of the partition."""
     return topic.reassigning(partition) and ReplicaAssignment.of(topic.znode, partition).complete(isr)

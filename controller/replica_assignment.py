@@ -40,7 +40,7 @@ class ReplicaAssignment:
         return bool(self.adding or self.removing)
 
     def reassign_to(self, target: Sequence[int]) -> ReplicaAssignment:
-        """On the way from the origin to ``target``, whatever the target was before."""
+        """The assignment during a move from the origin to ``target``. An earlier target does not matter."""
         origin = self.origin
         replicas = list(dict.fromkeys([*target, *origin]))
         return ReplicaAssignment(
@@ -57,12 +57,12 @@ class ReplicaAssignment:
         return all(replica in isr for replica in self.target)
 
     def dropped(self, later: ReplicaAssignment) -> list[int]:
-        """Replicas that are none any more in ``later``."""
+        """Replicas that ``later`` does not have any more."""
         return [replica for replica in self.replicas if replica not in later.replicas]
 
 
 def check_target(assignment: ReplicaAssignment, target: Sequence[int], live: Collection[int]) -> None:
-    """Raises ``KafkaError`` INVALID_REPLICA_ASSIGNMENT for a target that cannot be."""
+    """Raise ``KafkaError`` INVALID_REPLICA_ASSIGNMENT for an invalid target."""
     problem = None
     if not target:
         problem = "Empty replica list specified in partition reassignment."

@@ -1,6 +1,7 @@
-"""What one drain of the event queue has to tell the brokers: at most one request of each kind per broker.
+"""The requests of one drain of the event queue: at most one request of each kind per broker.
 
-Collected as names, built from the image when the drain ends: a request never mixes two states of the cluster.
+The batch collects names, and builds the requests from the image when the drain ends. So a request never mixes two
+states of the cluster.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class _BrokerBatch:
 
 
 class RequestBatch:
-    """Collects; ``build`` turns it into requests and starts afresh."""
+    """Collects the contents of requests. ``build`` returns the requests and empties the batch."""
 
     def __init__(self, image: ClusterImage, listener: str | None) -> None:
         self._image = image
@@ -66,9 +67,9 @@ class RequestBatch:
         self._brokers: dict[int, _BrokerBatch] = {}
 
     def leader_and_isr(self, tp: TopicPartition, *, is_new: bool = False) -> None:
-        """Tell the replicas of a partition about its leader, and everyone's metadata.
+        """Send a partition's state to its replicas, and its metadata to every live broker.
 
-        A partition that was never led, or that is being removed, is nobody's to serve.
+        No broker serves a partition that was never led or that is being removed.
         """
         topic = self._image.topics[tp.topic]
         state = topic.state(tp.partition)
@@ -81,7 +82,7 @@ class RequestBatch:
         self.metadata([tp])
 
     def everything_to(self, broker: int) -> None:
-        """A broker that came: all metadata, and every partition it holds."""
+        """Send all metadata, and every partition it holds, to a broker that registered."""
         batch = self._of(broker)
         batch.full_leader_and_isr = True
         batch.wants_metadata = True
@@ -94,7 +95,7 @@ class RequestBatch:
                 batch.leader_and_isr.setdefault(tp, False)
 
     def metadata(self, tps: Iterable[TopicPartition] = ()) -> None:
-        """Tell every live broker about the live brokers and these partitions."""
+        """Send the live brokers and these partitions to every live broker."""
         named = dict.fromkeys(tps)
         for broker in self._image.brokers:
             batch = self._of(broker)
@@ -109,17 +110,17 @@ class RequestBatch:
         batch.held[tp] = held
 
     def stop_replica(self, broker: int, tp: TopicPartition, *, delete: bool) -> None:
-        """Tell a broker that it is no replica any more. What is said last to a broker about a partition counts."""
+        """Have a broker stop its replica. The last call for a broker and a partition counts."""
         batch = self._of(broker)
         batch.stop[tp] = delete
         batch.leader_and_isr.pop(tp, None)
 
     def ask(self, broker: int, tp: TopicPartition, question: OffsetQuestion) -> None:
-        """Ask the leader of a partition for one of its offsets, once it was told what this batch says."""
+        """Ask the leader of a partition for one of its offsets, after the other requests of this batch."""
         self._of(broker).questions.setdefault(question, []).append(tp)
 
     def topics(self) -> set[str]:
-        """Topics the batch says something about."""
+        """Topics that the batch names."""
         named: set[str] = set()
         for batch in self._brokers.values():
             named.update(tp.topic for tps in (batch.leader_and_isr, batch.metadata, batch.stop) for tp in tps)
@@ -161,7 +162,10 @@ class RequestBatch:
         return by_topic
 
     def _leader_and_isr_request(self, broker: LiveBroker, batch: _BrokerBatch) -> LeaderAndIsrRequest:
-        """A full one says that the broker hosts nothing else, so it is not sent while some znode cannot be read."""
+        """The LeaderAndIsr request to a broker.
+
+        A full request lists all partitions of the broker, so it is not sent while some znode cannot be read.
+        """
         topics, leaders = [], set()
         for name, partitions in self._known(batch.leader_and_isr).items():
             states = []
@@ -223,10 +227,10 @@ class RequestBatch:
         )
 
     def _announced_leaders(self, topic: TopicImage) -> list[int]:
-        """Who is to lead the partitions that are announced, in their order; -1: nobody can."""
+        """The expected leaders of the announced partitions, in order; -1 where no replica can lead."""
         leaders = []
         for index in range(view.told_layout(topic).undeleted_partition_count, view.announced_count(topic)):
-            if (state := topic.state(index)) is not None:  # it drains, and is counted again
+            if (state := topic.state(index)) is not None:  # a draining partition that is counted again
                 leaders.append(max(state.leader, NO_LEADER))
                 continue
             electable = self._image.electable(TopicPartition(topic.name, index))
@@ -234,7 +238,10 @@ class RequestBatch:
         return leaders
 
     def _coming_states(self, topic: TopicImage) -> list[UpdateMetadataPartitionState]:
-        """Partitions that a grow is about to create, once clients place by its count: nobody leads them yet."""
+        """The states of partitions that a grow is about to create, once clients place by its count.
+
+        None has a leader yet.
+        """
         coming = [p for p in topic.moves.losers_of if topic.state(p) is None and p in topic.partitions]
         if view.told_layout(topic) != Layout.goal(topic.znode).stored:
             return []
@@ -271,7 +278,7 @@ class RequestBatch:
         )
 
     def _stop_request(self, broker: LiveBroker, batch: _BrokerBatch) -> StopReplicaRequest:
-        """What is to be stopped and what is to be deleted, in one request (KIP-570)."""
+        """One request for the replicas to stop and the replicas to delete (KIP-570)."""
         by_topic: dict[str, list[StopReplicaPartitionState]] = {}
         for tp, delete in sorted(batch.stop.items()):
             named = self._stopped_epoch(tp)
@@ -294,10 +301,11 @@ class RequestBatch:
         )
 
     def _stopped_epoch(self, tp: TopicPartition) -> tuple[int, int] | None:
-        """Leader epoch and incarnation that a StopReplica names. None: neither is known, so it is not sent.
+        """The leader epoch and incarnation of a StopReplica; None if they are not known, so that it is not sent.
 
-        One that names neither would delete whatever is there when it arrives, be it a successor. Where the state of a
-        partition cannot be read, the request to delete its topic stands for the last incarnation.
+        A StopReplica without them would delete any replica that is there when it arrives, even a successor's. If the
+        state of a partition cannot be read, the zxid of the request to delete its topic stands for the last
+        incarnation.
         """
         topic, partition = self._image.topics.get(tp.topic), self._image.partition(tp)
         incarnation = partition.incarnation if partition is not None else -1
@@ -308,7 +316,10 @@ class RequestBatch:
         return partition.state.leader_epoch, incarnation
 
     def _offsets_request(self, question: OffsetQuestion, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
-        """The end of the log is shown to replicas only, so it is asked for under the controller's id."""
+        """A request for one kind of offset.
+
+        Leaders show the log end to replicas only, so it is asked for with the controller's id.
+        """
         asked = {
             name: [(index, partition.state.leader_epoch) for index, _, partition in partitions if partition.state]
             for name, partitions in self._known(tps).items()
@@ -334,12 +345,12 @@ class RequestBatch:
         )
 
     def inter_broker_endpoint(self, broker: LiveBroker) -> Endpoint:
-        """Where other brokers and the controller reach a broker: the named listener, or the first plain one."""
+        """The endpoint where brokers and the controller reach a broker: the named listener, or the first plain one."""
         return inter_broker_endpoint(broker, self._listener)
 
 
 def inter_broker_endpoint(broker: LiveBroker, listener: str | None) -> Endpoint:
-    """The endpoint of ``listener``; without a name, or when the broker lacks it, the first plain one, or the first."""
+    """The endpoint of ``listener``; if the broker lacks it, the first plain endpoint, or else the first."""
     registration = broker.registration
     named = registration.endpoint(listener) if listener is not None else None
     plain = (
@@ -375,7 +386,7 @@ def leader_and_isr_state(
 
 
 def _merged_away(topic: TopicImage) -> list[UpdateMetadataPartitionState]:
-    """The partitions that are gone, for a broker that may not have been there: it cannot tell them from new ones."""
+    """The removed partitions, for a broker that may have missed their removal and would take them for new ones."""
     return [
         UpdateMetadataPartitionState(partition_index=index, leader=DURING_DELETE, leader_epoch=epoch)
         for index, epoch in topic.znode.last_leader_epochs.items()
@@ -384,6 +395,6 @@ def _merged_away(topic: TopicImage) -> list[UpdateMetadataPartitionState]:
 
 
 def _ordered_delivery(topic: TopicImage) -> int:
-    """1 or 0 once it is settled, -1 before."""
+    """1 or 0 once the first resize has fixed ordered delivery; -1 before."""
     settled = topic.znode.ordered_delivery
     return -1 if settled is None else int(settled)

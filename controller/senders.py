@@ -1,7 +1,7 @@
 """One sender per registered broker: one connection, in order, one request in flight, repeated until it is answered.
 
-A sender ends when the registration it was made for is gone; what it had not delivered is dropped then, for the broker
-gets everything when it registers again.
+A sender ends when its registration is gone. Its undelivered requests are then dropped, because the broker gets
+everything when it registers again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = structlog.get_logger(__name__)
 RETRY_BACKOFF_S = 0.1
 """Kafka's pause before a request to a broker is repeated."""
 LONGEST_PAUSE_S = 10.0
-"""Before a request is repeated that fails otherwise than by the connection."""
+"""The longest pause before a request is repeated after an error other than a failed connection."""
 
 Answered = Callable[[LiveBroker, BrokerRequest, Any], None]
 
@@ -68,7 +68,7 @@ class Senders:
         self._nursery = nursery
 
     def add(self, broker: LiveBroker, endpoint: Endpoint) -> None:
-        """Start sending to a registration; one for an earlier registration of the same id ends."""
+        """Start a sender for a registration. The sender of an earlier registration of the same id ends."""
         assert self._nursery is not None
         self.remove(broker.id)
         sender = _Sender(broker, endpoint)
@@ -76,7 +76,7 @@ class Senders:
         self._nursery.start_soon(self._run, sender)
 
     def move(self, broker_id: int, endpoint: Endpoint) -> None:
-        """Connect there from the next time on; a connection that works stays."""
+        """Use another endpoint from the next connection on. A connection that works stays."""
         sender = self._senders.get(broker_id)
         if sender is not None:
             sender.endpoint = endpoint
@@ -127,7 +127,7 @@ class Senders:
                 await trio.sleep(RETRY_BACKOFF_S)
 
     async def _connection(self, sender: _Sender) -> None:
-        """Connect once there is something to say, then send until the connection fails."""
+        """Connect once there is a request, then send until the connection fails."""
         await self._next(sender)
         host, port = sender.endpoint.host, sender.endpoint.port
         timeout_s = self._request_timeout_s
@@ -146,7 +146,7 @@ class Senders:
             self._answered(sender.broker, request, response)
 
     async def _next(self, sender: _Sender) -> BrokerRequest:
-        """The oldest request that is not answered; it stays in the queue until it is."""
+        """The oldest request without a response. It stays in the queue until it has one."""
         while not sender.queue:
             sender.arrived = trio.Event()
             await sender.arrived.wait()

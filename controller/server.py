@@ -1,7 +1,7 @@
 """The controller's listener: brokers forward admin requests to it and ask for controlled shutdown.
 
-Requests of a connection are queued in the order they came and answered as they are done, told apart by correlation id:
-a topic that takes long to create holds up nobody.
+Requests of a connection are queued in order of arrival. Each is answered once it is done, with its correlation id. So a
+topic creation that takes long holds up no other request.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from anabranch.runtime.pauses import read_request, write_response
 
 logger = structlog.get_logger(__name__)
 MAX_UNANSWERED = 64
-"""Requests of one connection that may wait for their answer; reading stops there."""
+"""The most unanswered requests of one connection. Reading stops there."""
 
 Active = Callable[[], ActiveController | None]
 
 
 async def serve(listener: Listener, active: Active, config: ControllerConfig, background: Background) -> None:
-    """Accept connections until cancelled. ``active``: who decides now, None when this controller is standing by."""
+    """Accept connections until cancelled. ``active`` returns the controller in office; None if this one is not."""
     async with trio.open_nursery() as nursery:
 
         def take(stream: Stream) -> None:
@@ -61,7 +61,7 @@ class _Connection:
             async with trio.open_nursery() as nursery:
                 await self._read(nursery)
                 nursery.cancel_scope.cancel()
-        except Exception as error:  # what one peer sent must not end the controller
+        except Exception as error:  # a peer's data must not end the controller
             self._background.failed_once("controller.listener", self._stream.peer, error)
         finally:
             self._stream.close()

@@ -1,4 +1,4 @@
-"""The controller's numbers that are read from its image when Prometheus asks (ADR 39). All are zero out of office."""
+"""The controller's metrics that are read from its image when Prometheus asks (ADR 39). All are zero out of office."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.controller.states import PartitionStatus
 from anabranch.runtime.metrics import OTHERS, ShownTopics
 
 AT_ONCE = 256
-"""Partitions that are looked at before other tasks may run."""
+"""The most partitions to go through before other tasks may run."""
 _PREFIX = "kafka_controller_kafkacontroller"
 
 
@@ -155,7 +155,7 @@ class ImageMetrics:
 
 
 def _stage(topic: TopicImage) -> str:
-    """Where a resize is, in one word."""
+    """The stage of a resize, in one word."""
     if not view.is_settled(topic):
         return "moving"
     return "draining" if view.marked(topic) else "queued"

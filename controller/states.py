@@ -8,7 +8,7 @@ from anabranch.runtime.transitions import enter
 
 
 class PartitionStatus(enum.Enum):
-    """Where a partition is in its life."""
+    """The status of a partition, from its creation to its deletion."""
 
     NONEXISTENT = "nonexistent"
     """Never created, or created and deleted."""
@@ -20,7 +20,7 @@ class PartitionStatus(enum.Enum):
     """Has a state znode and no leader."""
 
     def enter(self, target: PartitionStatus) -> PartitionStatus:
-        """``target``. Raises ``IllegalTransitionError``."""
+        """Check the transition and return ``target``. Raises ``IllegalTransitionError``."""
         return enter("a partition", self, target, VALID_PREVIOUS_PARTITION_STATUSES)
 
 
@@ -33,7 +33,7 @@ VALID_PREVIOUS_PARTITION_STATUSES = {
 
 
 class ReplicaStatus(enum.Enum):
-    """Where a replica is in its life. While it serves, its broker's registration says whether it is online."""
+    """The status of a replica. While it serves, its broker's registration decides whether it is online."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -42,11 +42,11 @@ class ReplicaStatus(enum.Enum):
     """StopReplica with delete is on its way."""
     DELETION_SUCCESSFUL = "deletion successful"
     DELETION_INELIGIBLE = "deletion ineligible"
-    """The broker is gone or could not delete; tried again when it comes back."""
+    """The broker is gone or could not delete. The deletion is tried again when the broker comes back."""
     NONEXISTENT = "nonexistent"
 
     def enter(self, target: ReplicaStatus) -> ReplicaStatus:
-        """``target``. Raises ``IllegalTransitionError``."""
+        """Check the transition and return ``target``. Raises ``IllegalTransitionError``."""
         return enter("a replica", self, target, VALID_PREVIOUS_REPLICA_STATUSES)
 
 

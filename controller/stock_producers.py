@@ -1,6 +1,6 @@
-"""What brokers report of producers that name no layout, and whom a resize concerns of them.
+"""Brokers' reports about stock producers, which name no layout, and the warnings about resizes they cannot follow.
 
-A broker's answer to UpdateMetadata names, of the topics in the request, those that such a producer wrote to.
+A broker's response to UpdateMetadata names the topics of the request that such a producer wrote to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in what a broker reports of the topics that were sent to it."""
+    """Take in a broker's reports about the topics in its UpdateMetadata request."""
     request = cast(UpdateMetadataRequest, event.request)
     now = context.clock.monotonic()
     reports = {report.topic_name: report for report in event.response.stock_producers}
@@ -33,25 +33,25 @@ def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
 
 
 def ask(context: Context, topic: TopicImage) -> None:
-    """Tell every broker all of the topic, once more; what it answers is the report. ``topic.flush`` is its number."""
+    """Send the topic to every broker once more: its response has the report. ``topic.flush`` is the batch's number."""
     topic.flush = context.senders.last_flush + 1
     topic.stock_unreported = set(context.image.brokers)
     context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
 
 
 def have_reported(context: Context, topic: TopicImage) -> bool:
-    """Whether every live broker has taken over what the last ``ask`` told it, and its report is here."""
+    """Whether every live broker has acknowledged the request of the last ``ask``, and its report is here."""
     return context.senders.acknowledged(topic.flush) and topic.stock_unreported.isdisjoint(context.image.brokers)
 
 
 def written_lately(context: Context, topic: TopicImage) -> bool:
-    """Whether a producer that names no layout wrote to the topic within the time of the configuration."""
+    """Whether a producer that names no layout wrote to the topic within ``stock.producer.window.ms``."""
     since = context.clock.monotonic() - context.config.stock_producer_window_ms / 1000
     return any(report.written_at >= since for report in topic.stock_reports.values())
 
 
 def concerned_by(topic: TopicImage, count: int) -> bool:
-    """Whether stock placement of keys, ``hash % count``, is wrong for some once the topic has ``count`` partitions."""
+    """Whether stock placement, ``hash % count``, is wrong for some keys once the topic has ``count`` partitions."""
     return topic.znode.ordered_delivery is not False and not is_doubled(topic.znode.initial_partition_count, count)
 
 
@@ -75,7 +75,7 @@ def listed_counts(initial: int, count: int) -> str:
 
 
 def _doublings(initial: int, count: int) -> Iterator[int]:
-    """The counts up to the first above ``count``."""
+    """The initial count times powers of two, up to the first above ``count``."""
     found = initial
     yield found
     while found <= count:

@@ -1,4 +1,4 @@
-"""What a broker answered to a StopReplica that was to delete replicas."""
+"""Responses to StopReplica requests that delete replicas."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from anabranch.protocol.types import TopicPartition
 
 
 class Deletion(NamedTuple):
-    """A replica that ``broker`` was told to delete in ``leader_epoch``; ``error`` 0: it is gone. ``log_end_offset`` -1:
-    not known.
+    """The response of ``broker`` about a replica that it was to delete in ``leader_epoch``.
+
+    ``error`` 0 means that the replica is gone. ``log_end_offset`` is -1 if it is not known.
     """
 
     tp: TopicPartition
@@ -23,7 +24,7 @@ class Deletion(NamedTuple):
 
 
 def deletions(event: BrokerAnswered) -> list[Deletion]:
-    """Each replica that was to be deleted, in the order it was asked for."""
+    """The replicas that a request was to delete, in order of the request."""
     request = cast(StopReplicaRequest, event.request)
     answers = {(e.topic_name, e.partition_index): e for e in event.response.partition_errors}
     return [

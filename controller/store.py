@@ -1,7 +1,7 @@
-"""The active controller's way to write: every write is a multi that checks the controller epoch's version (KAFKA-6082).
+"""The active controller's writes: every write is a multi that checks the controller epoch's version (KAFKA-6082).
 
-A controller that was replaced fails on that check, whatever it believes; a write whose answer was lost is read back
-before anything else is done.
+A controller that was replaced fails on this check, even if it has not noticed. If the response to a write is lost, the
+store reads the znodes before it does anything else.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from anabranch.zk_schemas import paths
 
 MAX_OPERATIONS = 256
 MAX_BYTES = 512 * 1024
-"""Limits of what is put together into one multi: half of what ZooKeeper accepts by default."""
+"""Limits of one multi: the bytes are half of ZooKeeper's default limit."""
 CONCURRENT_READS = 64
 MAX_ATTEMPTS = 5
-"""So often a write is sent whose connection is lost each time before it is applied."""
+"""The attempts at a write whose connection is lost each time before the write is applied."""
 
 T = TypeVar("T")
 
 
 class ControllerMovedError(Exception):
-    """Another controller took over, or the session is gone: this one may not decide anything any more."""
+    """Another controller took over, or the session is gone. This one may not decide anything any more."""
 
 
 class WriteGivenUpError(ZkError):
     """A write was sent ``MAX_ATTEMPTS`` times, and each time the connection was lost and nothing was written.
 
-    The server may refuse it by closing the connection, or is not up yet: only the latter passes.
+    The server may refuse the write by closing the connection, or may not be up yet. Only the second cause passes.
     """
 
     def __init__(self, ops: Sequence[ZkOp], error: ZkError) -> None:
@@ -57,7 +57,10 @@ class WriteGivenUpError(ZkError):
 
 
 class ImageStaleError(Exception):
-    """A znode was not as the image has it: another process changed it. Nothing was written; read the cluster again."""
+    """A znode differs from the image, because another process changed it.
+
+    Nothing was written. The cluster has to be read again.
+    """
 
 
 async def wait_connected(zk: ZkStore) -> None:
@@ -116,7 +119,7 @@ class GuardedStore:
         self._guard = CheckOp(paths.CONTROLLER_EPOCH, epoch_version)
 
     async def get(self, path: str, watch: Watch | None = None) -> Znode | None:
-        """The znode, or None. The watch is set only on one that exists."""
+        """The znode, or None. The watch is set only if the znode exists."""
         try:
             return await self._read(lambda: self._zk.get(path, watch))
         except NoNodeError:
@@ -137,9 +140,9 @@ class GuardedStore:
         check_fits([*ops, self._guard], self._zk.max_request_bytes)
 
     async def write(self, ops: Sequence[ZkOp]) -> list[int]:
-        """All or nothing; the new version for each op (0 for create, -1 for delete).
+        """Write all operations or none. Returns the new version for each (0 for create, -1 for delete).
 
-        Raises ``ControllerMovedError``, ``ImageStaleError``; ``ZkError`` for what cannot be written:
+        Raises ``ControllerMovedError``, ``ImageStaleError``. Raises ``ZkError`` for operations that cannot be written:
         ``ZkRequestTooLargeError``, ``WriteGivenUpError``, ``NotEmptyError``. Then nothing was written.
         """
         guarded, attempts = [self._guard, *ops], 0
@@ -165,7 +168,7 @@ class GuardedStore:
         await self.write([])
 
     async def notify(self, prefix: str, data: bytes) -> str:
-        """Create a sequence znode. Not guarded: it only tells readers to read again, so once more does no harm."""
+        """Create a sequence znode, unguarded. It only makes readers read again, so a second one does no harm."""
         return await self._read(lambda: self._zk.create(prefix, data, sequence=True))
 
     async def _read(self, call: Callable[[], Awaitable[T]]) -> T:

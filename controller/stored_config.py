@@ -1,4 +1,4 @@
-"""A config znode as the controller keeps it: the text with its version, and what the text means. Pure."""
+"""A config znode in the controller's image: its text, its version and its parsed values. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ UNCLEAN: Final = "unclean.leader.election.enable"
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """``znode``: the overrides as text, None where it is malformed. ``version``: its zkVersion, -1: there is none."""
+    """One config znode. ``znode`` has the overrides as text, None if malformed; ``version`` is its zkVersion or -1."""
 
     znode: ConfigZnode | None
     version: int
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The overrides, parsed; none where one of them cannot be used."""
+    """The parsed overrides; empty if one of them cannot be used."""
     unclean: bool | None = None
-    """``unclean.leader.election.enable``, None: not said. Where it cannot be read it is false."""
+    """``unclean.leader.election.enable``; None if it is not set, false if it cannot be read."""
     problem: str = ""
-    """What is wrong with the znode; empty: nothing."""
+    """The error in the znode; empty if there is none."""
 
     @classmethod
     def decode(cls, path: str, data: bytes, version: int) -> StoredConfig:
@@ -42,7 +42,7 @@ class StoredConfig:
 
 
 def _unclean(znode: ConfigZnode) -> bool | None:
-    """It is read by itself: another key that cannot be used changes nothing of it."""
+    """Parse this key by itself, so that another key that cannot be used does not affect it."""
     value = znode.config.get(UNCLEAN)
     try:
         return None if value is None else bool(TOPIC_CONFIGS[UNCLEAN].parse(value))

@@ -1,4 +1,4 @@
-"""Topic configs that the controller decides by, from the image."""
+"""Topic configs from the image, for the controller's decisions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def of_topic(image: ClusterImage, name: str) -> StoredConfig:
 
 
 def unclean_election_allowed(image: ClusterImage, name: str, default: bool) -> bool:
-    """Whether the topic may have a leader that was not in sync: by the topic, by the brokers' default, by ``default``,
-    the first of them that says.
+    """Whether the topic may have a leader that was not in sync.
+
+    The first value that is set counts: the topic's, the brokers' default, ``default``.
     """
     for path in (paths.topic_config(name), paths.broker_config(None)):
         if (allowed := image.config(path).unclean) is not None:
@@ -34,7 +35,7 @@ def is_autoscaled(image: ClusterImage, name: str) -> bool:
 
 
 def topic_values(image: ClusterImage, name: str) -> dict[str, Any]:
-    """Every topic key with the value in force, as far as ZooKeeper says: defaults in brokers' files are not known.
+    """Every topic key with its value in force in ZooKeeper. Defaults in brokers' files are not known.
 
     A config znode that cannot be used counts as empty.
     """

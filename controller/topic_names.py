@@ -1,4 +1,4 @@
-"""Topic names: which are valid, and which collide in metrics (Kafka's ``Topic``)."""
+"""Checks topic names: valid ones, and ones that collide in metrics (Kafka's ``Topic``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anabranch.protocol.topic_names import MAX_NAME_LENGTH, is_legal
 
 
 def name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name, or None."""
+    """The reason why a topic cannot have this name, or None."""
     if not name:
         return "Topic name is illegal, it can't be empty"
     if name in (".", ".."):

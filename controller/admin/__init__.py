@@ -1,1 +1,1 @@
-"""What clients may ask of the controller: one file per request, forwarded by brokers."""
+"""The requests that brokers forward to the controller for clients, or send to it themselves: one module per request."""

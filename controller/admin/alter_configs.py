@@ -1,8 +1,8 @@
 """AlterConfigs (33), versions 0-2, and IncrementalAlterConfigs (44), versions 0-1, for topics and brokers.
 
 AlterConfigs replaces all overrides of a resource, IncrementalAlterConfigs changes single keys. The overrides go to
-``/config/...``, and a notification under ``/config/changes`` makes brokers read them. A key that does not exist, a
-value out of range and a broker key that cannot be changed while running are INVALID_CONFIG.
+``/config/...``, and a notification under ``/config/changes`` makes brokers read them. The error is INVALID_CONFIG for
+an unknown key, for a value out of range, and for a broker key that cannot change while the broker runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 ADVERTISED_LISTENERS = "advertised.listeners"
 WILDCARDS = ("0.0.0.0", "::")
 MAX_BROKER_ID_DIGITS = 10
-"""Those of the largest int32."""
+"""The largest int32 has ten digits."""
 
 
 class ResourceType(enum.IntEnum):
@@ -63,7 +63,7 @@ class ResourceType(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What IncrementalAlterConfigs does with a key."""
+    """An operation of IncrementalAlterConfigs on one key."""
 
     SET = 0
     DELETE = 1
@@ -73,7 +73,7 @@ class Operation(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """A topic, a broker, or the default of all brokers, whose config is changed; ``entity`` as in notifications."""
+    """The config of a topic, a broker or all brokers. ``entity`` names it as change notifications do."""
 
     entity: str
     path: str
@@ -81,7 +81,7 @@ class _Resource:
     per_broker: bool
     znode: ConfigZnode
     version: int
-    """zkVersion of the config znode, -1: there is none."""
+    """The zkVersion of the config znode; -1 if there is none."""
 
     @property
     def table(self) -> ConfigDef:
@@ -90,7 +90,7 @@ class _Resource:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request asks of one resource. ``changed`` gives the overrides to be, from the resource as it is."""
+    """A request for one resource. ``changed`` computes the new overrides from the current resource."""
 
     resource: AlterConfigsResource | IncrementalResource
     changed: Callable[[_Resource], Mapping[str, str | None]]
@@ -122,7 +122,7 @@ async def incremental_alter_configs(context: Context, request: IncrementalAlterC
 
 
 async def _answered(context: Context, demand: Demand) -> KafkaError | None:
-    """Do what a request asks of one resource; the error that it is refused with, or None."""
+    """Carry out a request for one resource. Returns the error of a refusal, or None."""
     effects = decide(context.image, demand, context.store.check_fits)
     await carry_out(context, effects)
     error: KafkaError | None = effects.response
@@ -130,7 +130,7 @@ async def _answered(context: Context, demand: Demand) -> KafkaError | None:
 
 
 def given_keys(_resource: _Resource, changes: list[GivenConfig]) -> dict[str, str | None]:
-    """The overrides that replace all there are."""
+    """The overrides of an AlterConfigs request, which replace all existing ones."""
     return {change.name: change.value for change in changes}
 
 
@@ -163,7 +163,7 @@ def changed_keys(resource: _Resource, changes: list[AlterableConfig]) -> dict[st
 
 
 def decide(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
-    """What a request leads to for one resource; ``response`` is the ``KafkaError`` that it is refused with, or None.
+    """The effects of a request for one resource; ``response`` is the ``KafkaError`` of a refusal, or None.
 
     ``check_fits`` raises ``ZkRequestTooLargeError``.
     """
@@ -259,7 +259,7 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
 
 
 def _check_listeners(image: ClusterImage, resource: _Resource, name: str, config: dict[str, str]) -> None:
-    """A running broker's listeners may be reached elsewhere; which there are does not change."""
+    """A running broker's listeners may get other addresses, but their names must stay."""
     given = config.get(ADVERTISED_LISTENERS)
     broker = image.brokers.get(int(name)) if resource.per_broker and given is not None else None
     if broker is None:
@@ -280,7 +280,7 @@ def _check_listeners(image: ClusterImage, resource: _Resource, name: str, config
 
 
 def _check_ordered_delivery(topic: TopicImage, config: dict[str, str]) -> None:
-    """Whether keys keep their order is settled by the first resize: both kinds of placement agree until then."""
+    """The first resize fixes whether keys keep their order. Before it, both kinds of placement agree."""
     if with_ordered_delivery(ConfigZnode(config), topic.znode.ordered_delivery) is not None:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"{ORDERED_KEY} cannot be changed any more: {topic.name} was resized."

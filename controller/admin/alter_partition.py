@@ -1,13 +1,13 @@
 """AlterPartition (56), version 0: a leader asks for another ISR of partitions it leads (KIP-497).
 
-The ISR changes, the leader epoch does not: the leader learns the new partition epoch from the answer, everybody else
-from UpdateMetadata. Answered after the write; where nothing is to be written, after a look whether this controller is
-still in office, for one that was replaced without noticing may say nothing but NOT_CONTROLLER (KAFKA-14154). The epochs
-are compared before the ISR is judged, so a leader that is told INVALID_REQUEST or INELIGIBLE_REPLICA knows that nothing
-was written since the state it knows.
+The request changes the ISR and keeps the leader epoch. The leader learns the new partition epoch from the response, all
+other brokers from UpdateMetadata. The controller responds after the write. If there is nothing to write, it first
+confirms that it is still in office: a controller that was replaced unnoticed may only answer NOT_CONTROLLER
+(KAFKA-14154). It compares the epochs before it judges the ISR. So INVALID_REQUEST or INELIGIBLE_REPLICA proves to the
+leader that nothing was written since the state it knows.
 
-A leader that proposes the other members of its ISR resigns, for its disk is full (docs/adr/0025): one of them is
-elected, and every replica gets the new leader epoch by LeaderAndIsr.
+A leader that proposes the other members of its ISR resigns because its disk is full (docs/adr/0025). The controller
+elects one of them, and every replica gets the new leader epoch by LeaderAndIsr.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
 def judge(
     partition: PartitionImage, replicas: Sequence[int], eligible: Mapping[int, int], sender: int, asked: PartitionData
 ) -> ErrorCode:
-    """Whether an ISR may be written; NONE too for one that is there already, asked for by the same leader.
+    """NONE if the ISR may be written, or if it is stored already and the same leader repeats the request.
 
-    ``eligible``: the broker epochs of those that may join. A replica that registered anew since it fetched may not:
-    what it had then may be lost (KIP-903).
+    ``eligible`` maps the brokers that may join to their broker epochs. A replica that registered again since its fetch
+    may not join, because its log may have lost records (KIP-903).
     """
     state = partition.state
     assert state is not None
@@ -87,7 +87,7 @@ def judge(
         return ErrorCode.FENCED_LEADER_EPOCH
     new_isr = list(asked.new_isr)
     if asked.current_isr_version < partition.epoch and new_isr == state.isr:
-        return ErrorCode.NONE  # the answer was lost
+        return ErrorCode.NONE  # the response was lost, and the leader repeats the request
     if asked.current_isr_version != partition.epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     if resigns(state, sender, asked):

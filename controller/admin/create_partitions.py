@@ -1,15 +1,15 @@
-"""CreatePartitions (37), versions 0-3: another number of partitions, more or fewer (KIP-253, Proposed Changes 2 and 3).
+"""CreatePartitions (37), versions 0-3: resize a topic to more or fewer partitions (KIP-253, Proposed Changes 2 and 3).
 
-A larger count splits partitions. A smaller one marks the highest for deletion, down to the count of the topic's
-creation. The count before cancels a resize while no partition has gained keys yet. A count that is asked for while
-another resize is unfinished is queued, and the request is answered as accepted; the latest count wins. Any other
-request is answered once every leader has the layout. A client that lost its answer asks for the count under way again,
-and gets the same answer.
+A larger count splits partitions. A smaller count marks the highest partitions for deletion, down to the count at the
+topic's creation. While no partition has gained keys yet, a request for the previous count cancels the resize. While a
+resize is unfinished, the controller queues another count and accepts the request at once; the latest count wins. It
+answers any other request once every leader has the layout. A client that lost the response can repeat the request, and
+gets the same response.
 
-The message of an answer without error is advice, a line each: why a queued count waits, whether a compacted topic
-loses the latest values in marked partitions, and whether producers wrote lately that cannot follow the count. A dry run
-lists the resizes in progress and queued, and the one that the request would replace. A request that only validates may
-ask for the measured rate of the topic instead.
+The message of a response without error is advice, one line for each piece: the reason why a queued count waits, the
+latest values that a compacted topic loses in marked partitions, and recent producers that cannot follow the count. A
+dry run lists the resizes in progress and queued, and the resize that the request would replace. A request that only
+validates may ask for the measured bytes appended to the topic instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request asks of one topic."""
+    """A request for one topic."""
 
     wanted: CreatePartitionsTopic
     validate_only: bool = False
@@ -73,7 +73,7 @@ def decide(
     check_fits: Callable[[Sequence[ZkOp]], None],
     now: float,
 ) -> Effects:
-    """What a request for one topic leads to. ``check_fits`` raises ``ZkRequestTooLargeError``."""
+    """The effects of a request for one topic. ``check_fits`` raises ``ZkRequestTooLargeError``."""
     wanted = demand.wanted
     result = CreatePartitionsTopicResult(name=wanted.name)
     effects = Effects(wanted.name, response=result)
@@ -97,7 +97,7 @@ def _resize(
     check_fits: Callable[[Sequence[ZkOp]], None],
     result: CreatePartitionsTopicResult,
 ) -> Effects:
-    """What it takes to have the count, or to know what a dry run is answered. Raises ``KafkaError``."""
+    """The effects of a resize or of its dry run. Raises ``KafkaError``."""
     wanted = demand.wanted
     setting = goal.setting_of(image, config, topic)
     given = _given(image, config, topic, wanted)
@@ -126,7 +126,7 @@ def _resize(
 
 
 def _lines(*advice: str | None) -> str | None:
-    """Each on a line of its own."""
+    """The given pieces of advice, one per line; None if all are empty."""
     return "\n".join(line for line in advice if line) or None
 
 
@@ -146,15 +146,16 @@ def _check_fits(
 def _resized(
     asked: TopicImage, version: int, count: int, advice: str, result: CreatePartitionsTopicResult
 ) -> Callable[[Context], bool]:
-    """Holds once every leader has the layout; or never will, for the topic is being deleted, which the result says.
+    """A condition that holds once every leader has the requested layout, or never will have it.
 
-    ``version``: of the layout that was asked for.
+    ``version`` is the version of the requested layout. If the topic is deleted or the resize is taken back, the result
+    gets an error.
     """
 
     def condition(context: Context) -> bool:
         topic = context.image.topics.get(asked.name)
         if topic is None:
-            return False  # also while the cluster is read again
+            return False  # the topic is also missing while the cluster is read again
         if topic.czxid != asked.czxid or asked.name in context.image.deletions:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             result.error_message = f"The topic '{asked.name}' was deleted before it was resized."
@@ -170,7 +171,10 @@ def _resized(
 
 
 def _is_followed(topic: TopicImage, version: int, count: int, result: CreatePartitionsTopicResult) -> bool:
-    """Another resize begins once this one is done, or takes it back, which the result says."""
+    """True, because a later layout exists: the resize is done or was taken back.
+
+    If it was taken back, the result gets an error.
+    """
     znode = topic.znode
     is_back = znode.previous_undeleted_partition_count == znode.undeleted_partition_count != count
     if znode.layout_version == version + 1 and is_back:
@@ -181,7 +185,10 @@ def _is_followed(topic: TopicImage, version: int, count: int, result: CreatePart
 def _advised(
     asked: TopicImage, count: int, advice: str, result: CreatePartitionsTopicResult
 ) -> Callable[[Context], bool]:
-    """Holds once every broker has said who writes to the topic; the result then says whom the count would concern."""
+    """A condition that holds once every broker has reported its stock producers of the topic.
+
+    Then the result gets the warning about the producers that cannot follow the count.
+    """
 
     def condition(context: Context) -> bool:
         topic = context.image.topics.get(asked.name)
@@ -212,7 +219,7 @@ def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
 def _given(
     image: ClusterImage, config: ControllerConfig, topic: TopicImage, wanted: CreatePartitionsTopic
 ) -> dict[int, list[int]] | None:
-    """The replicas that the request names for new partitions; None: it leaves them to the controller.
+    """The replicas that the request names for new partitions; None if the controller is to choose them.
 
     Raises ``KafkaError``.
     """

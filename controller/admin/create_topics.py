@@ -1,7 +1,8 @@
 """CreateTopics (19), versions 2-7: validate, write config and topic znode, answer once all leaders serve.
 
--1 partitions or replicas mean the controller's defaults (version 4). Version 5 answers with the configs: overrides as
-given, the rest as Kafka's defaults. Topics are created one by one: one that is refused does not stop the others.
+Since version 4, -1 partitions or replicas mean the controller's defaults. Since version 5, the response has the topic's
+configs: the given overrides, and Kafka's defaults for the rest. Topics are created one by one, so a refused topic does
+not stop the others.
 """
 
 from __future__ import annotations
@@ -72,14 +73,14 @@ async def create_topics(context: Context, request: CreateTopicsRequest, version:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request asks of one topic."""
+    """A request for one topic."""
 
     wanted: CreatableTopic
     validate_only: bool = False
     is_repeated: bool = False
     """Whether the request names the topic more than once."""
     planned: int = 0
-    """Partitions of the topics before it in the request, where these are only validated."""
+    """Number of partitions of the topics before it, in a request that only validates."""
 
 
 def decide(
@@ -90,7 +91,7 @@ def decide(
     rng: random.Random,
     check_fits: Callable[[Sequence[ZkOp]], None],
 ) -> Effects:
-    """What a request for one topic leads to.
+    """The effects of a request for one topic.
 
     ``existing`` are the topics that have a znode. The replicas and the topic id are drawn from ``rng``. ``check_fits``
     raises ``ZkRequestTooLargeError``.
@@ -140,7 +141,7 @@ def _is_there_already(error: ImageStaleError, name: str) -> bool:
 
 
 def is_ready(name: str, context: Context) -> bool:
-    """Every partition has a leader, and every live broker answered the requests about the topic."""
+    """Whether every partition has a leader, and every live broker has answered the requests about the topic."""
     topic = context.image.topics.get(name)
     return (
         topic is not None
@@ -164,7 +165,7 @@ def _check_name(existing: Collection[str], demand: Demand) -> None:
 
 
 def checked_config(given: dict[str, str | None], count: int) -> dict[str, str]:
-    """Overrides as they go into the config znode. Raises ``KafkaError`` INVALID_CONFIG, INVALID_REQUEST."""
+    """The overrides in the form that the config znode stores. Raises ``KafkaError`` INVALID_CONFIG, INVALID_REQUEST."""
     if len(given) != count:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A config key is given more than once.")
     nulls = [name for name, value in given.items() if value is None]
@@ -178,7 +179,7 @@ def checked_config(given: dict[str, str | None], count: int) -> dict[str, str]:
 
 
 def check_autoscale(topic: str, config: Mapping[str, str], initial: int) -> None:
-    """Whether ``autoscale.enable`` is for a topic created with ``initial`` partitions. Raises ``KafkaError``."""
+    """Raise ``KafkaError`` when a topic created with ``initial`` partitions cannot have ``autoscale.enable``."""
     given = TOPIC_CONFIGS.parse_given(config)
     if not given.get(AUTOSCALE_KEY):
         return
@@ -191,7 +192,7 @@ def check_autoscale(topic: str, config: Mapping[str, str], initial: int) -> None
 def _assignment(
     image: ClusterImage, config: ControllerConfig, topic: CreatableTopic, rng: random.Random
 ) -> dict[int, list[int]]:
-    """The replicas of each partition, as given or drawn. Raises ``KafkaError``."""
+    """The replicas of each partition, from the request or drawn at random. Raises ``KafkaError``."""
     if topic.assignments:
         if topic.num_partitions != _NOT_GIVEN or topic.replication_factor != _NOT_GIVEN:
             raise KafkaError(
@@ -224,7 +225,7 @@ def _assignment(
 
 
 def check_assignment(image: ClusterImage, assignment: dict[int, list[int]], first: int = 0) -> None:
-    """Raises ``KafkaError`` INVALID_REPLICA_ASSIGNMENT for an assignment given by hand that cannot be."""
+    """Raise ``KafkaError`` INVALID_REPLICA_ASSIGNMENT when an assignment given by hand is invalid."""
     if sorted(assignment) != list(range(first, first + len(assignment))):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence.")
     factors = {len(replicas) for replicas in assignment.values()}
@@ -252,9 +253,10 @@ def _writes(
     config: dict[str, str],
     check_fits: Callable[[Sequence[ZkOp]], None],
 ) -> list[CreateOp | SetOp]:
-    """The config, which an earlier topic of the name may have left, and the topic.
+    """The writes of the config znode and the topic znode.
 
-    Raises ``KafkaError`` INVALID_PARTITIONS or INVALID_CONFIG for what is too large.
+    An earlier topic of the name may have left a config, which is then overwritten. Raises ``KafkaError``
+    INVALID_PARTITIONS or INVALID_CONFIG for a znode that is too large.
     """
     data, path = znode.encode(), paths.topic_config(name)
     if len(data) > MAX_BYTES:
@@ -276,7 +278,7 @@ def _writes(
 
 
 def config_too_large(config: Mapping[str, str], error: ZkRequestTooLargeError) -> KafkaError:
-    """The refusal of a config znode that ZooKeeper would not take."""
+    """The error for a config znode that is too large for ZooKeeper."""
     longest = max(config, key=lambda name: len(config[name]))
     return KafkaError(
         ErrorCode.INVALID_CONFIG,

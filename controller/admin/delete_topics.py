@@ -1,6 +1,7 @@
-"""DeleteTopics (20), versions 1-6: record the wish under ``/admin/delete_topics``; the watch on it does the rest.
+"""DeleteTopics (20), versions 1-6: record a request under ``/admin/delete_topics``, whose watch starts the deletion.
 
-Version 6 names topics by name or by id. Answered once the znodes are gone and every live broker knows.
+Version 6 names topics by name or by id. The controller responds once the znodes are gone and every live broker has
+acknowledged that.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ async def delete_topics(context: Context, request: DeleteTopicsRequest, version:
 
 
 def check_read(image: ClusterImage, topics: Collection[str]) -> None:
-    """Raises ``UnreadTopicError`` for topics that have a znode and are not in the image yet: it does not know their ids
-    nor whether their znodes can be read.
+    """Raise ``UnreadTopicError`` for topics that have a znode but are not in the image yet.
+
+    The image lacks their ids. It is also unknown whether their znodes can be read.
     """
     if unread := topics - image.topics.keys() - image.malformed.keys():
         raise UnreadTopicError(min(unread))
@@ -75,10 +77,10 @@ def decide(
     requested: Collection[str],
     demand: Demand,
 ) -> Effects:
-    """What a request for one topic leads to.
+    """The effects of a request for one topic.
 
-    ``existing`` are the topics that have a znode; the image has read all that are named. ``requested`` are those whose
-    deletion is recorded.
+    ``existing`` are the topics that have a znode; the image has read all of them that the request names. ``requested``
+    are the topics whose deletion is recorded.
     """
     result = DeletableTopicResult(name=demand.name, topic_id=demand.topic_id)
     try:
@@ -119,7 +121,7 @@ def _find(image: ClusterImage, existing: Collection[str], demand: Demand) -> str
 
 
 def _gone(name: str) -> Callable[[Context], bool]:
-    """Holds once the topic has left the image and every request sent until then is answered."""
+    """A condition that holds once the topic has left the image and every request sent until then is answered."""
     last_flush: int | None = None
 
     def condition(context: Context) -> bool:

@@ -1,4 +1,4 @@
-"""Which requests the controller serves, by whom, and what a controller that is not active answers."""
+"""The requests that the controller serves, their handlers, and the responses of a controller that is not active."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ _TOP_LEVEL_ERROR: dict[int, Callable[..., Any]] = {
     ApiKey.ALTER_PARTITION: AlterPartitionResponse,
     ApiKey.ELECT_LEADERS: ElectLeadersResponse,
 }
-"""Responses that have room for an error of the whole request (ElectLeaders from version 1 on, which brokers send)."""
+"""Responses with an error code for the whole request. ElectLeaders has one since version 1, which brokers send."""
 _TOP_LEVEL_MESSAGE: dict[int, Callable[..., Any]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse,
     ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse,
 }
-"""Likewise, and for its message."""
+"""Responses with an error code and a message for the whole request."""
 
 
 def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
-    """What this listener serves."""
+    """The APIs and versions that this listener serves."""
     served = sorted([ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS, *HANDLERS])
     if error_code == ErrorCode.UNSUPPORTED_VERSION:
         served = [ApiKey.API_VERSIONS]
@@ -86,7 +86,7 @@ def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
 
 
 def error_response(api_key: int, request: Any, code: ErrorCode, message: str | None = None) -> Any:
-    """A response that says ``code`` for everything asked."""
+    """A response with the error ``code`` for every item of the request."""
     error: dict[str, Any] = {"error_code": code, "error_message": message}
     if api_key in _TOP_LEVEL_ERROR:
         return _TOP_LEVEL_ERROR[api_key](error_code=code)
@@ -109,6 +109,6 @@ def error_response(api_key: int, request: Any, code: ErrorCode, message: str | N
 
 
 def not_controller(api_key: int, request: Any) -> Any:
-    """The response of a controller that is not in office; it makes the broker try the next one."""
+    """The response of a controller that is not in office. It makes the broker try the next controller."""
     message = "This controller is not active: the znode /controller names the one that is."
     return error_response(api_key, request, ErrorCode.NOT_CONTROLLER, message)

@@ -1,8 +1,8 @@
-"""ElectLeaders (43), versions 0-2: the first replica leads (version 0 knows only that), or any that is live (KIP-460).
+"""ElectLeaders (43), versions 0-2: elect the first replica or, since version 1, any live replica (KIP-460).
 
-An unclean election asked for here needs no config. Every partition has its own error. A request for all partitions
-names each of them once it is sliced; those that need no election are left out of its answer. Answered once every live
-broker knows the new leaders.
+An unclean election by request needs no config. Every partition has its own error. A request for all partitions names
+each of them once it is sliced. Its response leaves out the partitions that need no election. The controller responds
+once every live broker has acknowledged the new leaders.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from anabranch.protocol.types import TopicPartition
 
 
 class _Known(Wait):
-    """The leaders that one slice elected are known; ``result`` has the result of each."""
+    """The wait until every live broker knows the leaders that one slice elected.
+
+    ``result`` is the list of their results.
+    """
 
     def time_out(self) -> None:
         for result in self.result:

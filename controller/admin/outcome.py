@@ -1,4 +1,4 @@
-"""What the task of decisions answers: a response, and what still has to happen before it may be sent."""
+"""The outcome of a decision: a response, and the conditions that must hold before it is sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ TIMED_OUT_MESSAGE = "The request timed out; the change is recorded and goes on."
 
 
 class UnreadTopicError(Exception):
-    """A request names a topic whose znode is new, and which the image does not have yet. Nothing was written; the
-    request is decided again once the list of topics was read.
+    """A request names a topic whose new znode is not in the image yet.
+
+    Nothing was written. The request is decided again after the list of topics was read.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One part of a response, complete once ``condition`` holds; until then it stands for a time-out."""
+    """One part of a response, complete once ``condition`` holds. Until then a time-out turns it into an error."""
 
     condition: Callable[[Context], bool]
     result: Any
@@ -33,7 +34,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class AdviceWait(Wait):
-    """One that adds advice to a response, which is right without it."""
+    """A wait for advice in a response. The response is correct without the advice."""
 
     def time_out(self) -> None:
         return

@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs of BROKER_LOGGER: this process's own, active or not (KIP-412).
+"""DescribeConfigs and IncrementalAlterConfigs for the loggers of this process, active or not (KIP-412).
 
 All other resources of these APIs belong to the cluster. Only the active controller answers for them.
 """
@@ -23,7 +23,7 @@ _WHAT = "a controller has no configs but the levels of its loggers: ask a broker
 
 
 def answer(controller_id: int, request: Message) -> Message | None:
-    """None: it is not about loggers of this process."""
+    """The response to DescribeConfigs, or to a change of loggers; None for any other request."""
     if isinstance(request, DescribeConfigsRequest):
         return DescribeConfigsResponse(results=[_described(controller_id, each) for each in request.resources])
     if not isinstance(request, IncrementalAlterConfigsRequest) or not request.resources:

@@ -1,7 +1,8 @@
 """AlterPartitionReassignments (45) and ListPartitionReassignments (46), version 0 (KIP-455).
 
-Altering begins a move to other replicas, gives one under way another target, or, with null replicas, takes it back; it
-is answered once that is written, not when the data has moved. Every partition has its own error.
+AlterPartitionReassignments begins a move to other replicas, or gives a move in progress another target. Null replicas
+cancel the move. The controller responds once the change is written, before any data has moved. Every partition has its
+own error.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     context: Context, request: ListPartitionReassignmentsRequest, version: int
 ) -> Outcome:
-    """Those under way, of all partitions or of those that are named."""
+    """List the reassignments in progress, of all partitions or of the named ones."""
     named = None
     if request.topics is not None:
         named = {TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes}

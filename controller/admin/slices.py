@@ -22,13 +22,13 @@ from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, Repl
 from anabranch.protocol.types import TopicPartition
 
 ITEMS_AT_ONCE = 16
-"""Topics or configs of a slice; each takes a few requests to ZooKeeper."""
+"""The most topics or configs in a slice. Each takes a few requests to ZooKeeper."""
 
 Slices: TypeAlias = deque[Any]
 
 
 class _Named(NamedTuple):
-    """Where a request names what it is about, and where its response answers."""
+    """The request field with the named items, the response field with their results, and the key of an item."""
 
     asked: str
     answered: str
@@ -56,14 +56,14 @@ _NAMED = {
 
 
 class _OfPartitions(NamedTuple):
-    """Where a request names partitions by topic, where its response answers, and how much of it is a slice."""
+    """The fields of a request for partitions by topic, the fields of its response, and the limits of a slice."""
 
     asked: str
     asked_partitions: str
     answered: str
     answered_partitions: str
     name: str
-    """The topic, in both."""
+    """The field with the topic name, in request and response."""
     at_once: int
     topics_at_once: int
 
@@ -83,9 +83,9 @@ _OF_PARTITIONS = {
 
 
 def sliced(api_key: int, body: Any, image: ClusterImage) -> Slices:
-    """The request in slices, in order; the request itself where it is small, or not of a kind that is sliced.
+    """The slices of a request, in order. A request that is small, or of another kind, is its only slice.
 
-    One for the leaders of all partitions becomes one that names those of the image.
+    An ElectLeaders request for all partitions becomes one that names the partitions of the image.
     """
     if of_partitions := _OF_PARTITIONS.get(ApiKey(api_key)):
         if api_key == ApiKey.ELECT_LEADERS:
@@ -99,7 +99,7 @@ def sliced(api_key: int, body: Any, image: ClusterImage) -> Slices:
 
 
 def joined(api_key: int, body: Any, outcomes: list[Outcome]) -> Outcome:
-    """One outcome for all slices of a request. There is at least one."""
+    """Join the outcomes of all slices of a request. There is at least one."""
     response = outcomes[0].response
     if of_partitions := _OF_PARTITIONS.get(ApiKey(api_key)):
         field = of_partitions.answered
@@ -124,7 +124,7 @@ def _with(body: Any, **fields: Any) -> Any:
 
 
 def _together(items: list[Any], key: Callable[[Any], Hashable], at_once: int) -> Iterable[list[Any]]:
-    """Slices of ``at_once`` keys, with all items of a key in one."""
+    """Slices of at most ``at_once`` keys. All items of a key are in one slice."""
     by_key: dict[Hashable, list[Any]] = {}
     for item in items:
         by_key.setdefault(key(item), []).append(item)
@@ -134,7 +134,7 @@ def _together(items: list[Any], key: Callable[[Any], Hashable], at_once: int) ->
 
 
 def _by_partitions(body: Any, named: _OfPartitions) -> Iterable[Any]:
-    """Slices of as many partitions as the kind of request has at once, of the same topics in the same order."""
+    """Slices of at most ``named.at_once`` partitions and ``named.topics_at_once`` topics, in the request's order."""
     some: list[Any] = []
     count = 0
     for topic in getattr(body, named.asked):
@@ -153,7 +153,7 @@ def _by_partitions(body: Any, named: _OfPartitions) -> Iterable[Any]:
 
 
 def _by_topic(answers: list[Any], named: _OfPartitions) -> list[Any]:
-    """One answer for each topic."""
+    """Merge the answers of each topic into one."""
     found: dict[str, Any] = {}
     for answer in answers:
         known = found.setdefault(getattr(answer, named.name), answer)
@@ -163,7 +163,7 @@ def _by_topic(answers: list[Any], named: _OfPartitions) -> list[Any]:
 
 
 def _each_once(body: ElectLeadersRequest, image: ClusterImage) -> list[TopicPartitions]:
-    """The partitions whose leaders are asked for, or all, each once: it is elected in one slice only."""
+    """The partitions that an ElectLeaders request names, or all. Each appears once, so only one slice elects it."""
     if body.topic_partitions is None:
         asked = (led[0] for led in image.led_partitions())
     else:
@@ -175,7 +175,7 @@ def _each_once(body: ElectLeadersRequest, image: ClusterImage) -> list[TopicPart
 
 
 def _elected(answers: list[ReplicaElectionResult]) -> list[ReplicaElectionResult]:
-    """Asked about all partitions, those that need no election are left out."""
+    """The answers without the partitions that need no election."""
     found = []
     for topic in answers:
         results = [result for result in topic.partition_result if result.error_code != ErrorCode.ELECTION_NOT_NEEDED]

@@ -1,7 +1,7 @@
 """UpdateFeatures (57), versions 0-1: upgrade, downgrade or delete finalized features (KIP-584, Proposed Changes).
 
-Each feature has its own error, and those that are right are written together. What version 0 calls a permission to
-downgrade is version 1's safe downgrade: neither loses anything. A request of the wrong form is refused as a whole.
+Each feature has its own error, and the valid updates are written together. ``allow_downgrade`` of version 0 means the
+safe downgrade of version 1: neither loses anything. An invalid request is refused as a whole.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def update_features(context: Context, request: UpdateFeaturesRequest, vers
 
 
 def _update(asked: FeatureUpdateKey, version: int) -> Update:
-    """Raises ``KafkaError`` for an upgrade type that there is not."""
+    """Convert one update of a request. Raises ``KafkaError`` for an unknown upgrade type."""
     if version == 0:
         kind = UpgradeType.SAFE_DOWNGRADE if asked.allow_downgrade else UpgradeType.UPGRADE
         return Update(asked.feature, asked.max_version_level, kind)

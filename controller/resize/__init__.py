@@ -1,1 +1,1 @@
-"""Splitting and merging partitions in order (KIP-253): what is to be done, what is refused, how it is done."""
+"""Splits and merges partitions in order (KIP-253): decides requests, carries out resizes, removes partitions."""

@@ -1,11 +1,11 @@
-"""The time that producers without a layout get before a split, where their placement can follow it.
+"""Gives producers that name no layout time to follow a split, where their placement can follow it.
 
 Such a producer places by the count in its metadata. A record that it has placed stays in that partition. Where the
 count doubles, the producer can go on in order. Metadata shows it the new partitions while the old ones still take all
-keys. It writes what it has placed by the old count; what it places by the new count waits for leaders. Only then do
-the partitions that lose keys get the new layout. A record that is left over after that is refused.
+keys. The producer writes the records that it placed by the old count. Records that it places by the new count wait for
+leaders. Only then do the partitions that lose keys get the new layout. A record by the old count is refused after that.
 
-The controller reads from the znodes what is announced. How far an announcement is, no znode says: a new controller
+The znodes determine the announced count. They do not store the progress of an announcement, so a new controller
 announces again.
 """
 
@@ -22,14 +22,14 @@ from anabranch.controller.resize import view
 
 logger = structlog.get_logger(__name__)
 QUIET_S = 0.15
-"""No batch placed by the old count for so long: all that was placed so is written. More than a retry's pause."""
+"""After this time without a batch placed by the old count, all such records are written. Above a retry's pause."""
 ASK_EVERY_S = 0.04
 UNANSWERED_S = 0.5
-"""A broker that has not answered for so long is not waited for where the others know of no such producer."""
+"""After this time a silent broker is not waited for, if the others report no such producer."""
 
 
 class Next(enum.Enum):
-    """What is due for an announcement."""
+    """The next action for an announcement."""
 
     OVER = "nobody is waited for"
     LATE = "the time is up"
@@ -41,7 +41,10 @@ class Next(enum.Enum):
 def decide(
     announcement: Announcement, now: float, grace_s: float, is_acknowledged: bool, reports: list[StockReport]
 ) -> Next:
-    """``reports`` of brokers that such producers wrote to lately; ``is_acknowledged``: all have answered the last."""
+    """The next action, from ``reports`` of the brokers that such producers wrote to lately.
+
+    ``is_acknowledged``: every broker has answered the last question.
+    """
     if not announcement.refreshes:
         if is_acknowledged:
             return Next.REFRESH if reports else Next.OVER
@@ -56,10 +59,10 @@ def decide(
 
 
 def is_over(context: Context, topic: TopicImage) -> bool:
-    """Take the announcement of a split as far as it goes; whether the first bump may be written."""
+    """Advance the announcement of a split. Returns whether the first bump may be written."""
     count, grace_s = view.announced_count(topic), context.config.stock_producer_grace_ms / 1000
     if count < 0 or grace_s <= 0:
-        topic.announcement = None  # none is due any more where the split was taken back
+        topic.announcement = None  # no announcement is due where the split was taken back
         return True
     now = context.clock.monotonic()
     announcement = topic.announcement

@@ -3,9 +3,9 @@
 Such a state has a layout and no ``initial_partition_count``. It names the partitions that it was split from or merged
 into. A bump converts it, so that a client that has read it asks again.
 
-A resize under way goes on. Its goal and the count before it follow from the stored layouts, the last epochs of the
-layout before from the maps. That release wrote the states of a grow's new partitions first and counted them later; here
-the goal comes first, and a partition is created with its first leader.
+A resize in progress goes on. Its goal and the count before it follow from the stored layouts. The last epochs of the
+layout before follow from the maps. The old release wrote the states of a grow's new partitions first and counted them
+later. This release writes the goal first, and creates a partition with its first leader.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ from anabranch.zk_schemas.topic import TopicZnode
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What a topic is to be: first its znode, then states, and last those of ``never_led`` go, as they say what the
-    states before need. A controller that dies in between leaves what its successor converts.
+    """A converted topic. Its znode is written first, then its states; the states of ``never_led`` go last.
+
+    The states of ``never_led`` have facts that the other states need. So a successor can convert the rest if a
+    controller dies in between.
     """
 
     topic: TopicZnode
     changed: Mapping[int, PartitionState]
     never_led: tuple[int, ...] = ()
-    """New partitions of a grow under way."""
+    """New partitions of a grow in progress."""
 
 
 class UnfinishedError(Exception):
-    """A resize under way that cannot be carried on; the text says why."""
+    """A resize in progress that cannot go on; the text is the reason."""
 
 
 def is_old(state: PartitionState) -> bool:
-    """Whether a release before wrote the layout. What is being removed goes as it is."""
+    """Whether an earlier release wrote the layout. A state that is being removed is not converted."""
     return state.layout is not None and state.initial_partition_count is None and not state.being_removed
 
 
 def judged(snapshot: Snapshot) -> tuple[Converted | None, str]:
-    """What a topic with old states is to be, or why it cannot be: what that gives contradicts itself."""
+    """The converted topic, or None and the reason why it cannot be converted, such as a contradiction in the result."""
     try:
         found = converted(snapshot.topic, snapshot.states, snapshot.controller_epoch)
     except UnfinishedError as error:
@@ -57,7 +59,7 @@ def judged(snapshot: Snapshot) -> tuple[Converted | None, str]:
 
 
 def held(snapshot: Snapshot) -> str:
-    """Why a topic with old states that is not converted is not resized; empty: it has no resize under way."""
+    """The reason why a topic with unconverted states is not resized; empty if no resize of it is in progress."""
     found, why = judged(snapshot)
     if found is None or found.topic == snapshot.topic:
         return why
@@ -68,7 +70,7 @@ def held(snapshot: Snapshot) -> str:
 
 
 def converted(topic: TopicZnode, states: Mapping[int, PartitionState], controller_epoch: int) -> Converted:
-    """Raises ``UnfinishedError``."""
+    """Convert a topic znode and its states. Raises ``UnfinishedError``."""
     never_led = tuple(p for p, state in sorted(states.items()) if is_old(state) and state.never_led)
     led = {p: state for p, state in sorted(states.items()) if p not in never_led}
     topic = _of_grow(topic, states, never_led) if never_led else _of_shrink(topic, led)
@@ -97,8 +99,11 @@ def _goal(topic: TopicZnode) -> Layout:
 
 
 def _of_grow(topic: TopicZnode, states: Mapping[int, PartitionState], never_led: tuple[int, ...]) -> TopicZnode:
-    """With the goal of a grow under way. Once it is counted, a count before is taken under which each new partition
-    has the ancestor that its state names: new ones that are led may lie below it, as they have gained already.
+    """The topic znode with the goal of a grow in progress.
+
+    A znode that has the goal, but no previous count, gets the highest count that fits. Under it, each new partition has
+    the ancestor that its state names. New partitions with a leader may lie below this count, because they have gained
+    keys already.
     """
     goals = {layout for p in never_led if (layout := states[p].layout) is not None}
     goal = max(goals)
@@ -123,7 +128,7 @@ def _of_grow(topic: TopicZnode, states: Mapping[int, PartitionState], never_led:
 
 
 def _of_shrink(topic: TopicZnode, states: Mapping[int, PartitionState]) -> TopicZnode:
-    """With the count before a shrink under way, which is that of a survivor that has not the layout yet."""
+    """The topic znode with the previous count of a shrink in progress, from a survivor without the new layout."""
     goal, first = _goal(topic), Layout(topic.initial_partition_count, 0)
     counted = {p: states[p].layout or first for p in range(goal.undeleted_partition_count) if p in states}
     prior = {p: layout for p, layout in counted.items() if layout != goal}
@@ -140,8 +145,10 @@ def _of_shrink(topic: TopicZnode, states: Mapping[int, PartitionState]) -> Topic
 
 
 def _before(topic: TopicZnode, states: Mapping[int, PartitionState], partition: int) -> Before | None:
-    """What the bump of the resize under way replaced. The last epoch of the layout before is in the map of a partition
-    that waits for it. Where none does, and of a marked one, which takes no records since, any later epoch will do.
+    """The layout and its last epoch that the bump of the resize in progress replaced.
+
+    The last epoch is in the map of a partition that waits for this one. If no partition waits, any later epoch will do.
+    It will also do for a marked partition, which has taken no records since.
     """
     previous, state = topic.previous_undeleted_partition_count, states[partition]
     if previous is None or partition >= previous or state.layout != _goal(topic):
@@ -154,9 +161,11 @@ def _before(topic: TopicZnode, states: Mapping[int, PartitionState], partition: 
 
 
 def _lineage(topic: TopicZnode, states: Mapping[int, PartitionState], partition: int) -> tuple[LineageEntry, ...]:
-    """From its ancestor since its first epoch, and from each partition that merged into it since the epoch after the
-    last before. A marked partition has no records above its seal, so each of its later epochs ends there. What merges
-    by a shrink under way does so with the bump that is still to come.
+    """The lineage of a partition: its ancestor, and the partitions that merged into it.
+
+    The ancestor's entry begins with the partition's first epoch. The entry of a merged partition begins after the last
+    epoch before the merge. A marked partition has no records above its seal, so each of its later epochs ends there.
+    Partitions that merge by a shrink in progress get their entry with the bump that is still to come.
     """
     found: dict[int, dict[int, int]] = {}
     layout, created = states[partition].layout, states[partition].leader_epoch_after_creation

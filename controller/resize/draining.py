@@ -1,10 +1,10 @@
 """Empties partitions marked for deletion once every group has read them, if the topic's keys say so (``Marked``).
 
 Without this, topics whose records never expire could not shrink (hole 23). A compacted topic keeps its marked
-partitions. A group counts when it has committed an offset of the topic or a member of it subscribes to the topic;
-there must be at least one. What cannot be learnt puts the deletion off to the next round. While a coordinator is
-loading or away, that goes for all partitions. A group in a rebalance, of which nobody can tell what it reads, puts
-off the partitions whose end it has not committed.
+partitions, unless ``delete.latest.values.when.drained`` is true. A group counts when it has committed an offset of the
+topic or has a member that subscribes to it. There must be at least one such group. A missing fact puts the deletion off
+to the next round. While a coordinator is loading or away, this affects all partitions. A group in a rebalance whose
+topics are unknown puts off the partitions whose end it has not committed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A marked partition with records in it. No leader of a later epoch may delete them: it may be counted again."""
+    """A marked partition that has records. No leader of a later epoch may delete them: it may be counted again."""
 
     tp: TopicPartition
     leader: int
@@ -52,7 +52,7 @@ class Leftover:
 
 
 def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[Leftover]:
-    """Partitions that drain and still have records; ``partitions``: of these alone."""
+    """Draining partitions that still have records; ``partitions`` limits them."""
     found = []
     for index in view.drainable(topic, partitions):
         partition = topic.partitions[index]
@@ -66,7 +66,7 @@ def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> li
 
 
 def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
-    """What marked partitions wait for that no group can help: the merge itself, or brokers that hold replicas."""
+    """The waits of marked partitions that no group can end: for the merge, a leader, or brokers with replicas."""
     found = {}
     merge = None if is_stored(view.snapshot_of(image, topic)) else Wait(f"the merge: {view.unfinished(topic)}")
     for index in view.marked(topic):
@@ -85,13 +85,13 @@ def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
 
 
 def still_marked(image: ClusterImage, waits: dict[TopicPartition, Wait]) -> dict[TopicPartition, Wait]:
-    """What is known of partitions that are still marked for deletion."""
+    """The waits of partitions that are still marked for deletion."""
     marked = {TopicPartition(name, index) for name, topic in image.topics.items() for index in view.marked(topic)}
     return {tp: wait for tp, wait in waits.items() if tp in marked}
 
 
 class Holders:
-    """The group that each partition was found to wait for. As long as it holds the partition no other need be asked."""
+    """The group that each partition waits for. While it holds the partition, no other group need be asked."""
 
     def __init__(self) -> None:
         self._groups: dict[TopicPartition, Group] = {}
@@ -99,7 +99,7 @@ class Holders:
     async def still_hold(
         self, link: BrokerLink, image: ClusterImage, left: Sequence[Leftover]
     ) -> dict[TopicPartition, Wait]:
-        """Those of ``left`` that wait for the same group as before. Each group is read once."""
+        """The waits of the partitions in ``left`` that wait for the same group as before. Each group is read once."""
         asked: dict[str, Group | None] = {}
         waits: dict[TopicPartition, Wait] = {}
         before, self._groups = self._groups, {}
@@ -111,7 +111,7 @@ class Holders:
                 asked[group.name] = await read_again(link, image, group)
             again = asked[group.name]
             if again is not None and again.may_read(leftover.tp.topic):
-                with contextlib.suppress(OSError, KafkaError, UnknownGroupsError):  # then all groups are read
+                with contextlib.suppress(OSError, KafkaError, UnknownGroupsError):  # on an error all groups are read
                     wait = await self._wait(link, image, again, leftover)
                     if wait is not None:
                         waits[leftover.tp] = wait
@@ -120,10 +120,11 @@ class Holders:
     async def read_by_all(
         self, link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover
     ) -> Wait | None:
-        """None: some group reads the topic, and each that does, or may do so, is done with the partition.
+        """The wait for a group that may still read the partition; None if all groups are done with it.
 
-        All are asked, also behind one that is waited for: a member that never reports is waited for from the first
-        question on, for its session timeout, and these times are to pass together.
+        At least one group must read the topic. All groups are asked, even if one is waited for already. A member that
+        never reports is waited for during its session timeout, from the first question on. These times are to pass
+        together.
         """
         reading = [group for group in groups if group.may_read(leftover.tp.topic)]
         found: Wait | None = None if reading else Wait("a group that reads the topic")
@@ -139,12 +140,11 @@ class Holders:
 
 
 async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> dict[TopicPartition, Wait]:
-    """One round: have what every group has read deleted; what the other partitions wait for. Raises
-    ``ControllerMovedError``.
+    """Run one round: delete records that every group has read. Returns the waits of the other partitions.
 
-    Asking takes time, and ``current`` knows what was decided meanwhile: of what was left over something may be gone,
-    moved or created anew, and if this controller was replaced while it asked, all of it may be. What fails of one
-    partition holds no other.
+    Questions take time, so ``current`` gives the context after each. Meanwhile a partition may be gone, moved or
+    created anew, and another controller may be in office. An error about one partition holds up no other. Raises
+    ``ControllerMovedError``.
     """
     waits = await owners.confirm(current, link)
     standing_waits, left = _left(current())
@@ -174,13 +174,14 @@ def _not_learnt(error: Exception) -> Wait:
 
 
 async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Leftover) -> Wait | None:
-    """Have the records deleted, if all is still as it was. Raises ``ControllerMovedError``, ``OSError``,
-    ``KafkaError``.
+    """Delete the records, if nothing has changed since the questions. Returns the wait for a broker that refuses.
+
+    Raises ``ControllerMovedError``, ``OSError``, ``KafkaError``.
     """
     await current().store.confirm_office()
     image = current().image
     if Marked.of(topic_values(image, leftover.tp.topic)) is not Marked.DRAINED:
-        return None  # altered while the groups were asked
+        return None  # the config was altered while the groups were asked
     topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
     if (
         topic is None
@@ -195,14 +196,14 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     if error != ErrorCode.NONE:
         return Wait(f"broker {leader.id} to delete its records: error {error}")
     if ending is not None:
-        ending.is_processed = True  # as every group was found to be done with it
+        ending.is_processed = True  # every group is done with the partition
     topic_name, partition = leftover.tp
     logger.info("resize.drained", topic=topic_name, partitions=partition, end=leftover.end_offset)
     return None
 
 
 def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Leftover]]:
-    """What is not to be drained, by what it waits for, and what is."""
+    """The waits of partitions that must not be drained, and the leftovers that may be."""
     image, waits, left = context.image, dict[TopicPartition, Wait](), list[Leftover]()
     for name in sorted(image.topics):
         topic = image.topics[name]
@@ -222,7 +223,7 @@ def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Leftover]]
 
 
 def _keeps(values: Mapping[str, Any]) -> Wait:
-    """Why records of a partition that could be drained stay."""
+    """The reason why records of a drainable partition stay."""
     if Marked.of(values) is Marked.EXPIRED:
         return Wait("their records to expire")
     if is_compacted(values):

@@ -1,7 +1,7 @@
-"""Asks leaders where a partition that is marked for deletion begins and ends.
+"""Asks leaders for the start and end offsets of partitions marked for deletion.
 
 A leader that has acknowledged the marking layout takes no more records of clients. Its log end then moves only by
-markers of transactions. Each new leader is asked again, because an unclean election may have lost records.
+transaction markers. Each new leader is asked again, because an unclean election may have lost records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = structlog.get_logger(__name__)
 
 
 def ask(context: Context, topic: TopicImage) -> None:
-    """Ask the leaders of partitions that drain for what is not known yet of each."""
+    """Ask the leaders of draining partitions for the offsets that are not known yet."""
     for p in view.drainable(topic):
         partition = topic.partitions[p]
         assert partition.state is not None
@@ -35,13 +35,13 @@ def ask(context: Context, topic: TopicImage) -> None:
 
 
 def ask_again(context: Context) -> None:
-    """Let what leaders could not say yet be asked once more."""
+    """Allow questions that leaders could not answer yet to be asked again."""
     for ending in _endings(context):
         ending.asked.clear()
 
 
 def look_again(context: Context) -> None:
-    """As ``ask_again``, for log starts that may have moved and replicas that could not be deleted too."""
+    """Like ``ask_again``, but also ask for log starts again and repeat StopReplica for replicas that are left."""
     for ending in _endings(context):
         ending.asked.clear()
         ending.stop_sent.clear()
@@ -56,7 +56,7 @@ def _endings(context: Context) -> Iterator[Ending]:
 
 
 def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in what leaders said."""
+    """Take in the offsets that leaders answered."""
     request = cast(ListOffsetsRequest, event.request)
     question = OffsetQuestion.END if request.replica_id >= 0 else OffsetQuestion.START
     epochs = {

@@ -1,8 +1,8 @@
 """Retention of resized topics: warnings before unread records expire, and the holds that make retention wait (hole 22).
 
-When retention removes awaited records, more is lost than these: a log start past the awaited end counts as read up to
-that end. The waiting records are then delivered although older records of their keys never were. Waiting records are
-newer than awaited ones, so a warning of the awaited records covers both.
+When retention removes awaited records, more than these records is lost. A log start past the awaited end counts as read
+up to that end. So the waiting records are delivered although older records of their keys never were. Waiting records
+are newer than awaited ones, so a warning about the awaited records covers both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anabranch.zk_schemas.znode import MAX_EPOCH
 
 logger = structlog.get_logger(__name__)
 _ALL = MAX_EPOCH
-"""As the awaited epoch: all records that the partition has now."""
+"""An awaited epoch that stands for all records that the partition has now."""
 
 
 class Expiring(NamedTuple):
@@ -46,7 +46,7 @@ class Expiring(NamedTuple):
 def expiring(
     groups: Sequence[Group], tp: TopicPartition, incarnation: int, log_start_offset: int, before: int
 ) -> list[Expiring]:
-    """By group, the awaited records that it has not read and that expire within the warning time."""
+    """The awaited records that each group has not read and that expire within the warning time."""
     found = []
     for group in readers(groups, tp.topic):
         position = max(group.committed(tp, incarnation), log_start_offset)
@@ -56,7 +56,7 @@ def expiring(
 
 
 def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
-    """By partition that another one waits for, the awaited leader epoch: the newest that a lineage names.
+    """The awaited leader epoch of each partition that another one waits for: the newest that a lineage names.
 
     A group that has not passed an older end has not passed this one either. A marked partition is awaited as a whole.
     So is a loser whose gainer does not have the new layout yet.
@@ -129,7 +129,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
 
 
 def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
-    """None: no record expires, or none is old enough."""
+    """The retention rules of a topic; None if no record expires, or none is old enough."""
     config = topic_values(context.image, topic)
     if "delete" not in config["cleanup.policy"] or config["retention.ms"] < 0:
         return None
@@ -201,19 +201,19 @@ async def _ask(
 
 
 def _offsets(answer: object) -> dict[int, int]:
-    """``{partition: offset}`` of those that answered."""
+    """``{partition: offset}`` of the partitions that answered without an error."""
     topics = getattr(answer, "topics", [])
     return {p.partition_index: p.offset for t in topics for p in t.partitions if p.error_code == ErrorCode.NONE}
 
 
 def _epoch_ends_request(topic: str, epochs: Mapping[int, int]) -> OffsetForLeaderEpochRequest:
-    """Asks where leader epochs ended, as a consumer: a leader answers a consumer only ends that stay."""
+    """A request for the end offsets of leader epochs, as a consumer: leaders answer consumers only with final ends."""
     asked = [OffsetForLeaderPartition(partition=index, leader_epoch=epoch) for index, epoch in epochs.items()]
     topics = [OffsetForLeaderTopic(topic=topic, partitions=asked)] if asked else []
     return OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
 
 
 def _epoch_ends(answer: object) -> dict[int, int]:
-    """``{partition: end offset}`` of the partitions whose leader answered one."""
+    """``{partition: end offset}`` of the partitions whose leader answered with an end."""
     partitions = [p for topic in getattr(answer, "topics", []) for p in topic.partitions]
     return {p.partition: p.end_offset for p in partitions if p.error_code == ErrorCode.NONE and p.end_offset >= 0}

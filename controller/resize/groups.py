@@ -1,4 +1,4 @@
-"""What the consumer groups of the cluster have read, by their coordinators."""
+"""Reads the progress of the cluster's consumer groups from their coordinators."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ from anabranch.runtime.env import Network
 _STABLE, _EMPTY, _DEAD = "Stable", "Empty", "Dead"
 _OFFSET_FETCH_OF_GROUPS = 8
 _GROUPS_TOGETHER = 20
-"""Groups of one question: all that they have committed is in one answer, which is written and read in one piece."""
+"""Groups in one request. All their committed offsets are in one response, which is written and read in one piece."""
 _NO_GENERATION = -1
-"""With no member id: the question of a client that is no member."""
+"""The generation in a request of a client that is no member. The member id is empty."""
 
 
 class UnknownGroupsError(Exception):
-    """Something about the groups could not be learnt."""
+    """A fact about the groups is not available."""
 
 
 @dataclass(slots=True)
 class Group:
-    """What is known of a group: ``offsets`` is ``{partition: (committed offset, incarnation or -1)}``."""
+    """A consumer group; ``offsets`` is ``{partition: (committed offset, incarnation or -1)}``."""
 
     name: str
     coordinator: int = -1
     is_settled: bool = True
-    """No rebalance is under way, and its coordinator has answered with the group's state and offsets."""
+    """Whether no rebalance is in progress and the coordinator has answered with the group's state and offsets."""
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     topics: frozenset[str] = frozenset()
-    """Those its members subscribe to, or are assigned where that cannot be read."""
+    """Topics that members subscribe to. If a subscription cannot be read, the assigned topics are added."""
     unknown: str = ""
-    """What has to come before it is known which topics the members read; "" when it is known."""
+    """The missing event or fact without which the members' topics are not known; "" if they are known."""
     is_dead: bool = False
-    """It is being deleted, or the broker that was asked has no such group."""
+    """Whether the group is being deleted, or the broker that was asked has no such group."""
     is_refused: bool = False
-    """The broker that was asked does not answer for it, and may not be its coordinator any more."""
+    """Whether the broker that was asked refused to answer for the group. It may not be its coordinator any more."""
 
     def reads(self, topic: str) -> bool:
         return topic in self.topics or any(tp.topic == topic for tp in self.offsets)
 
     def may_read(self, topic: str) -> bool:
-        """True also while it is not known."""
+        """Whether the group reads the topic, or its topics are not known."""
         return bool(self.unknown) or self.reads(topic)
 
     def committed(self, tp: TopicPartition, incarnation: int) -> int:
-        """-1: nothing. An offset of an earlier incarnation says nothing."""
+        """The committed offset, or -1. An offset of another incarnation does not count."""
         offset, committed_with = self.offsets.get(tp, (-1, -1))
         return offset if committed_with in (-1, incarnation) else -1
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of the cluster, by name. ``unknown`` says why there may be others; "" when these are all."""
+    """The consumer groups. ``unknown`` is the reason why there may be others; "" if these are all."""
 
     known: list[Group]
     unknown: str = ""
@@ -85,7 +85,7 @@ class Groups:
 
 
 class BrokerLink:
-    """Asks brokers what no order of the controller waits for, over connections of their own."""
+    """Asks brokers over separate connections, so that these questions delay no other request of the controller."""
 
     def __init__(self, network: Network, config: ControllerConfig) -> None:
         self._network = network
@@ -94,7 +94,7 @@ class BrokerLink:
         self._timeout_s = config.controller_socket_timeout_ms / 1000
 
     async def ask(self, broker: LiveBroker, *requests: tuple[Any, int | None]) -> list[Any]:
-        """The answers to requests of given versions, None the newest. Raises ``OSError``, ``KafkaError``."""
+        """The responses to requests in given versions; None is the newest. Raises ``OSError``, ``KafkaError``."""
         async with self._open(broker) as channel:
             return [
                 await channel.request(body, version=version, timeout_s=self._timeout_s) for body, version in requests
@@ -110,10 +110,10 @@ class BrokerLink:
 
 
 async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], topics: Collection[str]) -> Groups:
-    """The groups of the cluster, whose image ``current`` gives, that may read one of ``topics``.
+    """The groups that may read one of ``topics``. ``current`` returns the present image of the cluster.
 
-    Not all of them, perhaps, when a coordinator is loading or away, or moved meanwhile, so that neither broker told of
-    its groups. What cannot be learnt of one group says nothing of another.
+    Some may be missing when a coordinator is loading or away. Some may also be missing when a coordinator moves
+    meanwhile, so that neither broker lists its groups. An error about one group does not affect another.
     """
     image, groups, unknown = current(), list[Group](), ""
     try:
@@ -137,7 +137,7 @@ async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], top
 
 
 async def read_again(link: BrokerLink, image: ClusterImage, group: Group) -> Group | None:
-    """The group as it is now; None when its coordinator does not answer any more, or may not have it any more."""
+    """The group as it is now; None if its coordinator does not answer or may not have it any more."""
     broker = image.brokers.get(group.coordinator)
     if broker is None:
         return None
@@ -149,7 +149,10 @@ async def read_again(link: BrokerLink, image: ClusterImage, group: Group) -> Gro
 
 
 def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
-    """Leader and leader epoch of each partition of the offsets topic; every leader knows that it leads."""
+    """The leader and leader epoch of each partition of the offsets topic.
+
+    Raises ``UnknownGroupsError`` if a leader has not acknowledged its leadership.
+    """
     topic = image.topics.get(OFFSETS_TOPIC)
     if topic is None:
         return {}
@@ -173,9 +176,9 @@ async def _groups_of(link: BrokerLink, broker: LiveBroker, topics: Collection[st
 
 
 async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[Group]:
-    """These groups of a coordinator.
+    """Read these groups of a coordinator.
 
-    Members first: who commits and leaves in between is then seen at least once.
+    Members are read before offsets, so that a member that commits and leaves in between is seen at least once.
     """
     groups = {name: Group(name, broker.id) for name in names}
     fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in names])
@@ -194,7 +197,7 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
 
 
 def _take_members(group: Group, told: Any) -> None:
-    """What its members read, as DescribeGroups tells it: of a group that is not stable, nothing."""
+    """Take the topics of the members from DescribeGroups. A group that is not stable has none."""
     if told.error_code != ErrorCode.NONE:
         _is_unknown(group, f"its coordinator to tell its members: error {told.error_code}")
     elif told.group_state not in (_STABLE, _EMPTY):
@@ -213,12 +216,13 @@ def _is_unknown(group: Group, until: str) -> None:
 async def unprocessed(
     link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int, end_offset: int
 ) -> Wait | None:
-    """What the group has still to do with a partition, None when it has committed and its flush callback returned.
+    """The wait for a group that has not processed a partition; None if it has committed and flushed all of it.
 
-    A commit may run ahead of the callback. Members that keep order say themselves how far they are once somebody wants
-    to know, as this does: no member may have heard yet that the partition is marked. A group in which nobody waits for
-    the partition, or may do so yet, is one whose members do not keep order, and its commits are all there is. Of a
-    group that may read the topic or not, as far as anybody can tell, nothing is removed.
+    A commit may run ahead of the flush callback. Members that keep order report their position when it is asked for, as
+    it is here: no member may know yet that the partition is marked. If no member waits or may wait for the partition,
+    the members do not keep order, and only the commits count. While it is not known whether a group reads the topic,
+    nothing is removed.
+
     Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """
     committed = group.committed(tp, incarnation)
@@ -235,7 +239,7 @@ async def unprocessed(
 async def ask_position(
     link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int
 ) -> ConsumerGroupPositionResponsePartition:
-    """The group's position as its coordinator tells it; owners that poll are asked for it until it is known.
+    """The group's position from its coordinator, which asks owners that poll for it until it is known.
 
     Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """
@@ -273,10 +277,10 @@ def _offsets(answered: Any) -> dict[TopicPartition, tuple[int, int]]:
 
 
 def _topics(members: Sequence[Any]) -> tuple[frozenset[str], str]:
-    """Topics that members of a stable group name in their subscriptions, and what is missing to know them all.
+    """The topics that members of a stable group subscribe to, and the missing fact if some are not known.
 
-    Some clients cut a subscription short; what stands before the cut is read. Of one that cannot be read the group's
-    assignment says what it is about, if any of it was assigned.
+    Some clients cut a subscription short. The part before the cut is read. If a subscription cannot be read at all, the
+    topics of the group's assignment are added. Without an assignment the topics are not known.
     """
     topics: set[str] = set()
     unknown = ""

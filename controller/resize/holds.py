@@ -1,4 +1,4 @@
-"""Holds, which keep records from retention by time: topic key ``ordered.delivery.retention.waits`` (hole 22).
+"""Holds keep records from retention by time: topic key ``ordered.delivery.retention.waits`` (hole 22).
 
 Records of a partition that another one waits for are held for every group that has committed offsets of the topic and
 has not read them yet. A missing fact holds everything: the list of groups, the topics of a group in a rebalance, the
@@ -18,7 +18,7 @@ from anabranch.protocol.types import TopicPartition
 WAITS_KEY = "ordered.delivery.retention.waits"
 MAX_KEY = "ordered.delivery.retention.waits.max.ms"
 ROUNDS = 3
-"""A hold lasts for so many rounds: one round may be late, and another controller may take office."""
+"""A hold lasts for this many rounds: one round may be late, and another controller may take office."""
 _EVERYTHING = 0
 
 
@@ -40,8 +40,9 @@ def _has_committed(group: Group, topic: str) -> bool:
 
 
 def _may_commit(group: Group, topic: str) -> bool:
-    """Whether a group without known commits of the topic may have some, or may commit soon: members first commit where
-    they begin.
+    """Whether a group without known commits of the topic may have some, or may commit soon.
+
+    Members first commit the position where they begin.
     """
     return not group.is_settled and group.may_read(topic) and not _has_committed(group, topic)
 

@@ -1,9 +1,9 @@
-"""Whether the owners of an emptied partition have processed it. It is not removed before.
+"""Checks that the owners of an emptied partition have processed it. It is not removed before.
 
 Retention may remove records that a member has delivered and not yet flushed. If the partition were removed then, the
-reader of the survivor would go on with its keys. So where a live member can report its position, the report counts;
-it is not enough that the log is empty. A group without live members, or whose members do not keep order, does not
-hold the removal.
+reader of the survivor would go on with its keys. So where a live member can report its position, the report counts, and
+an empty log is not enough. A group without live members does not hold the removal. Neither does a group whose members
+do not keep order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class _Emptied(NamedTuple):
-    """A marked partition without records, of which it is not known whether its owners have processed it."""
+    """A marked partition without records. Its owners may not have processed all of it."""
 
     tp: TopicPartition
     incarnation: int
@@ -30,7 +30,10 @@ class _Emptied(NamedTuple):
 
 
 async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, Wait]:
-    """Ask the groups about what is empty; what the others wait for. Whatever cannot be learnt is asked again."""
+    """Ask the groups about emptied partitions. Returns the waits of those that are not processed.
+
+    A fact that is not available is asked for again in the next round.
+    """
     found = [emptied for topic in current().image.topics.values() for emptied in _emptied(topic)]
     if not found:
         return {}

@@ -1,8 +1,8 @@
-"""Removing drained partitions (KIP-253, Proposed Changes 3): has every replica deleted. ``ordered_resize`` says when it
-begins and what ends it.
+"""Deletes every replica of drained partitions (KIP-253, Proposed Changes 3).
 
-Replicas report where they ended when they are deleted, for markers of transactions may follow the end that the leader
-reported. The highest is where the log of a partition that is created again begins (``base_offset``).
+``ordered_resize`` decides when a removal begins and ends. A replica reports its log end when it is deleted, because
+transaction markers may follow the end that the leader reported. If the partition is created again, its log begins at
+the highest of these ends (``base_offset``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = structlog.get_logger(__name__)
 
 
 def stop(context: Context, topic: TopicImage) -> None:
-    """Tell brokers to delete the replicas of partitions that are being removed, each registration of a broker once."""
+    """Send StopReplica for the replicas of partitions that are being removed, once to each registration of a broker."""
     for p, left in view.left_on(topic).items():
         ending = topic.partitions[p].ending_of_leader()
         for replica in left:
@@ -32,7 +32,7 @@ def stop(context: Context, topic: TopicImage) -> None:
 
 
 def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in which replicas are deleted. The answer to one of an earlier leader epoch is of a reassignment."""
+    """Record the deleted replicas. A response for an earlier leader epoch belongs to a reassignment."""
     for tp, broker, leader_epoch, incarnation, error, log_end_offset in deletions(event):
         partition = context.image.partition(tp)
         state = partition.state if partition is not None else None

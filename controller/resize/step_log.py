@@ -1,4 +1,4 @@
-"""One line in the log, and one in the counters, for each step of a resize and for its end."""
+"""Logs and counts each step of a resize, and its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = structlog.get_logger(__name__)
 
 
 def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequence[int]) -> None:
-    """One line for each step, with what tells the resize: topic, counts and version; counted as well."""
+    """Log and count a step, with the topic, counts and version that identify the resize."""
     context.metrics.resize_steps.add(topic.name, step)
     context.metrics.note_resize(topic.name, step, context.clock.monotonic())
     topic.end_unsaid |= not view.is_settled(topic)
@@ -32,10 +32,10 @@ def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequenc
 
 
 def log_end(context: Context, topic: TopicImage) -> None:
-    """Once for each resize: every leader has acknowledged the layout. What is marked may still have to drain.
+    """Log the end of a resize once: every leader has acknowledged the layout. Marked partitions may still drain.
 
-    Nobody says it when the controller changes between the last step and the last acknowledgement: no znode tells those
-    who take office which of the topics they find written were not acknowledged before.
+    The end is not logged when the controller changes between the last step and the last acknowledgement. No znode
+    stores acknowledgements, so a new controller does not know which of them were missing.
     """
     if topic.end_unsaid and view.is_settled(topic):
         topic.end_unsaid = False

@@ -1,4 +1,4 @@
-"""A topic of the image as ``ordered_resize`` sees it, and how far its resize is."""
+"""Views of a topic in the image: its snapshot for ``ordered_resize``, and the progress of its resize."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anabranch.zk_schemas.znode import NO_ID
 
 
 def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID = NO_ID) -> Snapshot:
-    """The topic at this moment. ``new_topic_id`` is what a removal that ends would give it."""
+    """The topic at this moment. ``new_topic_id`` is the id that the end of a removal gives it."""
     states = {p: found.state for p, found in sorted(topic.partitions.items()) if found.state is not None}
     counted = 0 if topic.frozen else topic.znode.undeleted_partition_count
     drained = {
@@ -54,11 +54,11 @@ def _is_deleted(topic: TopicImage, partition: int, found: PartitionImage) -> boo
     return is_leaving and found.ending is not None and found.ending.stopped.issuperset(topic.replicas(partition))
 
 
-# ---------------------------------------------------------------- how far it is
+# ---------------------------------------------------------------- progress
 
 
 def was_resized(topic: TopicImage) -> bool:
-    """Whether the topic was resized ever, or is to be."""
+    """Whether the topic was ever resized, or is to be."""
     znode = topic.znode
     return znode.layout_version > 0 or znode.previous_undeleted_partition_count is not None or znode.wanted is not None
 
@@ -70,7 +70,7 @@ def marked(topic: TopicImage) -> list[int]:
 
 
 def is_settled(topic: TopicImage) -> bool:
-    """Whether the last resize is done but for the draining. One that was never resized is."""
+    """Whether the last resize is done, except for draining. True for a topic that was never resized."""
     return not was_resized(topic) or resize.is_settled(_known(topic))
 
 
@@ -80,8 +80,9 @@ def is_resizing(topic: TopicImage) -> bool:
 
 
 def drainable(topic: TopicImage, partitions: Container[int] | None = None) -> list[int]:
-    """Marked partitions that only wait to be drained, and are not counted by a queued resize; ``partitions``: of these
-    alone.
+    """Marked partitions that only wait to be drained, and that no queued resize counts again.
+
+    ``partitions`` limits them.
     """
     if not marked(topic) or topic.frozen or topic.unreadable:
         return []
@@ -107,7 +108,7 @@ def is_empty(topic: TopicImage, partition: int) -> bool:
 
 
 def is_processed(topic: TopicImage, partition: int) -> bool:
-    """Whether no live member has something of an empty partition that it did not flush."""
+    """Whether every live member has flushed all records of an empty partition."""
     ending = topic.partitions[partition].ending
     return ending is not None and (ending.is_processed or ending.end_offset == topic.znode.base_offset(partition))
 
@@ -117,7 +118,7 @@ def is_drained(topic: TopicImage, partition: int) -> bool:
 
 
 def left_on(topic: TopicImage) -> Mapping[int, Sequence[int]]:
-    """Of partitions that are being removed the brokers that have not said that their replica is deleted."""
+    """The brokers that have not reported the deletion of their replica, for each partition that is being removed."""
     found = {}
     for p in marked(topic):
         state, ending = topic.state(p), topic.partitions[p].ending
@@ -128,13 +129,13 @@ def left_on(topic: TopicImage) -> Mapping[int, Sequence[int]]:
 
 
 def unfinished(topic: TopicImage) -> str:
-    """What a resize waits for, in words."""
+    """A description of the things that a resize waits for."""
     waits = resize_waits(_known(topic), left_on(topic))
     return "; ".join(waits) or "its next step is due"
 
 
 def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
-    """The resizes in progress and queued, and the one that a request for ``count`` replaces; empty: none."""
+    """A description of the resizes in progress and queued, and of the one that ``count`` would replace, if any."""
     effect, znode = request_effect(topic.znode, asked, count), topic.znode
     if not effect and count != znode.undeleted_partition_count:
         return ""
@@ -145,19 +146,19 @@ def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
 
 
 def _known(topic: TopicImage) -> Snapshot:
-    """Without what only the next steps need."""
+    """A snapshot without the facts that only the next steps need."""
     states = {p: found.state for p, found in topic.partitions.items() if found.state is not None}
     answered = {p for p in states if topic.told(p)}
     return Snapshot(topic.znode, states, unreadable=topic.unreadable, frozen=topic.frozen, answered=answered)
 
 
-# ---------------------------------------------------------------- what brokers are told
+# ---------------------------------------------------------------- layouts sent to brokers
 
 
 def told_layout(topic: TopicImage) -> StoredLayout:
-    """The count and version by which clients place: the goal's once some partition has it, the one before until then.
+    """The layout by which clients place: the goal once some partition has it, the layout before until then.
 
-    No leader takes a batch that was placed by the goal before its own partition has it.
+    No leader takes a batch placed by the goal before its own partition has the goal.
     """
     znode, goal = topic.znode, Layout.goal(topic.znode).stored
     before = znode.previous_undeleted_partition_count
@@ -169,10 +170,10 @@ def told_layout(topic: TopicImage) -> StoredLayout:
 
 
 def announced_count(topic: TopicImage) -> int:
-    """The count that producers without a layout may place by before the first bump of a grow; -1: none.
+    """The count that producers without a layout may place by before the first bump of a grow; -1 if none.
 
-    Until a partition has the goal each key must stay where it is, or have a partition that takes no records yet. That
-    holds of ``hash % count`` where the counts before and after are the initial one times powers of two.
+    Until a partition has the goal, each key must stay where it is, or have a partition that takes no records yet. This
+    is true of ``hash % count`` if the counts before and after are the initial count times powers of two.
     """
     znode, told = topic.znode, told_layout(topic)
     counts = (told.undeleted_partition_count, znode.undeleted_partition_count)

@@ -1,4 +1,4 @@
-"""What partitions marked for deletion still wait for, said in the log whenever it changes and never again while not."""
+"""The waits of partitions marked for deletion. They are logged when they change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from anabranch.protocol.types import TopicPartition
 
 
 class Wait(NamedTuple):
-    """Why a partition is not empty or not removed yet: ``group`` is the one it waits for, ``read`` how far that is."""
+    """The reason why a partition is not empty or not removed yet.
+
+    ``read`` is the position of the ``group`` it waits for.
+    """
 
     why: str
     group: str = ""
@@ -19,9 +22,9 @@ class Wait(NamedTuple):
 
 
 def changed(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, Wait]) -> list[dict[str, str]]:
-    """What is logged of each thing that partitions of a topic have begun to wait for.
+    """The log fields of each wait that has begun, one entry per topic, reason and group.
 
-    That a group reads on is no change.
+    Progress of a group is no change.
     """
     begun: dict[tuple[str, str, str], list[TopicPartition]] = {}
     for tp in sorted(now):
