@@ -1,6 +1,6 @@
 """Producer, Consumer and Admin on AnyIO.
 
-Names are imported when they are first used: whoever reads the log loads no producer and no admin client.
+Names are imported on first use, so that a program that only reads a log loads no producer and no admin client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a client counts and ``metrics()`` tells: numbers by group and name, as kafka-python's clients give them. No IO.
+"""Counts the numbers that ``metrics()`` returns, by group and name as in kafka-python's clients. No IO.
 
-Counting happens for each request, and where something out of the ordinary happens (a resize, a refusal, a callback),
-never per record.
+A client counts once per request, and for rare events such as a resize, a refusal or a callback. It never counts per
+record.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ CONSUMER_GROUP = "consumer-ordered-delivery-metrics"
 PRODUCER_GROUP = "producer-ordered-delivery-metrics"
 PRODUCER_TRAFFIC = "producer-metrics"
 CONSUMER_TRAFFIC = "consumer-fetch-manager-metrics"
-"""Kafka's names for these two groups, and for what is in them that Kafka has too."""
+"""Kafka's names for these two groups. Metrics that Kafka has too carry Kafka's names."""
 
 _RECENT = 1024
 
 
 class Durations:
-    """Times of one kind: how many there were, the longest, and percentiles of the latest 1,024."""
+    """Times of one kind: their number, the longest, and percentiles of the latest 1,024."""
 
     __slots__ = ("_recent_ms", "count", "max_ms")
 
@@ -32,14 +32,14 @@ class Durations:
         self._recent_ms: deque[float] = deque(maxlen=_RECENT)
 
     def add(self, took_s: float) -> None:
-        """One more, in seconds."""
+        """Add one time, in seconds."""
         took_ms = took_s * 1000
         self.max_ms = took_ms if self.count == 0 else max(self.max_ms, took_ms)
         self.count += 1
         self._recent_ms.append(took_ms)
 
     def percentile_ms(self, share: float) -> float:
-        """The smallest of the latest that at least ``share`` of them do not exceed; NaN without any."""
+        """The smallest recent time that at least ``share`` of them do not exceed; NaN without any."""
         ascending = sorted(self._recent_ms)
         if not ascending:
             return float("nan")
@@ -56,13 +56,13 @@ class Durations:
 
 
 class ProducerTraffic:
-    """What one producer sends."""
+    """Counts the records and requests of one producer."""
 
     def __init__(self) -> None:
         self.records = 0
-        """That were acknowledged."""
+        """Records that were acknowledged."""
         self.bytes = 0
-        """Of their batches, as they were sent."""
+        """Bytes of their batches, as they were sent."""
         self.errors = 0
         """Records that failed for good."""
         self.retries = 0
@@ -70,7 +70,7 @@ class ProducerTraffic:
         self.requests = Durations()
 
     def values(self, in_flight: int, available_bytes: int) -> dict[str, float]:
-        """All of them; ``in_flight``: requests without an answer; ``available_bytes``: room in the buffer."""
+        """All metrics. ``in_flight``: requests without a response; ``available_bytes``: room in the buffer."""
         return {
             "record-send-total": self.records,
             "outgoing-byte-total": self.bytes,
@@ -83,13 +83,13 @@ class ProducerTraffic:
 
 
 class ConsumerTraffic:
-    """What one consumer was given."""
+    """Counts the records that one consumer delivered."""
 
     def __init__(self) -> None:
         self.records = 0
 
     def values(self, lags: list[int], assigned: int) -> dict[str, float]:
-        """All of them; ``lags``: records up to the high watermark, of each partition of which it is known."""
+        """All metrics. ``lags``: records up to the high watermark, for each partition where it is known."""
         return {
             "records-consumed-total": self.records,
             "records-lag": sum(lags),

@@ -1,7 +1,8 @@
 """Configuration keys: Kafka's names with underscores, Kafka's defaults, types and ranges.
 
-A config class is its table: one dataclass field per key, its rule in the field's metadata. ``parse`` takes what the
-user gave; a key that does not exist, or a value out of range, is a ``ConfigError`` that says what would do.
+A config class is its own table: it has one dataclass field per key, with the key's rule in the field's metadata.
+``parse`` takes the user's arguments. An unknown key, or a value out of range, is a ``ConfigError`` that names valid
+choices.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Deserializer = Callable[[bytes | None], Any]
 C = TypeVar("C", bound="ClientConfig")
 
 LINEAGES_AT_ONCE = 500
-"""Of how many partitions one request asks for the lineage, by default."""
+"""The default number of partitions in one request for lineages."""
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 
@@ -140,8 +141,10 @@ class ClientConfig:
     request_timeout_ms: int = _int(30_000, 1)
     metadata_max_age_ms: int = _int(300_000)
     layout_backoff_ms: int = _int(5, 1)
-    """The first pause after a broker refused the layout of a topic, or the leader epoch of a fetch, and the metadata
-    has no newer one; and before the metadata is asked for again when a new layout has partitions without a leader."""
+    """The first pause after a broker refused a layout, or a fetch's leader epoch, without newer metadata.
+
+    It is also the pause before the next metadata request if a new layout has partitions without a leader.
+    """
     layout_backoff_max_ms: int = _int(100, 1)
     retry_backoff_ms: int = _int(100)
     retry_backoff_max_ms: int = _int(1_000)
@@ -166,7 +169,7 @@ class ClientConfig:
         return config
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Rules between keys; ``given`` are those the user set."""
+        """Check the rules between keys; ``given`` are the keys that the user set."""
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap_servers", "is empty")
 
@@ -199,7 +202,7 @@ class ProducerConfig(ClientConfig):
 
     @property
     def compression_level(self) -> int | None:
-        """Level for the codec, None for one without levels."""
+        """The level for the codec; None for a codec without levels."""
         levels = {
             "gzip": None if self.compression_gzip_level < 0 else self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -208,7 +211,7 @@ class ProducerConfig(ClientConfig):
         return levels.get(self.compression_type)
 
     def check(self, given: Mapping[str, Any]) -> None:
-        super(ProducerConfig, self).check(given)  # a slots dataclass is made anew, bare super() is not
+        super(ProducerConfig, self).check(given)  # a slots dataclass is a new class, which bare super() does not know
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             if "delivery_timeout_ms" in given:
                 raise ConfigError(
@@ -229,13 +232,13 @@ class ProducerConfig(ClientConfig):
                 continue
             if given.get("enable_idempotence"):
                 raise ConfigError(key, f"must be {needed} when enable_idempotence is true")
-            # As in Kafka: what the user did set wins over idempotence, which is only a default.
+            # As in Kafka, keys that the user set win over idempotence, which is only a default.
             object.__setattr__(self, "enable_idempotence", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """Keys of ``Consumer``. Deserializers take bytes or None and return what ``record.key`` and ``.value`` are."""
+    """Keys of ``Consumer``. Deserializers take bytes or None and return ``record.key`` and ``record.value``."""
 
     group_id: str | None = _text(None)
     group_instance_id: str | None = _text(None)
@@ -257,11 +260,11 @@ class ConsumerConfig(ClientConfig):
     max_partition_fetch_bytes: int = _int(1_048_576)
     default_api_timeout_ms: int = _int(60_000)
     ordered_delivery_commit_before_report: bool = _flag(True)
-    """Commit what was processed before another member may go on behind it: a crash then cannot take it back."""
+    """Commit processed records before another member may go on behind them, so that a crash cannot undo this."""
     ordered_delivery_unassigned_parent: str = _choice("fail", "fail", "ignore")
-    """With ``assign``: what becomes of a partition whose keys were in one that is not assigned and nobody has read."""
+    """With ``assign``: the policy for a partition whose keys were in an unassigned one without a known reader."""
     ordered_delivery_partitions_per_request: int = _int(LINEAGES_AT_ONCE, 1)
-    """Of how many partitions one request asks which partitions had their keys before."""
+    """The number of partitions in one request for lineages."""
     allow_auto_create_topics: bool = _flag(True)
     exclude_internal_topics: bool = _flag(True)
     key_deserializer: Deserializer | None = field(default=None, metadata={"rule": _parse_callable})

@@ -1,4 +1,4 @@
-"""The exceptions a user of the client meets. All but misuse derive from ``KafkaError`` and carry Kafka's code."""
+"""The exceptions that the client raises. All but misuse derive from ``KafkaError`` and carry Kafka's code."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ class ClientClosedError(IllegalStateError):
 
 
 class UnassignedParentError(IllegalStateError):
-    """An assigned partition's keys came from, or are merged with those of, one that is not assigned and nobody is known
-    to have read, and ``ordered_delivery_unassigned_parent="fail"``.
+    """An assigned partition must wait for one that is not assigned and that has no known reader.
+
+    Its keys came from that partition, or are merged with that partition's keys. The error is raised with
+    ``ordered_delivery_unassigned_parent="fail"`` only.
     """
 
     def __init__(self, partition: TopicPartition, parent: TopicPartition) -> None:
@@ -71,13 +73,13 @@ class BufferExhaustedError(KafkaTimeoutError):
 
 
 class CommitFailedError(KafkaError):
-    """The group has moved on without this member: its partitions may be someone else's, so the commit was refused."""
+    """The group has rebalanced without this member. Its partitions may belong to another, so the commit was refused."""
 
 
 class OutcomeUnknownError(KafkaError):
-    """Nobody can say whether the records were written: the answer was lost, and the partition was removed since.
+    """It is unknown whether the records were written: the response was lost, and the partition was removed since.
 
-    They are not sent to where their keys live now, for they would be there twice if they were written.
+    They are not sent to the present partitions of their keys, because they might then be written twice.
     """
 
     def __init__(self, tp: TopicPartition, count: int) -> None:
@@ -96,9 +98,9 @@ class RefusedWithBatchError(KafkaError):
 
 
 class PartitionMarkedError(KafkaError):
-    """A record is meant for a partition that takes none: a resize merges it into another.
+    """The record's partition takes no records, because a resize merges it into another.
 
-    Its partition was chosen by the caller, or by the caller's partitioner; by its key none gets there.
+    The caller, or the caller's partitioner, chose the partition. Placement by key never chooses such a partition.
     """
 
     def __init__(self, tp: TopicPartition, undeleted_partition_count: int) -> None:
@@ -121,7 +123,7 @@ class NoOffsetForPartitionError(KafkaError):
 
 
 class OffsetOutOfRangeError(KafkaError):
-    """The position is outside of what the partition holds and ``auto_offset_reset="none"``."""
+    """The position is outside of the partition's log, and ``auto_offset_reset="none"``."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.offsets = dict(offsets)
@@ -130,9 +132,9 @@ class OffsetOutOfRangeError(KafkaError):
 
 
 class LogTruncationError(KafkaError):
-    """Records this consumer has read were truncated by an unclean election, and ``auto_offset_reset="none"``.
+    """Records that this consumer has read were truncated by an unclean election, and ``auto_offset_reset="none"``.
 
-    ``divergent`` maps each partition to the offset up to which the log is still the one that was read.
+    ``divergent`` maps each partition to the offset up to which the log still has the records read.
     """
 
     def __init__(self, divergent: Mapping[TopicPartition, int]) -> None:
@@ -142,7 +144,10 @@ class LogTruncationError(KafkaError):
 
 
 class RecordDeserializationError(KafkaError):
-    """A deserializer raised; the position stays before the record, seek past it to go on."""
+    """A deserializer raised for the record at ``offset``. The position is after the records already taken.
+
+    To read records of this call again, seek back to them.
+    """
 
     def __init__(self, partition: TopicPartition, offset: int, cause: Exception) -> None:
         self.partition = partition

@@ -1,7 +1,7 @@
-"""What Producer, Consumer and Admin share: tasks that live as long as ``async with``, connections, metadata.
+"""The base of Producer, Consumer and Admin: tasks that run as long as ``async with``, connections, metadata.
 
-The tasks outlive a cancellation of the block, until ``_stop`` is done: a cancelled member still leaves its group,
-over connections that are still there.
+The tasks survive a cancellation of the block until ``_stop`` is done. So a cancelled member can still leave its group,
+over connections that are still open.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class Client(ABC, Generic[Config]):
         """Create the parts and start the tasks."""
 
     async def _stop(self, clean: bool) -> None:
-        """Finish what is under way; ``clean`` is False when the block is left by an exception."""
+        """Finish running work; ``clean`` is False when an exception ends the block."""
 
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
             raise ClientClosedError(f"this {type(self).__name__} was entered before")
         self._block = anyio.create_task_group()
         await self._block.__aenter__()
-        with anyio.CancelScope(shield=True):  # cancelled half-way, the host task would not learn of it
+        with anyio.CancelScope(shield=True):  # a cancellation half-way would not reach the host task
             tasks = self._tasks = await self._block.start(_host_tasks)
         config = self._config
         settings = ConnectionSettings(
@@ -127,18 +127,18 @@ class Client(ABC, Generic[Config]):
             await self._block.__aexit__(None, None, None)
 
     async def start(self) -> Self:
-        """What entering ``async with`` does; ``stop`` is to be called by the same task."""
+        """Start the client, as entering ``async with`` does. The same task must call ``stop``."""
         return await self.__aenter__()
 
     async def stop(self) -> None:
-        """What leaving ``async with`` does; nothing when it was not started or is stopped."""
+        """Stop the client, as leaving ``async with`` does. Does nothing if it was not started or is stopped."""
         if self._tasks is not None and not self._tasks.cancel_scope.cancel_called:
             await self.__aexit__(None, None, None)
 
     async def close(self, *, timeout_ms: float | None = None) -> None:
-        """Finish and disconnect before the ``async with`` block ends; does nothing once that is done.
+        """Finish and disconnect before the ``async with`` block ends. Does nothing once that is done.
 
-        What is not finished after ``timeout_ms`` is given up: records fail, positions are not committed.
+        After ``timeout_ms`` unfinished work is given up: records fail, positions are not committed.
         """
         with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000):
             await self._close(clean=True)

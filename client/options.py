@@ -23,7 +23,7 @@ else:  # defaults of type variables came with Python 3.13
 
 
 class ClientOptions(TypedDict, total=False):
-    """What every client takes."""
+    """The keyword arguments of every client."""
 
     bootstrap_servers: str | Sequence[str | tuple[str, int]]
     client_id: str | None
@@ -41,7 +41,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 class ProducerOptions(ClientOptions, total=False):
-    """What ``Producer`` takes, besides the serializers."""
+    """The keyword arguments of ``Producer``, besides the serializers."""
 
     acks: Literal[0, 1, -1, "0", "1", "-1", "all"]
     enable_idempotence: bool
@@ -61,7 +61,7 @@ class ProducerOptions(ClientOptions, total=False):
 
 
 class ConsumerOptions(ClientOptions, total=False):
-    """What ``Consumer`` takes, besides the deserializers."""
+    """The keyword arguments of ``Consumer``, besides the deserializers."""
 
     group_id: str | None
     group_instance_id: str | None
@@ -88,7 +88,7 @@ class ConsumerOptions(ClientOptions, total=False):
 
 
 class AdminOptions(ClientOptions, total=False):
-    """What ``Admin`` takes."""
+    """The keyword arguments of ``Admin``."""
 
     default_api_timeout_ms: int
     retries: int

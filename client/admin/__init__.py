@@ -1,1 +1,1 @@
-"""Asks about the cluster and changes it."""
+"""The admin client: describes and changes the cluster."""

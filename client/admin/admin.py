@@ -1,4 +1,4 @@
-"""The admin client users see."""
+"""The public admin client."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ from anabranch.runtime.release import SOFTWARE_NAME, software_version
 T = TypeVar("T")
 
 _NO_COUNT = -1
-"""Refused by brokers that do not know what is asked for."""
+"""A partition count that brokers refuse if they do not know ``wants_measured``."""
 _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""The controller knows every topic: one that it does not know will not turn up."""
+"""Errors that are final for a change: the controller knows every topic, so an unknown topic does not exist."""
 
 OFFSET_SPECS = {"earliest": -2, "latest": -1, "max_timestamp": -3}
 
 
 class Admin(Client[AdminConfig]):
-    """``anabranch.Admin``, in the environment that it is given."""
+    """``anabranch.Admin`` with an explicit environment."""
 
     def __init__(self, *, env: Env, **config: Unpack[AdminOptions]) -> None:
         super().__init__(AdminConfig.parse(config), env)
@@ -91,9 +91,10 @@ class Admin(Client[AdminConfig]):
         final: frozenset[ErrorCode] = frozenset(),
         timeout_ms: int | None = None,
     ) -> T:
-        """``attempt_once`` until it does not raise an error that may pass; ``default_api_timeout_ms`` unless given.
+        """Repeat ``attempt_once`` until it raises no retriable error, for at most ``timeout_ms``.
 
-        ``final``: codes that are retriable elsewhere and final here.
+        ``timeout_ms`` is ``default_api_timeout_ms`` unless given. ``final`` are codes that are retriable elsewhere and
+        final here.
         """
         self._ensure_open()
         config = self._config
@@ -114,7 +115,7 @@ class Admin(Client[AdminConfig]):
         raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {why}") from failure
 
     async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:
-        """Send to any broker, or to one by its id. What comes back is not looked into."""
+        """Send a request to any broker, or to the one with ``node_id``. Errors in the response are not checked."""
 
         async def once() -> Any:
             node = self._metadata.any_node() if node_id is None else await self._node(node_id)
@@ -129,7 +130,7 @@ class Admin(Client[AdminConfig]):
         first_error: Callable[[Any], KafkaError | None],
         node_id: int | None = None,
     ) -> Any:
-        """Send a change and raise what was refused; NOT_CONTROLLER and the like are tried again."""
+        """Send a change and raise the first error of the response. Errors such as NOT_CONTROLLER are tried again."""
 
         async def once() -> Any:
             node = self._metadata.any_node() if node_id is None else await self._node(node_id)
@@ -152,7 +153,7 @@ class Admin(Client[AdminConfig]):
         return node
 
     async def _describe(self, topics: Iterable[str] | None) -> Cluster:
-        """Fresh metadata of ``topics``, or of all."""
+        """Fresh metadata of ``topics``, or of all topics."""
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
@@ -165,7 +166,7 @@ class Admin(Client[AdminConfig]):
     async def create_topics(
         self, topics: Iterable[NewTopic], *, timeout_ms: int | None = None, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
-        """Create topics; ``validate_only`` checks and creates nothing. Returns what was created, by name."""
+        """Create topics; ``validate_only`` checks them and creates none. Returns the created topics by name."""
         request = CreateTopicsRequest(
             topics=[codec.creatable(topic) for topic in topics],
             timeout_ms=self._timeout_ms(timeout_ms),
@@ -190,7 +191,7 @@ class Admin(Client[AdminConfig]):
         ]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Topics by name; UNKNOWN_TOPIC_OR_PARTITION when one does not exist."""
+        """Topics by name. Raises UNKNOWN_TOPIC_OR_PARTITION if one does not exist."""
         wanted = list(names)
         cluster = await self._describe(wanted)
         found: dict[str, TopicDescription] = {}
@@ -214,13 +215,15 @@ class Admin(Client[AdminConfig]):
     async def create_partitions(
         self, counts: Mapping[str, int], *, timeout_ms: int | None = None, validate_only: bool = False
     ) -> dict[str, str]:
-        """Set the partition count of each topic; a lower one merges partitions (KIP-253).
+        """Set the partition count of each topic; a lower count merges partitions (KIP-253).
 
-        Returns when every leader has the new layout. POLICY_VIOLATION says why it cannot now, INVALID_PARTITIONS why it
-        never can; ``validate_only`` asks for that judgement and changes nothing. No count is below that of the topic's
-        creation. Asked again because an answer was lost, what was carried out meanwhile is no error.
+        Returns once every leader has the new layout, or at once if the count is queued behind another resize.
+        POLICY_VIOLATION means that the resize is not possible now, INVALID_PARTITIONS that it never is.
+        ``validate_only`` asks for this judgement and changes nothing. A count cannot be below the count at the topic's
+        creation. If a response is lost, the request is repeated. A count that was carried out meanwhile is then no
+        error.
 
-        What it returns is advice by topic: that stock producers wrote to it lately which cannot follow the count.
+        Returns advice by topic, such as a warning that recent stock producers cannot follow the count.
         """
         request = CreatePartitionsRequest(
             topics=codec.partition_counts(counts),
@@ -250,10 +253,10 @@ class Admin(Client[AdminConfig]):
         return advice
 
     async def measured_appends(self, topic: str) -> Measured:
-        """What the controller measured of the bytes appended to a topic, by which ``autoscale.enable`` goes.
+        """The controller's measurement of the bytes appended to a topic, which ``autoscale.enable`` decides by.
 
-        Of a topic without it nothing is measured until it is asked for. INVALID_PARTITIONS: the broker is another
-        product's.
+        A topic without ``autoscale.enable`` is not measured before the first call. INVALID_PARTITIONS means that the
+        broker is another product's.
         """
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=topic, count=_NO_COUNT, assignments=None, wants_measured=True)],
@@ -272,12 +275,12 @@ class Admin(Client[AdminConfig]):
         return await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
 
     async def describe_features(self) -> FeatureMetadata:
-        """What a broker supports, and what is finalized in the cluster (KIP-584)."""
+        """The features that a broker supports, and those finalized in the cluster (KIP-584)."""
 
         return features.read_features(await self._api_versions())
 
     async def describe_release(self, broker: int) -> str | None:
-        """The release of this project's software that a broker runs. None: it is another's."""
+        """The release of this project's software that a broker runs; None for another product."""
         return (await self._api_versions(broker)).software_version or None
 
     async def _api_versions(self, broker: int | None = None) -> ApiVersionsResponse:
@@ -291,10 +294,11 @@ class Admin(Client[AdminConfig]):
     async def update_features(
         self, updates: Mapping[str, FeatureUpdate], *, timeout_ms: int | None = None, validate_only: bool = False
     ) -> dict[str, KafkaError | None]:
-        """Finalize, downgrade or delete feature levels; each feature's error, None for what was done (KIP-584).
+        """Finalize, downgrade or delete feature levels (KIP-584). Returns each feature's error, None for a done update.
 
-        INVALID_REQUEST names what the request has wrong, FEATURE_UPDATE_FAILED why the cluster does not allow it. Asked
-        again because an answer was lost, what was carried out meanwhile is no error.
+        INVALID_REQUEST means that the request is wrong, FEATURE_UPDATE_FAILED that the cluster does not allow the
+        update. If a response is lost, the request is repeated. An update that was carried out meanwhile is then no
+        error.
         """
         request = features.update_request(updates, self._timeout_ms(timeout_ms), validate_only=validate_only)
         is_repeated = False
@@ -317,7 +321,7 @@ class Admin(Client[AdminConfig]):
         return await self._retry("UpdateFeatures", once)
 
     async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
-        """Whether a topic was refused a count for having it."""
+        """Whether a count was refused because the topic has it already."""
         if result.error_code != ErrorCode.INVALID_PARTITIONS:
             return False
         return (await self.describe_topics([result.name]))[result.name].partition_count == counts[result.name]
@@ -325,9 +329,10 @@ class Admin(Client[AdminConfig]):
     async def lineages(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionLineage]:
-        """Which partitions had the keys of these before (KIP-253).
+        """The lineages of partitions: the partitions that had their keys before (KIP-253).
 
-        What no broker answers within ``timeout_ms``, such as of a topic just deleted, is missing.
+        A partition is missing if no broker answers for it within ``timeout_ms``, for example because its topic was just
+        deleted.
         """
         asked = list(partitions)
         found: dict[TopicPartition, PartitionLineage] = {}
@@ -351,7 +356,7 @@ class Admin(Client[AdminConfig]):
         return found
 
     async def consumer_holds(self, topic: TopicDescription) -> dict[int, PartitionHold]:
-        """How far leaders serve stock consumers of a topic, and whom they wait for."""
+        """By partition, the leader epochs that leaders serve to stock consumers, and the groups they wait for."""
         asked = DescribeHoldsRequestTopic(name=topic.name, partition_indexes=[p.partition for p in topic.partitions])
         found: dict[int, PartitionHold] = {}
         for leader in sorted({p.leader for p in topic.partitions if p.leader >= 0}):
@@ -361,7 +366,7 @@ class Admin(Client[AdminConfig]):
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, within_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
-        """Where a leader epoch ended (exclusive) in each partition, as its leader has it; see ``EpochEnd``.
+        """The end offset (exclusive) of a leader epoch in each partition, from its leader; see ``EpochEnd``.
 
         With ``within_ms`` a partition whose leader does not answer in that time is missing.
         """
@@ -370,7 +375,7 @@ class Admin(Client[AdminConfig]):
         return await self._queries.epoch_ends(epochs, timeout_ms, partial=partial)
 
     def _patience(self, within_ms: int | None) -> tuple[int, bool]:
-        """How long to ask leaders, and whether what is not answered then is left out."""
+        """The time limit for asking leaders, and whether partitions without an answer are left out."""
         return (self._config.default_api_timeout_ms, False) if within_ms is None else (within_ms, True)
 
     async def elect_leaders(
@@ -380,9 +385,9 @@ class Admin(Client[AdminConfig]):
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect leaders of these partitions, or of all that need it. Returns, for each, what it was refused with.
+        """Elect leaders of these partitions, or of all that need it (KIP-460). Returns each partition's error, or None.
 
-        ELECTION_NOT_NEEDED says that the partition has the leader already (KIP-460).
+        ELECTION_NOT_NEEDED means that the partition has the right leader already.
         """
         request = codec.elect_leaders(election_type, partitions, self._timeout_ms(timeout_ms))
         what = "ElectLeaders"
@@ -392,9 +397,9 @@ class Admin(Client[AdminConfig]):
     async def alter_partition_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Begin to move each partition to these replicas, the preferred first; None takes a move back (KIP-455).
+        """Begin to move each partition to these replicas, the preferred first; None cancels a move (KIP-455).
 
-        Returns, for each, what it was refused with; see ``list_partition_reassignments`` for when it is done.
+        Returns each partition's error, or None. ``list_partition_reassignments`` lists the moves that are not done yet.
         """
         request = codec.alter_partition_reassignments(targets, self._timeout_ms(timeout_ms))
         what = "AlterPartitionReassignments"
@@ -404,7 +409,7 @@ class Admin(Client[AdminConfig]):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The partitions on their way to other replicas: of these, or all there are."""
+        """The partitions that move to other replicas: of ``partitions``, or all."""
         request = codec.list_partition_reassignments(partitions, self._timeout_ms(timeout_ms))
         what = "ListPartitionReassignments"
         response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what, r.error_message))
@@ -413,7 +418,7 @@ class Admin(Client[AdminConfig]):
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete what lies before each offset (-1: before the high watermark). Returns the new first offsets."""
+        """Delete the records before each offset (-1: before the high watermark). Returns the new first offsets."""
 
         async def once() -> dict[TopicPartition, int]:
             await self._know({tp.topic for tp in before})
@@ -438,8 +443,9 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by spec: "earliest", "latest", "max_timestamp", or a timestamp in ms.
 
-        A partition without a record that young has offset -1; so has, with ``within_ms``, one whose leader could not
-        tell in that time, or that has none. Else that is an error after ``default_api_timeout_ms``.
+        A partition without a record at or after the timestamp has offset -1. With ``within_ms``, so has a partition
+        without a leader, or whose leader does not answer in time. Without ``within_ms`` this is an error after
+        ``default_api_timeout_ms``.
         """
         self._ensure_open()
         timestamps: dict[TopicPartition, int] = {}
@@ -453,7 +459,7 @@ class Admin(Client[AdminConfig]):
         return {tp: found.get(tp, OffsetAndTimestamp(-1, -1, -1)) for tp in specs}
 
     async def _know(self, topics: set[str]) -> None:
-        """Have metadata of ``topics``; the error of one that does not exist is raised at once."""
+        """Fetch metadata of ``topics``. The error of a topic that does not exist is raised at once."""
         for topic in sorted(topics):
             self._metadata.want(topic)
         await self._metadata.refresh()
@@ -480,9 +486,10 @@ class Admin(Client[AdminConfig]):
     async def describe_configs(
         self, *, topics: Iterable[str] = (), brokers: Iterable[int] = (), keys: Sequence[str] | None = None
     ) -> dict[str | int, dict[str, ConfigEntry]]:
-        """Config entries by key, per topic name and broker id; ``keys`` None is all of them.
+        """Config entries by key, for each topic name and broker id; ``keys`` None means all keys.
 
-        ``ALL_BROKERS`` (-1) in the place of a broker id is the default of all brokers, here and in the two below.
+        ``ALL_BROKERS`` (-1) instead of a broker id is the default of all brokers. ``alter_configs`` and
+        ``incremental_alter_configs`` accept it too.
         """
         found: dict[str | int, dict[str, ConfigEntry]] = {}
         resources = [codec.Resource.topic(name) for name in topics]
@@ -512,7 +519,7 @@ class Admin(Client[AdminConfig]):
         brokers: Mapping[int, Mapping[str, str | tuple[ConfigOp, str | None] | None]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change single keys: a value sets, None deletes the override, (ConfigOp, value) says which."""
+        """Change single keys: a value sets an override, None deletes it, (ConfigOp, value) names the operation."""
         for node_id, resource, values in _targets(topics, brokers):
             body = codec.incremental_alter_configs(resource, values, validate_only)
             await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, node_id)
@@ -526,7 +533,7 @@ class Admin(Client[AdminConfig]):
     async def alter_loggers(
         self, broker: int, levels: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
-        """Set levels of a broker's loggers until it ends: one of Kafka's (TRACE to FATAL), or None for the parent's."""
+        """Set levels of a broker's loggers until it stops: a Kafka level (TRACE to FATAL), or None for the parent's."""
         body = codec.incremental_alter_configs(codec.Resource.loggers(broker), levels, validate_only)
         await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, broker)
 
@@ -542,7 +549,7 @@ class Admin(Client[AdminConfig]):
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[int, list[LogDirDescription]]:
-        """The log directories of brokers (None: of all) and what is in them (None: everything)."""
+        """The log directories of ``brokers``, or of all, with the replicas of ``partitions``, or with all."""
         chosen = [node.id for node in (await self.describe_cluster()).nodes] if brokers is None else list(brokers)
         found: dict[int, list[LogDirDescription]] = {}
         request = codec.describe_log_dirs(partitions)
@@ -615,15 +622,16 @@ class Admin(Client[AdminConfig]):
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, for ``partitions`` or for all."""
+        """The committed offsets of a group, for ``partitions`` or for all."""
         return await self._link(group_id).fetch_offsets(partitions, self._config.default_api_timeout_ms)
 
     async def group_positions(
         self, group_id: str, partitions: Iterable[TopicPartition] = ()
     ) -> dict[TopicPartition, GroupPosition]:
-        """How far a group is in ``partitions``; without any, in those that a member waits for or has told of (KIP-253).
+        """A group's positions in ``partitions``; without any, in all that a member waits for or has reported (KIP-253).
 
-        A position counts once its flush callback has returned; the coordinator knows it only from this generation.
+        A position counts once its flush callback has returned. The coordinator knows only positions of the present
+        generation.
         """
         response, _ = await self._ask_coordinator(
             "ConsumerGroupPosition",
@@ -636,18 +644,18 @@ class Admin(Client[AdminConfig]):
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Set committed offsets of a group without members; UNKNOWN_MEMBER_ID when it has some."""
+        """Set committed offsets of a group without members. Raises UNKNOWN_MEMBER_ID if it has members."""
         chosen = {tp: OffsetAndMetadata(o) if isinstance(o, int) else o for tp, o in offsets.items()}
         await self._link(group_id).commit_offsets(chosen, self._config.default_api_timeout_ms)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget committed offsets; GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
+        """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
         body = codec.offset_delete(group_id, partitions)
         await self._ask_coordinator("OffsetDelete", group_id, body, codec.offset_delete_error)
 
 
 def _asked(broker: int) -> int | None:
-    """A broker's own configs are asked of itself, the default of all of any."""
+    """The broker to ask for configs: a broker for its own, any broker (None) for the default of all."""
     return None if broker == ALL_BROKERS else broker
 
 

@@ -1,4 +1,4 @@
-"""Between the wire's classes and what ``Admin`` shows. No IO."""
+"""Converts between protocol messages and the types of ``Admin``. No IO."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class Resource(NamedTuple):
-    """What a config belongs to: Kafka's resource type and the name on the wire."""
+    """The owner of a config: Kafka's resource type, and the name in requests."""
 
     type: int
     name: str
@@ -82,7 +82,7 @@ class Resource(NamedTuple):
 
     @classmethod
     def broker(cls, broker_id: int) -> Resource:
-        """``ALL_BROKERS``: the default of all of them."""
+        """The resource of a broker; ``ALL_BROKERS`` stands for the default of all brokers."""
         return cls(_BROKER, "" if broker_id == ALL_BROKERS else str(broker_id))
 
     @classmethod
@@ -91,7 +91,7 @@ class Resource(NamedTuple):
 
 
 def code_error(code: int, what: str | None = None, message: str | None = None) -> KafkaError | None:
-    """The error for a code, its message led by what it is about if it does not begin so; None for no error."""
+    """The error for a code; None for no error. Its message begins with ``what``, if that is given."""
     if not code:
         return None
     detail = message or ErrorCode.of(code).message
@@ -119,7 +119,7 @@ def first_resource_error(response: Any) -> KafkaError | None:
 
 
 def creatable(topic: NewTopic) -> CreatableTopic:
-    """Raises ``KafkaError`` for counts that a request has no room for."""
+    """The request's entry for a topic. Raises ``KafkaError`` for counts that do not fit into the fields."""
     _fits(ErrorCode.INVALID_PARTITIONS, topic.name, "partitions", topic.num_partitions, _INT32_MAX)
     _fits(ErrorCode.INVALID_REPLICATION_FACTOR, topic.name, "replication factor", topic.replication_factor, _INT16_MAX)
     assigned = bool(topic.replica_assignments)
@@ -136,7 +136,7 @@ def creatable(topic: NewTopic) -> CreatableTopic:
 
 
 def partition_counts(counts: Mapping[str, int]) -> list[CreatePartitionsTopic]:
-    """Raises ``KafkaError`` for a count that a request has no room for."""
+    """The request's entries for topics. Raises ``KafkaError`` for a count that does not fit into the field."""
     for name, count in counts.items():
         _fits(ErrorCode.INVALID_PARTITIONS, name, "partitions", count, _INT32_MAX)
     return [CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in counts.items()]
@@ -150,7 +150,7 @@ def _fits(code: ErrorCode, topic: str, what: str, count: int, largest: int) -> N
 
 
 def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
-    """Filled for all versions: version 6 has ``topics``, those before ``topic_names``."""
+    """A request that fits all versions: version 6 has ``topics``, earlier versions have ``topic_names``."""
     wanted = list(names)
     return DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=timeout_ms
@@ -313,7 +313,7 @@ def describe_log_dirs(partitions: Iterable[TopicPartition] | None) -> DescribeLo
 
 
 def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
-    """Raises the error of the whole request, which there is from version 3 on (KIP-784)."""
+    """Read a response. Raises the error of the whole request, which exists since version 3 (KIP-784)."""
     error = code_error(response.error_code, "DescribeLogDirs")
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Feature levels (KIP-584) between the wire's classes and what ``Admin`` shows. No IO."""
+"""Converts feature levels (KIP-584) between protocol messages and the types of ``Admin``. No IO."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_features(response: ApiVersionsResponse) -> FeatureMetadata:
 def update_request(
     updates: Mapping[str, FeatureUpdate], timeout_ms: int, *, validate_only: bool
 ) -> UpdateFeaturesRequest:
-    """For version 1, which distinguishes safe downgrades from unsafe ones."""
+    """A request for version 1, which distinguishes safe downgrades from unsafe ones."""
     keys = [
         FeatureUpdateKey(feature=name, max_version_level=update.max_version_level, upgrade_type=int(update.type))
         for name, update in updates.items()
@@ -33,7 +33,7 @@ def update_request(
 
 
 def read_results(response: UpdateFeaturesResponse) -> dict[str, KafkaError | None]:
-    """Each feature's error; None: done. Raises the error of the whole request."""
+    """Each feature's error, None for a done update. Raises the error of the whole request."""
     error = code_error(response.error_code, message=response.error_message)
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""The questions of an ordered resize (KIP-253) between the wire's classes and what ``Admin`` shows. No IO."""
+"""Converts messages about ordered resizes (KIP-253) from and to the types of ``Admin``. No IO."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 from anabranch.protocol.types import TopicPartition
 
 ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""A broker that lags, or that ZooKeeper does not answer, says one of these; so does one that is right."""
+"""Errors of a broker that lags, or that ZooKeeper does not answer. They may also be true."""
 
 
 def read_lineages(
     response: PartitionLeaderEpochsForPartitionsResponse,
 ) -> tuple[dict[TopicPartition, PartitionLineage], KafkaError | None]:
-    """What the broker knows, and the first of the errors that may pass. Raises an error that will not."""
+    """The lineages that the broker knows, and the first error of ``ASK_AGAIN``. Raises any other error."""
     found: dict[TopicPartition, PartitionLineage] = {}
     open_error: KafkaError | None = None
     for topic in response.topics:
@@ -44,7 +44,7 @@ def read_lineages(
 
 
 def read_holds(response: DescribeHoldsResponse) -> dict[int, PartitionHold]:
-    """By partition, those that the broker leads."""
+    """The holds by partition, for the partitions that the broker leads."""
     return {
         p.partition_index: PartitionHold(
             p.leader_epoch,
@@ -61,7 +61,7 @@ def read_holds(response: DescribeHoldsResponse) -> dict[int, PartitionHold]:
 
 
 def group_positions_request(group_id: str, partitions: Iterable[TopicPartition]) -> ConsumerGroupPositionRequest:
-    """The question of a client that is no member: generation -1 and no member id."""
+    """A request of a client that is no member: generation -1 and no member id."""
     topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
     for tp in partitions:
         topic = topics.setdefault(tp.topic, ConsumerGroupPositionRequestTopic(name=tp.topic))

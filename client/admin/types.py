@@ -1,4 +1,4 @@
-"""What ``Admin`` takes and returns."""
+"""The types of ``Admin``'s arguments and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
 
 ALL_BROKERS = -1
-"""In the place of a broker id: the config default of all brokers."""
+"""Instead of a broker id: the config default of all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic; ``partitions`` ascending. The layout is -1 where brokers know none (see ``TopicInfo``)."""
+    """A topic, with ``partitions`` in ascending order.
+
+    Layout numbers are -1 if brokers send none (see ``TopicInfo``).
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -58,12 +61,12 @@ class TopicDescription:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions are not marked for deletion."""
+        """Number of partitions that are not marked for deletion."""
         return self.undeleted_partition_count if self.undeleted_partition_count > 0 else len(self.partitions)
 
 
 class HeldBy(NamedTuple):
-    """A group that has still to process ``on`` up to the end of a leader epoch; -1 where a number is not known."""
+    """A group that has not processed partition ``on`` up to the end of a leader epoch yet. Unknown numbers are -1."""
 
     group: str
     on: int
@@ -72,15 +75,15 @@ class HeldBy(NamedTuple):
     position: int
     waited_ms: int
     is_let_go: bool
-    """It is not waited for any more: its order may be lost."""
+    """Whether the leader waits for the group no longer: its order may be lost."""
 
 
 class PartitionHold(NamedTuple):
-    """How far a leader serves stock consumers of a topic with ``ordered.delivery.legacy.consumers=hold``."""
+    """The leader epochs of a partition that stock consumers get (``ordered.delivery.legacy.consumers=hold``)."""
 
     leader_epoch: int
     served_epoch: int
-    """The highest leader epoch of which they are given batches, -1: none."""
+    """The highest leader epoch whose batches they get; -1 if there is none."""
     waits: list[HeldBy]
 
     @property
@@ -89,20 +92,20 @@ class PartitionHold(NamedTuple):
 
 
 class PartitionLineage(NamedTuple):
-    """Which partitions had a partition's keys before (KIP-253, 25301)."""
+    """The partitions that had a partition's keys before (KIP-253, API 25301)."""
 
     lineage: Lineage | None
-    """None: the partition does not exist."""
+    """None if the partition does not exist."""
     over: int = -1
-    """The last leader epoch of the last life of the number that was removed; -1: none was."""
+    """The last leader epoch of the last removed partition of this number; -1 if none was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """How far a group is in a partition; ``is_waited_for``: some member must know it before it goes on elsewhere."""
+    """A group's position in a partition. ``is_waited_for``: some member needs it to go on in another partition."""
 
     position: int
-    """The next offset nobody has processed, -1 when the coordinator does not know."""
+    """The next offset that is not processed; -1 if the coordinator does not know it."""
     is_waited_for: bool
 
 
@@ -114,17 +117,17 @@ class ClusterDescription:
 
 
 class ElectionType(enum.IntEnum):
-    """Who may become a leader by ``elect_leaders``."""
+    """The replicas that ``elect_leaders`` may elect."""
 
     PREFERRED = 0
     """The first replica, when it is in sync."""
     UNCLEAN = 1
-    """Where nobody leads, any replica that is live: records may be lost."""
+    """Any live replica of a partition without a leader: records may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
-    """A partition on its way to other replicas. ``replicas`` are all of it, those being added and removed included."""
+    """A partition that moves to other replicas. ``replicas`` includes those being added and removed."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
@@ -132,7 +135,7 @@ class PartitionReassignment:
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from, Kafka's numbers."""
+    """The source of a config value, with Kafka's numbers."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -161,7 +164,7 @@ class ConfigEntry:
 
 
 class ConfigOp(enum.IntEnum):
-    """What an incremental change does to a key."""
+    """The operation of an incremental change on a key."""
 
     SET = 0
     DELETE = 1
@@ -171,9 +174,10 @@ class ConfigOp(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeldRecords:
-    """What a leader keeps beyond ``retention.ms`` for a group that has yet to read some of it; "": which is not known.
+    """Records that a leader keeps beyond ``retention.ms``, because a group has not read all of them.
 
-    ``end_offset`` is exclusive. ``until_ms``: when it goes, whatever was read. Times in ms since 1970.
+    ``group`` is empty if it is not known. ``end_offset`` is exclusive. At ``until_ms`` the records are removed, even
+    unread ones. Times are milliseconds since 1970.
     """
 
     start_offset: int
@@ -190,7 +194,7 @@ class ReplicaSize:
     offset_lag: int
     is_future: bool
     held: HeldRecords | None = None
-    """``ordered.delivery.retention.waits``; None at followers, and where nothing is held."""
+    """Records held by ``ordered.delivery.retention.waits``; None for followers, and if nothing is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +205,9 @@ class LogDirDescription:
     partitions: Mapping[TopicPartition, ReplicaSize]
     error: KafkaError | None = None
     total_bytes: int | None = None
-    """Of the file system it is in (KIP-827). None: the broker does not say."""
+    """The size of its file system (KIP-827); None if the broker does not send it."""
     usable_bytes: int | None = None
-    """What of it is free."""
+    """The free space of its file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
-    """Empty when the coordinator is too old to say."""
+    """Empty if the coordinator is too old to send it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +239,17 @@ class GroupDescription:
 
 
 class UpgradeType(enum.IntEnum):
-    """What an update of a feature may do (UpdateFeatures version 1)."""
+    """The kinds of updates of a feature (UpdateFeatures version 1)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
-    """Refused where something would be lost."""
+    """Refused if something would be lost."""
     UNSAFE_DOWNGRADE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate:
-    """The level that a feature is to have; below 1: it is to be deleted."""
+    """The requested level of a feature. A level below 1 deletes the feature."""
 
     max_version_level: int
     type: UpgradeType = UpgradeType.UPGRADE
@@ -260,7 +264,7 @@ class LevelRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeatureMetadata:
-    """What one broker supports, and what is finalized in the cluster as far as it knows (KIP-584)."""
+    """The features that one broker supports, and those finalized in the cluster as it knows them (KIP-584)."""
 
     supported: dict[str, LevelRange]
     finalized: dict[str, LevelRange]

@@ -1,4 +1,4 @@
-"""The consumer users see."""
+"""The public consumer."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from anabranch.zk_schemas.config_def import ConfigError
 Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 
 _UNCLEAN_LEAVE_S = 1.0
-"""How long a consumer that is left by an exception or cancelled tries to leave its group."""
+"""Seconds for which a consumer tries to leave its group after an exception or a cancellation."""
 
 
 class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
-    """``anabranch.Consumer``, in the environment that it is given."""
+    """``anabranch.Consumer`` with an explicit environment."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
         self._told: frozenset[TopicPartition] = frozenset()
-        """The partitions that the listener was called with, without a group."""
+        """Without a group: the partitions that the listener was last called with."""
 
     async def _start(self, tasks: TaskGroup) -> None:
         config = self._config
@@ -125,7 +125,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                     await self._coordinator.close(commit=True)
                     left = True
         finally:
-            if not left:  # by an exception, cancelled, or out of time: the group need not wait for the session's end
+            if not left:  # by an exception, cancelled, or too slow: the group need not wait for the session's end
                 with anyio.move_on_after(_UNCLEAN_LEAVE_S, shield=True):
                     await self._coordinator.leave()
 
@@ -136,7 +136,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         await super().__aexit__(exc_type, exc, tb)
 
     def _on_moved(self) -> None:
-        """The user went elsewhere: what had gone on behind those partitions may have to wait for them."""
+        """React to a position set by the user: partitions that went on behind these may have to wait for them again."""
         self._current = None
         self._on_positions()
 
@@ -168,14 +168,14 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     ) -> None:
         """Read ``topics``, or all topics whose name ``pattern`` matches from its start, as a member of the group.
 
-        Without a ``group_id`` every partition is read here, also those that come later.
+        Without a ``group_id`` this consumer reads every partition, including those created later.
 
-        Replaces what was subscribed to before. ``listener`` may have ``on_partitions_revoked``,
+        The call replaces the previous subscription. ``listener`` may have ``on_partitions_revoked``,
         ``on_partitions_assigned`` and ``on_partitions_lost``, plain or async, each taking a list of TopicPartition.
 
-        ``partition_key_listener`` serves keys that move between partitions while a topic is resized (KIP-253), in
-        the same way: ``on_partition_key_maybe_revoked`` flushes what is kept for the keys of the partitions before
-        another member may go on with them, ``on_partition_key_assigned`` loads it before the first such record comes.
+        ``partition_key_listener`` serves keys that move between partitions while a topic is resized (KIP-253), in the
+        same way. ``on_partition_key_maybe_revoked`` flushes the state of the partitions' keys before another member may
+        go on with them. ``on_partition_key_assigned`` loads this state before the first such record is delivered.
         """
         self._ensure_open()
         if (topics is None) == (pattern is None):
@@ -201,9 +201,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     def assign(self, partitions: Iterable[TopicPartition], *, partition_key_listener: object | None = None) -> None:
         """Read exactly ``partitions``, outside of any group's rebalances.
 
-        Keys keep their order among the partitions assigned. A partition whose keys were in another one, which is not
-        assigned, waits for the committed offset of ``group_id`` there; without any it is
-        ``ordered_delivery_unassigned_parent`` that decides. ``partition_key_listener`` as in ``subscribe``.
+        Keys keep their order among the assigned partitions. If a partition's keys were in a partition that is not
+        assigned, it waits for the committed offset of ``group_id`` there. Without such an offset
+        ``ordered_delivery_unassigned_parent`` decides. ``partition_key_listener`` is as in ``subscribe``.
         """
         self._ensure_open()
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
@@ -214,7 +214,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._fetcher.wake()
 
     async def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group."""
+        """Stop reading, and leave the group."""
         self._ensure_open()
         if self._coordinator is not None and self._subscription.is_group_managed:
             await self._coordinator.close(commit=True)
@@ -223,11 +223,11 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._metadata.want_only(())
 
     def subscription(self) -> frozenset[str]:
-        """Topics subscribed to, those a pattern matches included."""
+        """The subscribed topics, including those that a pattern matches."""
         return self._subscription.topics
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Partitions read at the moment."""
+        """The partitions that this consumer reads at the moment."""
         return frozenset(self._subscription.partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -248,9 +248,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, Records[Key, Value]]:
-        """Records that are there, at most ``max_records`` (default ``max_poll_records``), of ``partitions`` or all.
+        """Buffered records of ``partitions`` or all, at most ``max_records`` (default ``max_poll_records``).
 
-        Waits up to ``timeout_ms`` for the first; the result is empty when none came. The records are decoded while
+        Waits up to ``timeout_ms`` for the first record. The result is empty if none came. Records are decoded while
         they are read.
         """
         return await self._take(partitions, timeout_ms, max_records)
@@ -286,7 +286,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 raise ClientClosedError("the consumer was closed")
 
     async def _call_back(self) -> None:
-        """Run the callbacks that are due; what was lost while one ran longer than the group waits is given up."""
+        """Run the callbacks that are due. Partitions that the group took away during a long callback are given up."""
         if self._subscription.takes_every_partition:
             await self._tell_of_followed()
         while True:
@@ -319,7 +319,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         return record
 
     def _next_buffered(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord[Key, Value] | None:
-        """The next record of the partition read last, without the rounds of ``getmany``; None when these are due."""
+        """The next record of the partition read last, without a round of ``getmany``; None if a round is due."""
         state = self._current
         if state is None or not state.buffer or self._since_poll >= self._config.max_poll_records:
             return None
@@ -349,12 +349,12 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             raise StopAsyncIteration from None
 
     async def batches(self, *, max_records: int | None = None) -> AsyncIterator[Records[Key, Value]]:
-        """Records of one partition after the other, for as long as the consumer is open.
+        """Iterate over records, of one partition after the other, for as long as the consumer is open.
 
             async for records in consumer.batches():
                 await store(records.partition, list(records))
 
-        Taking the next ones says that those before are processed.
+        Taking the next records means that those before are processed.
         """
         while not self._closed:
             try:
@@ -367,14 +367,14 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 yield records
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
-        """The assigned partitions that are held back so that keys keep their order, and what each waits for."""
+        """The assigned partitions that are held back so that keys keep their order, with the waits of each."""
         self._ensure_open()
         return self._ordered.explain_blocked()
 
     def metrics(self) -> Metrics:
-        """What this consumer was given, and what resizes cost it: numbers by group and name.
+        """Metrics of this consumer's records and of the costs of resizes, by group and name.
 
-        docs/operations.md says what each is; ``anabranch.prometheus`` tells them to Prometheus.
+        docs/operations.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
         """
         self._ensure_open()
         states = list(self._subscription.partitions.values())
@@ -394,15 +394,15 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._on_moved()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Deliver from the first record there is; all assigned partitions when none is named."""
+        """Deliver from the first existing record; for all assigned partitions if none is named."""
         await self._reset(partitions, EARLIEST_TIMESTAMP)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Deliver what is written from now on; all assigned partitions when none is named."""
+        """Deliver records written from now on; for all assigned partitions if none is named."""
         await self._reset(partitions, LATEST_TIMESTAMP)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Go back to the committed offsets; all assigned partitions when none is named."""
+        """Go back to the committed offsets; for all assigned partitions if none is named."""
         chosen = partitions or tuple(self._subscription.partitions)
         committed = await self._need_link().fetch_offsets(chosen, self._config.default_api_timeout_ms)
         for tp, offset in committed.items():
@@ -483,9 +483,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     async def commit(self, offsets: Offsets | None = None) -> None:
         """Commit ``offsets`` (next offset to read, or that and a metadata string), or the position of every partition.
 
-        Raises CommitFailedError when the group has moved on without this member; other errors that may pass are tried
-        again for ``default_api_timeout_ms``. For a partition that a merge has removed an offset is taken without an
-        error, for a member cannot know in time, and counts for nothing.
+        Raises CommitFailedError if the group has rebalanced without this member. Other retriable errors are tried again
+        for ``default_api_timeout_ms``. An offset for a partition that a merge has removed is dropped without an error,
+        because a member may learn of the removal too late.
         """
         self._need_link()
         assert self._coordinator is not None
@@ -504,7 +504,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         await self._coordinator.commit(chosen)
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The offset the group has committed for ``partition``; None when none."""
+        """The offset that the group has committed for ``partition``; None if there is none."""
         found = await self._need_link().fetch_offsets([partition], self._config.default_api_timeout_ms)
         return found[partition].offset if partition in found else None
 

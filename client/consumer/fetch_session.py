@@ -1,6 +1,6 @@
-"""Incremental fetch sessions (KIP-227), the client's half: what changed since the last request. No IO.
+"""The client's half of incremental fetch sessions (KIP-227): changes since the last request. No IO.
 
-The broker remembers the partitions of a session; a request names only those added, moved or dropped.
+The broker remembers the partitions of a session. A request names only those added, moved or dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INT_MAX = 2**31 - 1
 
 
 class FetchPosition(NamedTuple):
-    """Where and how much to fetch of one partition."""
+    """The offset and the number of bytes to fetch of one partition."""
 
     offset: int
     current_leader_epoch: int
@@ -35,15 +35,15 @@ class SessionRequest:
     send: dict[TopicPartition, FetchPosition]
     forget: list[TopicPartition]
     number: int
-    """Which session of the client's it belongs to: an answer may come after another one was begun."""
+    """The number of the client's session. A response may come after the next session began."""
     is_urgent: bool = False
-    """The broker should not hold it: nothing can be added to it while it does."""
+    """Whether the broker should not hold the request, because no partition can be added while it does."""
 
 
 class FetchSession:
-    """One broker's session. Each ``next_request`` is followed, in order, by ``on_response``, or all by ``reset``.
+    """The session with one broker. ``on_response`` follows each ``next_request`` in order, or ``reset`` ends them all.
 
-    A second request may leave before the first is answered, once the session is there.
+    Once the session exists, a second request may leave before the first is answered.
     """
 
     __slots__ = ("_number", "_was_refused", "epoch", "partitions", "session_id")
@@ -51,12 +51,12 @@ class FetchSession:
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
-        """Of the next request."""
+        """The session epoch of the next request."""
         self.partitions: dict[TopicPartition, FetchPosition | None] = {}
-        """What the broker fetches after the request last built; None: to be named again, or to be forgotten."""
+        """Partitions that the broker fetches after the last built request. None: to be named again or forgotten."""
         self._number = 0
         self._was_refused = False
-        """The broker kept no session the last time, or lost it: it is not asked for one in a hurry."""
+        """Whether the broker kept no session the last time, or lost it. Then the next request is not urgent."""
 
     @property
     def takes_more(self) -> bool:
@@ -79,7 +79,7 @@ class FetchSession:
         return request
 
     def on_response(self, request: SessionRequest, error: ErrorCode, session_id: int) -> bool:
-        """Take note of an answer; False when it says that the session is over and the fetch must be sent again."""
+        """Take in a response. Returns False if the session is over and the fetch must be sent again."""
         if request.number != self._number:
             return error is ErrorCode.NONE  # of a session that was given up since
         if error is not ErrorCode.NONE:
@@ -94,9 +94,10 @@ class FetchSession:
         return True
 
     def refused(self, tp: TopicPartition) -> None:
-        """An answer had an error for this one: unless it is named again the broker may wait for it to change.
+        """Note an error for a partition. Unless it is named again, the broker may wait for it to change.
 
-        The broker keeps it: one that is not wanted any more has to be forgotten, or it is refused again and again.
+        The broker keeps the partition. If it is not wanted any more, it must be forgotten, or the broker refuses it
+        again and again.
         """
         if tp in self.partitions:
             self.partitions[tp] = None

@@ -1,8 +1,8 @@
 """Keeps the buffers of the assigned partitions full: one task and one fetch session per broker.
 
-A broker with nothing to send holds a fetch for ``fetch_max_wait_ms``. What becomes fetchable there meanwhile does not
-wait for that: a second request of the session follows, and a broker that reads it answers the one it holds (one of
-Apache Kafka's reads it only then).
+A broker with nothing to send holds a fetch for ``fetch_max_wait_ms``. A partition that becomes fetchable meanwhile does
+not wait for that: a second request of the session follows. A broker that reads it answers the request that it holds.
+Apache Kafka's broker reads the second request only when it has answered the first.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ _BACK_OFF = frozenset(
 
 
 class _Plan(NamedTuple):
-    """What to fetch from a broker, and what was left out."""
+    """The partitions to fetch from a broker, and the reasons for which others were left out."""
 
     positions: dict[TopicPartition, FetchPosition]
     full: bool
-    """A partition whose buffer is full, and may be read any moment."""
+    """Whether a partition with a full buffer was left out that the user may read at any moment."""
     held_back: bool
-    """One whose buffer is full and must wait for another partition."""
+    """Whether a partition with a full buffer was left out that must wait for another partition."""
     retry_at: float
-    """When the first backoff of one ends."""
+    """The earliest end of a partition's backoff."""
 
 
 class _Asked(NamedTuple):
-    """A fetch on its way."""
+    """A fetch without a response."""
 
     pending: Pending
     part: SessionRequest
@@ -88,14 +88,14 @@ class _Asked(NamedTuple):
 
 
 class _Broker:
-    """The orders for the task of one broker."""
+    """Signals to the task of one broker."""
 
     __slots__ = ("has_more", "wake")
 
     def __init__(self) -> None:
         self.wake = Signal()
         self.has_more = True
-        """A partition may be fetchable that was not, or from elsewhere."""
+        """Whether a partition may have become fetchable from this broker."""
 
 
 class Fetcher:
@@ -120,7 +120,7 @@ class Fetcher:
         self._on_data = on_data
         self._brokers: dict[int, _Broker] = {}
         self.on_held_back: Callable[[AssignedPartition], None] = lambda _: None
-        """Called with a partition of which a batch was fetched that has to wait."""
+        """Called with a partition after a batch of it was fetched that has to wait."""
         metadata.on_update(self._on_metadata)
 
     def _on_metadata(self) -> None:
@@ -132,7 +132,7 @@ class Fetcher:
         self.wake()
 
     def wake(self) -> None:
-        """Partitions may have become fetchable: assigned, positioned, resumed."""
+        """Look for partitions that became fetchable: assigned, positioned or resumed."""
         for tp in self._subscription.partitions:
             leader = self._metadata.cluster.leader(tp)
             if leader >= 0 and leader not in self._brokers:
@@ -142,13 +142,13 @@ class Fetcher:
             broker.wake.set()
 
     def tells_divergence(self, tp: TopicPartition) -> bool:
-        """Whether the answer to the next fetch says if the leader's log differs from what was read (KIP-595)."""
+        """Whether the next fetch response reports a leader's log that differs from the records read (KIP-595)."""
         node = self._metadata.leader(tp)
         connection = None if node is None else self._connections.existing(node, FETCH)
         return connection is not None and _tells_divergence(connection)
 
     def made_room(self) -> None:
-        """Buffers were read."""
+        """Wake the tasks after buffers were read."""
         for broker in self._brokers.values():
             broker.wake.set()
 
@@ -157,7 +157,7 @@ class Fetcher:
         self._tasks.start_soon(self._run, node_id, broker)
 
     async def _run(self, node_id: int, broker: _Broker) -> None:
-        """Fetch from one broker for ever."""
+        """Fetch from one broker until the client is closed."""
         session = FetchSession()
         asked: deque[_Asked] = deque()
         failures = 0
@@ -188,7 +188,7 @@ class Fetcher:
                 await broker.wake.wait(self._config.fetch_max_wait_ms / 1000)
 
     async def _ask_first(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> bool:
-        """Send a fetch with nothing before it; False, after a wait, when there is nothing to fetch."""
+        """Send a fetch while none is in flight. Returns False, after a wait, if there is nothing to fetch."""
         node = self._metadata.node(node_id)
         connection = None if node is None else self._connections.existing(node, FETCH)
         plan = self._plan(node_id)
@@ -205,7 +205,7 @@ class Fetcher:
         return True
 
     async def _answered(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> None:
-        """Wait for the answer to the first of ``asked``, and have a second one follow for what it leaves out."""
+        """Wait for the response to the first of ``asked``. A second request follows for partitions it leaves out."""
         first, clock = asked[0], self._env.clock
         plan = first.plan
         while not first.pending.settled:
@@ -249,7 +249,7 @@ class Fetcher:
                 full = full or not state.is_held_back
                 held_back = held_back or state.is_held_back
                 continue
-            # A leader that does not know the epoch of the position is no leader any more: its log may end below.
+            # A leader that does not know the position's epoch leads no longer, and its log may end before it.
             plan[tp] = FetchPosition(
                 state.fetch_offset,
                 max(self._metadata.cluster.leader_epoch(tp), state.last_fetched_epoch),
@@ -259,7 +259,7 @@ class Fetcher:
         return _Plan(plan, full, held_back, retry_at)
 
     def _source(self, state: AssignedPartition, now: float) -> int:
-        """The broker to fetch a partition from: the leader, or the replica it pointed this client's rack to."""
+        """The broker to fetch a partition from: the leader, or the replica that it named for this client's rack."""
         if state.read_replica >= 0:
             if now < state.read_replica_until and self._metadata.node(state.read_replica) is not None:
                 return state.read_replica
@@ -270,7 +270,7 @@ class Fetcher:
         """Send one request."""
         tps = plan.positions
         part = session.next_request(tps)
-        # With a full buffer about, the broker must not hold the request: space may be made any moment.
+        # With a full buffer the broker must not hold the request: the user may read it at any moment.
         wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
         request = self._request(part, wait_ms, names_epochs=_tells_divergence(connection))
         pending = connection.post(request, held_s=wait_ms / 1000)
@@ -280,7 +280,7 @@ class Fetcher:
         return _Asked(pending, part, plan, versions, timeout_s, self._env.clock.monotonic() + timeout_s)
 
     def _take_answer(self, node_id: int, session: FetchSession, asked: _Asked) -> bool:
-        """Take an answer, or raise the error that came instead; True when it brought nothing."""
+        """Take a response, or raise the error that came instead. Returns True if it brought nothing."""
         response: FetchResponse = asked.pending.result(asked.timeout_s)
         if not session.on_response(asked.part, ErrorCode.of(response.error_code), response.session_id):
             return False
@@ -332,7 +332,7 @@ class Fetcher:
     # ------------------------------------------------------------ taking answers
 
     def _take(self, node_id: int, state: AssignedPartition, asked: FetchPosition, data: PartitionData) -> bool:
-        """Take one partition's answer; True when the user has something to come back for."""
+        """Take one partition's response. Returns True if it has something for the user."""
         error = ErrorCode.of(data.error_code)
         if error is not ErrorCode.NONE:
             return self._take_error(node_id, state, asked, error)
@@ -342,7 +342,7 @@ class Fetcher:
             if diverging.end_offset < asked.offset:
                 truncate(state, diverging.end_offset, diverging.epoch, self._config.auto_offset_reset)
                 return True
-            # Other records were there once. What is there now is read on from here, as after OffsetForLeaderEpoch.
+            # The log differs but is long enough: reading goes on from here, as after OffsetForLeaderEpoch.
             state.last_fetched_epoch = diverging.epoch
             return False
         state.high_watermark = data.high_watermark
@@ -389,7 +389,7 @@ class Fetcher:
     def _take_error(self, node_id: int, state: AssignedPartition, asked: FetchPosition, error: ErrorCode) -> bool:
         config = self._config
         if state.read_replica == node_id:
-            state.read_replica = -1  # a follower that cannot serve: the leader knows best
+            state.read_replica = -1  # the follower cannot serve, so the leader is asked
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._metadata.cluster.leader(state.tp) != node_id:
                 return False
@@ -413,9 +413,9 @@ class Fetcher:
         return True
 
     def _take_refusal(self, state: AssignedPartition) -> None:
-        """The broker knows a newer leader epoch than we do: ask about it, slower each time (hole 28).
+        """Request newer metadata, because the broker knows a newer leader epoch; pause longer each time (hole 28).
 
-        As soon as the metadata is other than what was refused the partition is fetched again.
+        The partition is fetched again as soon as the metadata differs from the refused leader epoch.
         """
         config = self._config
         state.refusals += 1
@@ -432,7 +432,7 @@ def _tells_divergence(connection: Channel) -> bool:
 
 
 def truncate(state: AssignedPartition, end_offset: int, epoch: int, auto_offset_reset: str) -> None:
-    """The log no longer holds what was read from ``end_offset`` on: go back there, or with no reset policy say so."""
+    """Go back to ``end_offset``: the log lost the records read after it. Without a reset policy, set an error."""
     if auto_offset_reset == "none":
         state.error = LogTruncationError({state.tp: end_offset})
         state.validated()

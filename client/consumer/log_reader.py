@@ -1,5 +1,6 @@
-"""Reads ranges of offsets, and brokers' metadata of partitions, without a subscription: for engines that keep positions
-themselves, such as Spark. Nothing waits for anything here: keys' order is the caller's affair.
+"""Reads ranges of offsets and metadata of partitions, for engines that keep positions themselves, such as Spark.
+
+There is no subscription. Nothing is held back here: the caller keeps the order of keys.
 """
 
 from __future__ import annotations
@@ -41,32 +42,32 @@ _TRIED_AGAIN = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Besides what is retriable: a new leader, or this client's metadata, is about to follow."""
+"""Errors that are tried again besides retriable ones: a new leader or newer metadata is about to follow."""
 
 
 class LineageAnswer(NamedTuple):
-    """What 25301 answers of a partition."""
+    """The answer of API 25301 for a partition."""
 
     lineage: Lineage | None
-    """None: the partition does not exist."""
+    """None if the partition does not exist."""
     over: int
-    """The last leader epoch of the last life of the number that was removed, -1 for none."""
+    """The last leader epoch of the last removed partition of this number; -1 if none was removed."""
     over_end_offset: int
-    """Where the log of that life ended, -1 of brokers that do not say it."""
+    """The end offset of that removed partition; -1 if the broker does not send it."""
 
 
 class Fetched(NamedTuple):
     """Batches from an offset on."""
 
     batches: list[tuple[RecordBatch, bool]]
-    """Each with whether its records are for readers: not those of control batches and aborted transactions."""
+    """Each batch, and whether readers get its records. They get none of control batches and aborted transactions."""
     next_offset: int
     is_end: bool
-    """Nothing more is in the log: there is none from ``next_offset`` up to the end for readers."""
+    """Whether the log has no batch from the offset up to ``next_offset``, which is then the end for readers."""
 
 
 class LogReader(Client[ConsumerConfig]):
-    """The keyword arguments are those of ``Consumer``. Entered with ``async with``."""
+    """A client that reads logs. Its keyword arguments are those of ``Consumer``; enter it with ``async with``."""
 
     def __init__(self, *, env: Env, **config: Any) -> None:
         super().__init__(ConsumerConfig.parse(config), env)
@@ -82,7 +83,7 @@ class LogReader(Client[ConsumerConfig]):
         self._connections.on_lost = lambda node_id: self._metadata.request_update()
         tasks.start_soon(self._metadata.run)
 
-    # ------------------------------------------------------------ what brokers say
+    # ------------------------------------------------------------ requests
 
     async def cluster(self, topics: Iterable[str] | None) -> Cluster:
         """The cluster with these topics, or all for None, as a broker describes it now."""
@@ -102,7 +103,7 @@ class LogReader(Client[ConsumerConfig]):
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, timeout_ms: float | None = None, partial: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """As ``OffsetQueries.list_offsets``, as far as readers of the isolation level see."""
+        """Like ``OffsetQueries.list_offsets``, for readers of the configured isolation level."""
         self._ensure_open()
         return await self._queries.list_offsets(
             timestamps,
@@ -112,7 +113,7 @@ class LogReader(Client[ConsumerConfig]):
         )
 
     async def lineages(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LineageAnswer]:
-        """Lineages (25301) as a broker knows them now; a partition that it cannot say anything of is missing."""
+        """Lineages (25301) as a broker knows them now. A partition without an answer is missing."""
         self._ensure_open()
         cluster = self._metadata.cluster
         found: dict[TopicPartition, LineageAnswer] = {}
@@ -143,7 +144,7 @@ class LogReader(Client[ConsumerConfig]):
     async def epoch_ends(
         self, epochs: Iterable[tuple[TopicPartition, int]]
     ) -> dict[tuple[TopicPartition, int], EpochEnd]:
-        """Where leader epochs ended, of those that a leader of a later epoch says now."""
+        """The ends of leader epochs, as far as a leader of a later epoch answers now."""
         self._ensure_open()
         found: dict[tuple[TopicPartition, int], EpochEnd] = {}
         cluster = self._metadata.cluster
@@ -154,7 +155,7 @@ class LogReader(Client[ConsumerConfig]):
         return found
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit for ``group_id``, outside of any membership, and say that all before is processed."""
+        """Commit for ``group_id``, outside of any membership, and report all records before as processed."""
         self._ensure_open()
         if self._link is None:
             raise ValueError("commit needs a group_id")
@@ -163,7 +164,7 @@ class LogReader(Client[ConsumerConfig]):
     # ------------------------------------------------------------ records
 
     async def fetch(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> Fetched:
-        """What is in the log from ``offset`` on, or that nothing is, from a leader of at least that epoch.
+        """The batches from ``offset`` on, or the fact that there are none, from a leader of at least ``leader_epoch``.
 
         Tried for ``default_api_timeout_ms``. Raises ``OffsetOutOfRangeError``, and UNKNOWN_TOPIC_OR_PARTITION for a
         partition that was removed.
@@ -193,7 +194,7 @@ class LogReader(Client[ConsumerConfig]):
             await self._pause(attempt, deadline, f"fetch of {tp} from offset {offset}", error)
 
     async def is_removed(self, tp: TopicPartition, leader_epoch: int) -> bool:
-        """Whether the life of the partition that had this leader epoch is over, as far as a broker knows."""
+        """Whether the partition that had this leader epoch was removed, as far as a broker knows."""
         try:
             await self._metadata.refresh()
             answer = (await self.lineages([tp])).get(tp)

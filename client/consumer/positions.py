@@ -1,4 +1,4 @@
-"""Finds where to read: committed offsets, resets, and whether what was read is still in the log."""
+"""Finds positions from committed offsets and resets, and validates them after a leader change."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from anabranch.runtime.signal import Signal
 _log = logging.getLogger(__name__)
 
 _TELLS_AFTER_ATTEMPTS = 5
-"""Rounds without an answer before the log says so: elections and new metadata take fewer."""
+"""Rounds without an answer before a message in the log. Elections and new metadata take fewer rounds."""
 
 
 class PositionResolver:
-    """Moves partitions that wait for a position on, in a task of its own so that no answer is lost to a timeout."""
+    """Finds positions for partitions that wait, in a task of its own, so that no response is lost to a timeout."""
 
     def __init__(
         self,
@@ -55,18 +55,18 @@ class PositionResolver:
         self._attempt = 0
         """Rounds in a row that left a partition without an answer."""
         self._left: dict[TopicPartition, tuple[int, int]] = {}
-        """Leader and leader epoch of the partitions that wait for the pause after a round to end."""
+        """The leader and leader epoch of each partition that waits for the end of the pause after a round."""
         self._again = Signal()
         self.settled = Signal()
         """Set when a round has asked, and at its end."""
         self.failure: KafkaError | None = None
-        """Why the last round failed or left a partition waiting; None after one that did neither."""
+        """The error of the last round that failed or left a partition waiting; else None."""
         self._first_seen: dict[str, TopicInfo] = {}
 
     def on_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Remember how each topic was when this client first saw it: what comes later is new to it.
+        """Remember each topic as this client first saw it. Partitions that come later are new to the client.
 
-        A new leader is asked at once for the partitions that wait.
+        If a waiting partition has a new leader, the leader is asked at once.
         """
         self._leave_to_fetches()
         self._wake_for_new_leaders()
@@ -75,7 +75,7 @@ class PositionResolver:
                 self._first_seen[name] = topic
 
     def start(self) -> None:
-        """Begin a round if a partition waits and none is under way; one that is new ends the pause after a round."""
+        """Begin a round if a partition waits and no round is running. A new partition ends the pause after a round."""
         self._leave_to_fetches()
         if not self._running:
             if any(self._waiting()):
@@ -86,7 +86,7 @@ class PositionResolver:
             self._again.set()
 
     def _leave_to_fetches(self) -> None:
-        """Ask nothing about what was read where the answer to the next fetch says it: the fetch would wait for that."""
+        """Skip validation where the next fetch response does it, because the fetch would wait for it."""
         for state in self._subscription.partitions.values():
             if state.state is FetchState.AWAIT_VALIDATION and self._tells_divergence(state.tp):
                 state.validated()
@@ -104,7 +104,7 @@ class PositionResolver:
         return self._metadata.cluster.leader(tp), self._metadata.cluster.leader_epoch(tp)
 
     async def _round(self) -> None:
-        """One try for each: a partition without a leader, or that was removed, holds up no other."""
+        """Try once for each partition. One without a leader, or that was removed, holds up no other."""
         self.failure = None
         asked = {tp: self._leader(tp) for tp in self._waiting()}
         try:
@@ -131,9 +131,9 @@ class PositionResolver:
             self._on_change()
 
     async def _pause(self, asked: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Let those go on that have a position now; ask for the others again later, or as soon as the leader changes.
+        """Let partitions with a position go on. Ask for the others after a pause, or once their leader changes.
 
-        ``asked`` is whom the round meant to ask.
+        ``asked`` has the leaders that the round meant to ask.
         """
         config = self._config
         self._attempt += 1
@@ -187,7 +187,7 @@ class PositionResolver:
                 self._subscription.partitions[tp].error = error
 
     async def _topics_of_group(self, tps: Iterable[TopicPartition]) -> set[str]:
-        """The resized topics of these partitions of which the group has committed offsets."""
+        """The resized topics of these partitions for which the group has committed offsets."""
         topics = self._metadata.cluster.topics
         asked = [
             TopicPartition(name, p)
@@ -204,10 +204,11 @@ class PositionResolver:
         return topic is not None and topic.layout_version > 0
 
     def _is_born_later(self, tp: TopicPartition, groups_topics: Container[str]) -> bool:
-        """Whether a partition without a committed offset is younger than the group's reading of its topic.
+        """Whether a partition without a committed offset was created after the group began to read its topic.
 
-        Its records are then all new to the group: with ``auto_offset_reset="latest"`` the first would be lost
-        (KAFKA-12261). A group reads the topic since this member first saw it, or since it committed anything there.
+        All its records are then new to the group. With ``auto_offset_reset="latest"`` the first of them would be lost
+        (KAFKA-12261). The group began to read the topic when this member first saw it, or when the group first
+        committed an offset of it.
         """
         if self._config.auto_offset_reset != "latest":
             return False
@@ -238,7 +239,7 @@ class PositionResolver:
                 state.uncommitted_start = answer.offset if is_start else None
 
     async def _validate(self, states: list[AssignedPartition]) -> None:
-        """Has the new leader what was read? Its log may end earlier in that epoch (KIP-320)."""
+        """Check that the new leader has the records read: its log may end earlier in that epoch (KIP-320)."""
         if not states:
             return
         versions = {state.tp: state.version for state in states}

@@ -1,4 +1,4 @@
-"""Leaves out what aborted transactions wrote (isolation level read_committed), and every control batch."""
+"""Leaves out records of aborted transactions (isolation level read_committed), and every control batch."""
 
 from __future__ import annotations
 

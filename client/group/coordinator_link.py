@@ -1,4 +1,4 @@
-"""Finds a group's coordinator and talks to it: requests that any client of a group sends."""
+"""Finds a group's coordinator and sends it the requests that any client of a group sends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIND_COORDINATOR_VERSION = 3
 """Versions above ask for several groups at once."""
 _OFFSET_FETCH_VERSION = 7
 _UNKNOWN_PARTITION_TRIES = 5
-"""The coordinator may not know a new partition yet; one that was removed never comes back."""
+"""The tries for an unknown partition: the coordinator may not know a new one yet; a removed one never returns."""
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -68,11 +68,11 @@ class CoordinatorLink:
         self._node: Node | None = None
 
     def moved(self) -> None:
-        """The coordinator known does not answer or is not it any more."""
+        """Forget the coordinator: it does not answer, or is not the coordinator any more."""
         self._node = None
 
     async def find(self) -> Node:
-        """The coordinator's address. Raises the error of one failed try to look it up."""
+        """The coordinator's address. Raises the error of a lookup that failed."""
         if self._node is None:
             request = FindCoordinatorRequest(key=self.group_id, key_type=_GROUP_KEY_TYPE)
             response: FindCoordinatorResponse = await self._connections.request(
@@ -91,7 +91,7 @@ class CoordinatorLink:
         max_version: int | None = None,
         purpose: str = GROUP,
     ) -> Any:
-        """One request to the coordinator; when the way there fails it is looked up again next time."""
+        """Send one request to the coordinator. After a retriable error the coordinator is looked up again next time."""
         try:
             node = await self.find()
             return await self._connections.request(
@@ -151,11 +151,11 @@ class CoordinatorLink:
         group_instance_id: str | None = None,
         is_processed: bool = False,
     ) -> set[TopicPartition]:
-        """Commit; what may pass is tried again until ``timeout_ms``, then and otherwise the error is raised.
+        """Commit offsets. Retriable errors are tried again until ``timeout_ms``; any other error is raised at once.
 
-        An offset of an incarnation that was removed meanwhile is dropped: there is nothing to commit it for.
-        ``is_processed``: tell those who wait for these partitions as well. Returns the partitions of which the
-        coordinator that answered last says that it did; the others are to be reported by ConsumerGroupPosition.
+        An offset of an incarnation that was removed meanwhile is dropped. With ``is_processed`` the coordinator also
+        reports the positions to members that wait for them. Returns the partitions of which the coordinator that
+        answered last confirms this. The caller must report the others by ConsumerGroupPosition.
         """
         reported: set[TopicPartition] = set()
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
@@ -172,7 +172,7 @@ class CoordinatorLink:
             try:
                 response = await self.request(request)
                 errors = _commit_errors(response)
-                reported = _reported(response)  # what an answer before said another coordinator may have heard
+                reported = _reported(response)  # an earlier response may be of another coordinator
                 error = next(iter(errors.values()), None)
                 offsets = {tp: offset for tp, offset in offsets.items() if tp in errors}
             except KafkaError as failed:
@@ -200,7 +200,7 @@ class CoordinatorLink:
     async def _without_removed(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The offsets that there may be partitions for, by what the next metadata says."""
+        """The offsets whose partitions may still exist, according to the next metadata."""
         self._metadata.hurry_update()
         await self._metadata.wait_update(timeout_s)
         cluster = self._metadata.cluster
@@ -226,7 +226,7 @@ def _commit_topics(
 
 
 def _commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, KafkaError]:
-    """The partitions whose offsets were not taken."""
+    """The partitions whose offsets were not committed, with their errors."""
     return {
         TopicPartition(topic.name, p.partition_index): error_for(
             p.error_code, f"{topic.name}-{p.partition_index}: {ErrorCode.of(p.error_code).message}"

@@ -1,6 +1,6 @@
-"""A member of a consumer group (classic protocol): states and what each error code means for it. No IO.
+"""A member of a consumer group (classic protocol): its states, and its reaction to each error code. No IO.
 
-Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator``.
+It follows Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNKNOWN_MEMBER = ""
 
 
 class MemberState(enum.Enum):
-    """Where a member stands, and from which states it may come there."""
+    """The states of a member. ``VALID_PREVIOUS_STATES`` has the states from which each may be entered."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
@@ -34,13 +34,13 @@ VALID_PREVIOUS_STATES: dict[MemberState, frozenset[MemberState]] = {
 
 
 class Reaction(enum.Enum):
-    """What to do after an error."""
+    """The reaction of a member to an error."""
 
     RETRY = "retry"
-    """The same request again after a pause."""
+    """Send the same request again after a pause."""
     FIND_COORDINATOR = "find coordinator"
     REJOIN = "rejoin"
-    """Join again with what is known."""
+    """Join again with the present member id."""
     REJOIN_AS_NEW = "rejoin as new"
     """The group has forgotten this member: its partitions are lost, join without a member id."""
     FAIL = "fail"
@@ -77,7 +77,7 @@ class GroupMember:
         self.state = enter("a member", self.state, state, VALID_PREVIOUS_STATES)
 
     def joined(self, generation_id: int, member_id: str, protocol_name: str | None, leader: bool) -> None:
-        """JoinGroup was answered."""
+        """Take in the response to JoinGroup."""
         self.generation_id = generation_id
         self.member_id = member_id
         self.protocol_name = protocol_name
@@ -85,12 +85,12 @@ class GroupMember:
         self.become(MemberState.SYNCING)
 
     def synced(self) -> None:
-        """SyncGroup was answered: the assignment is this generation's."""
+        """Take in the response to SyncGroup: the assignment is this generation's."""
         self.become(MemberState.STABLE)
         self.rejoin_needed = False
 
     def forget(self, *, keep_member_id: bool = False) -> None:
-        """The group no longer counts this member in its generation."""
+        """Leave the generation: the group no longer counts this member in it."""
         self.become(MemberState.UNJOINED)
         self.generation_id = NO_GENERATION
         if not keep_member_id:
@@ -100,7 +100,7 @@ class GroupMember:
 
 
 def react(error: ErrorCode) -> Reaction:
-    """What a member does about an error in the answer to JoinGroup, SyncGroup, Heartbeat or OffsetCommit."""
+    """The reaction of a member to an error of JoinGroup, SyncGroup, Heartbeat or OffsetCommit."""
     known = _COMMON.get(error)
     if known is not None:
         return known

@@ -17,7 +17,7 @@ _HIGHEST_SUBSCRIPTION = 3
 _HIGHEST_ASSIGNMENT = 3
 _WRITTEN_ASSIGNMENT = 1
 _LAYOUTS = b"anabranch.layouts"
-"""Begins the user data of an assignment made by a leader of ours. Assignors of other clients do not read it."""
+"""The prefix of the user data in an assignment by a leader of this project. Other clients do not read it."""
 
 
 def encode_subscription(
@@ -40,7 +40,7 @@ def encode_subscription(
 
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> MemberSubscription:
-    """A member's subscription of any version, as much of it as there is. DecodeError when its topics cannot be read."""
+    """A member's subscription of any version, even cut short. Raises DecodeError if its topics cannot be read."""
     body = read_subscription(data)
     return MemberSubscription(
         topics=frozenset(body.topics),
@@ -53,7 +53,7 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Me
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], layouts: Mapping[str, int] | None = None) -> bytes:
-    """``layouts``: by which layout versions partitions were spread, of topics that were resized (``read_layouts``)."""
+    """Encode an assignment. ``layouts`` has the layout versions of resized topics that it was made by."""
     user_data = None
     if layouts is not None:
         named = [f"{topic}:{version}".encode() for topic, version in sorted(layouts.items())]
@@ -63,7 +63,7 @@ def encode_assignment(partitions: Iterable[TopicPartition], layouts: Mapping[str
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of an assignment; none for the empty bytes a broker sends a member without one."""
+    """The partitions of an assignment. The empty bytes that a broker sends to a member without one have none."""
     if not data:
         return ()
     version = _read_version(data, _HIGHEST_ASSIGNMENT)
@@ -72,9 +72,9 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def read_layouts(data: bytes) -> dict[str, int] | None:
-    """The layout versions an assignment was made by; a topic it does not name was never resized.
+    """The layout versions that an assignment was made by. A topic that it does not name was never resized.
 
-    None when it does not say: its leader is another client, or an older one.
+    None if the assignment has no layout versions: its leader is another client, or an older one.
     """
     if not data:
         return None

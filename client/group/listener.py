@@ -51,11 +51,11 @@ class PartitionKeyListener:
         self._listener = listener
 
     async def maybe_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Flush what is kept for keys of these partitions: another member may go on with some of the keys."""
+        """Flush the state of these partitions' keys: another member may go on with some of the keys."""
         await _call(self._listener, "on_partition_key_maybe_revoked", partitions)
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Load what was kept for keys that may come from these partitions from now on."""
+        """Load the state of keys that may come from these partitions from now on."""
         await _call(self._listener, "on_partition_key_assigned", partitions)
 
 

@@ -1,8 +1,8 @@
 """A consumer's membership in its group: joins, heartbeats, commits (classic protocol, KIP-429 and KIP-345).
 
-Rebalance callbacks and changes of the assignment happen in the user's task, inside ``poll`` (that is, in getmany):
-coming back for more says that what was delivered is processed. Only the requests run in tasks of their own, so that a
-user's timeout on getmany never loses an answer.
+Rebalance callbacks and changes of the assignment happen in the user's task, inside ``poll``, which ``getmany`` calls.
+The next call of ``getmany`` means that the delivered records are processed. Only the requests run in tasks of their
+own, so that a user's timeout on ``getmany`` never loses a response.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _JOIN_MARGIN_MS = 5_000
 
 _NO_PARTITIONS = PartitionSpan(0, 0)
 _LEADER_REFRESH_S = 2.0
-"""How long a leader waits for metadata before it spreads partitions by what it has."""
+"""Seconds for which a leader waits for newer metadata before it assigns partitions by its present metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class GroupMembership:
         self._on_change = on_change
         self.listener = RebalanceListener()
         self.polls_positions: Callable[[], bool] = lambda: False
-        """Whether this member polls for positions in every generation, so that the coordinator may wait for it to."""
+        """Whether this member polls for positions in every generation, so the coordinator may wait for its polls."""
         self.on_taken: Callable[[], None] = lambda: None
         """Called when an assignment was taken, before the user's callback."""
         self.member = GroupMember()
@@ -98,22 +98,22 @@ class GroupMembership:
         self._led_counts: dict[str, PartitionSpan] | None = None
         self._led_owners: dict[TopicPartition, str] = {}
         self._assigned_layouts: dict[str, int] | None = None
-        """The layout versions by which another member, the leader, made the assignment; None: it did not say."""
+        """The layout versions by which the leader, another member, made the assignment; None if it sent none."""
         self._taken_generation = -1
         self._own_commits: dict[TopicPartition, object] = {}
-        """What this member's commits made the group's offsets where nobody else can have committed since."""
+        """Offsets that this member committed, of partitions where no other member can have committed since."""
         self._last_poll = env.clock.monotonic()
         self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
         self._background_commit: anyio.CancelScope | None = None
         self._starts_settled: anyio.Event | None = None
-        """Set when the commit of where the group begins, which is under way, has ended."""
+        """Set at the end of the running commit of the group's start offsets; None while none is running."""
         metadata.on_update(self._on_metadata)
 
     # ------------------------------------------------------------ this member
 
     @property
     def settled_generation(self) -> int:
-        """The generation whose assignment was taken and what it took away given up; -1: none, or it is over."""
+        """The generation whose assignment was taken and whose revoked partitions were given up; -1 if none, or over."""
         member = self.member
         settled = member.state is MemberState.STABLE and self._taken_generation == member.generation_id
         return member.generation_id if settled else -1
@@ -123,11 +123,11 @@ class GroupMembership:
         return self.member.member_id
 
     def owner_of(self, tp: TopicPartition) -> str | None:
-        """The member that reads a partition, as far as this one knows: the leader knows of all."""
+        """The member that reads a partition, as far as this one knows. Only the leader knows all owners."""
         return self.member.member_id if tp in self._subscription.partitions else self._led_owners.get(tp)
 
     def on_position_error(self, error: KafkaError, generation_id: int) -> None:
-        """A poll for positions was refused, which says what a refused heartbeat says."""
+        """React to a refused poll for positions as to a refused heartbeat."""
         if self.member.state is not MemberState.STABLE or self.member.generation_id != generation_id:
             return
         if self._note_error(error) is Reaction.FAIL:
@@ -137,7 +137,7 @@ class GroupMembership:
     # ------------------------------------------------------------ the user's task
 
     async def poll(self) -> None:
-        """Do what only the user's task may: callbacks, assignment changes, the start of a join."""
+        """Run the steps that belong to the user's task: callbacks, assignment changes, the start of a join."""
         now = self._env.clock.monotonic()
         self._last_poll = now
         if self._fatal is not None:
@@ -175,12 +175,12 @@ class GroupMembership:
         return self._subscription.mode is not Mode.PATTERN or self._metadata.generation > 0
 
     def request_rejoin(self) -> None:
-        """The subscription or the topics changed: join again at the next poll."""
+        """Join again at the next poll, because the subscription or the topics changed."""
         self.member.rejoin_needed = True
         self._on_change()
 
     async def _give_up_lost(self) -> None:
-        """The group took the partitions away without asking: nothing may be committed for them."""
+        """Give up the partitions that the group took away. Nothing may be committed for them."""
         self._lost = False
         held = list(self._subscription.partitions)
         self._subscription.set_assignment(())
@@ -188,7 +188,7 @@ class GroupMembership:
             await self.listener.lost(held)
 
     async def _prepare_join(self) -> None:
-        """Commit what was processed and give up what must not be kept over the rebalance."""
+        """Commit processed records, and give up partitions that must not be kept over the rebalance."""
         await self._commit_before_rebalance()
         held = self._subscription.partitions
         if self.member.generation_id < 0 and not held:
@@ -205,7 +205,7 @@ class GroupMembership:
         joined = self._joined
         assert joined is not None
         if joined.generation_id != self.member.generation_id:
-            self._joined = None  # the group has moved on: another join brings another assignment
+            self._joined = None  # the group has rebalanced again: another join brings another assignment
             return
         held = set(self._subscription.partitions)
         assigned = set(joined.partitions)
@@ -214,7 +214,7 @@ class GroupMembership:
         if gone:
             await self._commit_before_rebalance()
             await self.listener.revoked(gone)
-        # Only here: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
+        # Not before: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
         self._joined = None
         self._remember_commits(joined)
         self._subscription.set_assignment(sorted(assigned))
@@ -223,19 +223,19 @@ class GroupMembership:
         self._metadata.want_only(self._subscription.topics | frozenset(self._led_counts or ()))
         self._subscription.on_metadata(self._metadata.cluster)
         if self._cooperative and gone:
-            self.member.rejoin_needed = True  # the next rebalance hands on what was given up
+            self.member.rejoin_needed = True  # the next rebalance assigns the partitions that were given up
         self.on_taken()
         await self.listener.assigned(new if self._cooperative else sorted(assigned))
         self._on_change()
 
     def _remember_commits(self, joined: _Joined) -> None:
-        """Of a partition that was this member's in the generation before this one too."""
+        """Keep own commits only of partitions that this member had in the previous generation too."""
         is_next = joined.generation_id == self._taken_generation + 1
         held = joined.partitions if is_next else ()
         self._own_commits = {tp: self._own_commits[tp] for tp in held if tp in self._own_commits}
 
     async def _commit_before_rebalance(self) -> None:
-        """What was consumed, or, where the user commits, only where the group began."""
+        """Commit consumed offsets; where the user commits, commit only the offsets where the group began."""
         try:
             if self._config.enable_auto_commit:
                 await self.commit(self.consumed())
@@ -262,9 +262,9 @@ class GroupMembership:
         finally:
             self._join_scope = None
             self._joining = False
-            self._check_topics()  # what came since the partitions were spread was left for now
+            self._check_topics()  # changes since the assignment were left for now
             if self._knows_newer_layout():
-                self._metadata.request_update()  # the leader may be about to learn of it; the answer is compared again
+                self._metadata.request_update()  # the leader may learn of it soon; the new metadata is compared again
             self._on_change()
 
     async def _try_to_join(self) -> None:
@@ -296,7 +296,7 @@ class GroupMembership:
             await self.link.pause(attempt)
 
     def _note_error(self, error: KafkaError) -> Reaction:
-        """Change the member's state as an error demands, and say what to do."""
+        """Change the member's state as an error demands, and return the reaction."""
         reaction = react(error.code)
         _log.info("group %s: %s, %s", self.link.group_id, error, reaction.name.lower().replace("_", " "))
         if reaction is Reaction.FIND_COORDINATOR:
@@ -318,7 +318,7 @@ class GroupMembership:
         member, config = self.member, self._config
         member.become(MemberState.JOINING)
         topics = self._joined_topics = self._subscription.topics
-        member.rejoin_needed = False  # what is asked for from here on needs another join
+        member.rejoin_needed = False  # a rejoin requested from here on needs another join
         request = JoinGroupRequest(
             group_id=self.link.group_id,
             session_timeout_ms=config.session_timeout_ms,
@@ -380,9 +380,9 @@ class GroupMembership:
         ]
 
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader's part: everybody's partitions.
+        """Assign partitions to all members, as the group's leader.
 
-        Topics are looked up first: another member may know of a layout that this one, reading nothing, does not.
+        Metadata is refreshed first: another member may know a layout that this one does not.
         """
         assignor = next((a for a in self._assignors if a.name == joined.protocol_name), None)
         if assignor is None:
@@ -410,12 +410,12 @@ class GroupMembership:
         ]
 
     def _layouts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The layout versions of those that were resized, as far as this member knows."""
+        """The layout versions of the resized topics among ``topics``, as far as this member knows."""
         known = self._metadata.cluster.topics
         return {name: known[name].layout_version for name in topics if name in known and known[name].layout_version > 0}
 
     def _knows_newer_layout(self) -> bool:
-        """Whether the leader spread partitions by an older layout than this member knows."""
+        """Whether the leader assigned partitions by an older layout than this member knows."""
         used = self._assigned_layouts
         return used is not None and any(
             version > used.get(name, 0) for name, version in self._layouts(self._subscription.topics).items()
@@ -432,7 +432,7 @@ class GroupMembership:
     def _on_metadata(self) -> None:
         self._check_topics()
         if not self._joining and self._knows_newer_layout():
-            # Its subscription names the generation it joins from, so that no join of it is like the one before.
+            # The subscription names the present generation, so that no join is like the one before.
             self._assigned_layouts = None
             self.request_rejoin()
 
@@ -462,7 +462,7 @@ class GroupMembership:
                 continue
             await self._heartbeat()
             if any(span.undeleted < span.total for span in (self._led_counts or {}).values()):
-                self._metadata.request_update()  # only that tells that marked partitions given out are gone
+                self._metadata.request_update()  # only metadata shows that assigned marked partitions are gone
 
     async def _heartbeat(self) -> None:
         member = self.member
@@ -482,7 +482,7 @@ class GroupMembership:
         except KafkaError as failed:
             error = failed
         if error is None or member.state is not MemberState.STABLE or member.generation_id != generation_id:
-            return  # an answer to an earlier generation says nothing about this one
+            return  # an error of an earlier generation does not concern this one
         if self._note_error(error) is Reaction.FAIL:
             self._fatal = error
         self._on_change()
@@ -490,7 +490,7 @@ class GroupMembership:
     # ------------------------------------------------------------ leaving
 
     async def close(self, *, commit: bool) -> None:
-        """Commit if so configured and ``commit``, give the partitions up, leave."""
+        """Commit as configured if ``commit`` is set, give the partitions up, and leave the group."""
         if self._lost:
             await self._give_up_lost()
         if commit:
@@ -501,7 +501,7 @@ class GroupMembership:
         await self.leave()
 
     async def leave(self) -> None:
-        """End the membership, a join under way included, and leave the group at the coordinator.
+        """End the membership, including a running join, and leave the group at the coordinator.
 
         A static member stays in the group until its session ends (KIP-345).
         """
@@ -510,13 +510,13 @@ class GroupMembership:
         purpose = GROUP
         if self._join_scope is not None:
             self._join_scope.cancel()
-            purpose = GENERAL  # on the other connection the coordinator may hold back the JoinGroup, and all behind it
+            purpose = GENERAL  # on the other connection the coordinator may hold the JoinGroup and requests behind it
         self.member.forget()
         if member_id and self._config.group_instance_id is None:
             _log.info("group %s: %s leaves", self.link.group_id, member_id)
             identity = MemberIdentity(member_id=member_id, group_instance_id=None)
             request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
-            with contextlib.suppress(KafkaError):  # then the session timeout says it
+            with contextlib.suppress(KafkaError):  # then the session timeout ends the membership
                 await self.link.request(request, purpose=purpose)
 
     # ------------------------------------------------------------ commits
@@ -533,10 +533,10 @@ class GroupMembership:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
     ) -> set[TopicPartition]:
-        """Commit as this member. CommitFailedError when the group has moved on without it.
+        """Commit as this member. Raises CommitFailedError if the group has rebalanced without it.
 
-        A commit in the background that is still tried again ends first: its older offsets must not come after these.
-        ``is_processed`` and what is returned: as in ``CoordinatorLink.commit_offsets``.
+        A running commit in the background is cancelled first, because its older offsets must not come after these.
+        ``is_processed`` and the result are as in ``CoordinatorLink.commit_offsets``.
         """
         if not offsets:
             return set()
@@ -546,10 +546,11 @@ class GroupMembership:
         return await self._commit(offsets, is_processed=is_processed)
 
     def _starts(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the group begins in partitions of resized topics, as far as it was not committed.
+        """The uncommitted offsets where the group begins in partitions of resized topics.
 
-        Until it is, a later member finds offsets in one partition and none in another, which it takes for one that a
-        split created since, and reads from the start. A program that keeps offsets elsewhere is left alone.
+        Until they are committed, a later member finds offsets in one partition and none in another. It takes the other
+        one for a partition that a split created since, and reads it from the start. Without
+        ``ordered_delivery_commit_before_report`` there are none, as the program keeps offsets elsewhere.
         """
         if not self._config.ordered_delivery_commit_before_report:
             return {}
@@ -560,7 +561,7 @@ class GroupMembership:
         }
 
     async def _commit_starts(self, but: Container[TopicPartition] = ()) -> None:
-        """Commit where the group begins before anything else is committed, ``but`` for what is committed next."""
+        """Commit the offsets where the group begins before any other commit, except for the partitions in ``but``."""
         if self._starts_settled is not None:
             await self._starts_settled.wait()
         starts = {tp: start for tp, start in self._starts().items() if tp not in but}
@@ -568,7 +569,7 @@ class GroupMembership:
             await self._commit(starts)
 
     def _tell_starts(self) -> None:
-        """Commit where the group begins as soon as that is known: a member that crashes cannot say it any more."""
+        """Commit the offsets where the group begins once they are known: a crashed member cannot commit them later."""
         starts = self._starts()
         if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:
             self._starts_settled = anyio.Event()
@@ -585,11 +586,12 @@ class GroupMembership:
             settled.set()
 
     async def commit_news(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Commit what was consumed of these, unless this member has committed all of it already.
+        """Commit the consumed offsets of these partitions, unless this member has committed all of them already.
 
-        An offset that was fetched counts for nothing: that it was committed does not tell that this is a member still.
-        All of it is processed: returns what the coordinator has taken as reported with the commit. One request for
-        all: what was committed already would only be reported by one that follows.
+        An offset that was fetched from the coordinator does not count: it does not prove that this is still a member.
+        All these records are processed. Returns the partitions whose positions the coordinator has reported with the
+        commit. One request has all partitions, because a position that was committed before would need a report of its
+        own.
         """
         consumed, known = self.consumed(), self._own_commits if self._subscription.is_group_managed else {}
         found = {tp: consumed[tp] for tp in partitions if tp in consumed}
@@ -602,7 +604,7 @@ class GroupMembership:
     ) -> set[TopicPartition]:
         under_way, held, taken = object(), self._subscription.partitions, False
         for tp in offsets.keys() & held.keys():
-            held[tp].uncommitted_start = None  # whatever becomes of this one: none that is older may follow it
+            held[tp].uncommitted_start = None  # even if this commit fails, none that is older may follow it
         self._own_commits |= dict.fromkeys(offsets, under_way)
         try:
             reported = await self._commit_as_member(offsets, is_processed=is_processed)
@@ -610,7 +612,7 @@ class GroupMembership:
             return reported
         finally:
             for tp, offset in offsets.items():
-                # Another commit that was under way as well may have come before this one or after it.
+                # Another running commit may have come before this one or after it.
                 was_alone = self._own_commits.pop(tp, None) is under_way
                 if taken and was_alone and tp in held:
                     self._own_commits[tp] = offset
@@ -638,7 +640,7 @@ class GroupMembership:
             reaction = react(error.code)
             if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
                 raise
-            # While it joins, the answer to JoinGroup says whether it is a member still.
+            # During a join the response to JoinGroup decides whether this is still a member.
             if managed and member.state is MemberState.STABLE and member.generation_id == generation_id:
                 self._note_error(error)
             raise CommitFailedError(

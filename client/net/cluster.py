@@ -1,4 +1,4 @@
-"""What the client knows of the cluster: pure values, replaced as a whole by each Metadata response."""
+"""The client's view of the cluster: pure values, replaced as a whole by each Metadata response."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class PartitionInfo:
     offline_replicas: tuple[int, ...] = ()
     error: ErrorCode = ErrorCode.NONE
     incarnation: int = -1
-    """Tells the partition from another one of the same number before or after it; higher is newer, -1 unknown."""
+    """Distinguishes the partition from earlier and later ones of its number. Higher is newer, -1 is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic as last described. Layout counts and version are -1 when the broker sent none (a plain Kafka broker).
 
-    The topic id does not tell a topic from one created again under its name, for it changes whenever partitions are
-    removed: the incarnation does.
+    The topic id changes whenever partitions are removed. So only the incarnation distinguishes a topic from one created
+    again under its name.
     """
 
     name: str
@@ -62,11 +62,11 @@ class TopicInfo:
     ordered_delivery: bool = False
     """Whether keys keep their order across resizes; if not they go to ``hash % count`` (enable.ordered.delivery)."""
     incarnation: int = -1
-    """Tells the topic from another one of the same name before or after it; higher is newer, -1 unknown."""
+    """Distinguishes the topic from earlier and later ones of its name. Higher is newer, -1 is unknown."""
 
     @property
     def layout(self) -> tuple[int, int]:
-        """Partition count at creation and now, the pair ``key_placement.place`` takes."""
+        """The partition counts at creation and now, the pair that ``key_placement.place`` takes."""
         initial, undeleted = self.initial_partition_count, self.undeleted_partition_count
         if initial > 0 and undeleted > 0:
             return (initial if self.ordered_delivery else undeleted), undeleted
@@ -74,10 +74,11 @@ class TopicInfo:
         return count, count
 
     def is_older_than(self, other: TopicInfo) -> bool:
-        """Whether this describes the topic, or another one of its name, as it was before ``other``.
+        """Whether this description of the topic, or of an earlier one of its name, is older than ``other``.
 
-        Brokers that lag answer with metadata of before a resize; following it would send newer records of a key to
-        where older ones were. Within one layout partitions below the count are only created, the others only removed.
+        A broker that lags answers with metadata from before a resize. Following it would send newer records of a key to
+        the partition of its older ones. Within one layout partitions below the count are only created, the others only
+        removed.
         """
         if 0 <= self.incarnation != other.incarnation >= 0:
             return self.incarnation < other.incarnation
@@ -112,9 +113,10 @@ class Cluster:
         return topic.partitions.get(tp.partition) if topic is not None else None
 
     def knows_removed(self, tp: TopicPartition, incarnation: int) -> bool:
-        """Whether the topic is there without that incarnation of the partition (-1: any): it has none, or a newer one.
+        """Whether the topic exists without that incarnation of the partition (-1: without any).
 
-        A topic that was deleted and created again has other incarnations too.
+        It then has no partition of that number, or a newer one. A topic that was deleted and created again has other
+        incarnations too.
         """
         topic = self.topics.get(tp.topic)
         if topic is None or not topic.partitions:
@@ -129,9 +131,10 @@ class Cluster:
     def merge(self, response: MetadataResponse, wanted: Iterable[str] | None) -> Cluster:
         """The cluster after ``response``.
 
-        ``wanted`` are the topics the client still cares for: others it knew are dropped, as are those the broker
-        says do not exist. None: the response was for all topics and replaces all. A broker may answer from stale
-        metadata: a partition never goes back to an older leader epoch (KIP-320), a topic never to an older layout.
+        ``wanted`` are the topics that the client still needs. Other known topics are dropped. None means that the
+        response is for all topics and replaces all. A topic that does not exist any more keeps its layout and loses its
+        partitions. A broker may answer from stale metadata. So a partition never goes back to an older leader epoch
+        (KIP-320), and a topic never to an older layout.
         """
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         topics: dict[str, TopicInfo] = {}
@@ -148,8 +151,8 @@ class Cluster:
             elif known is None:
                 topics[described.name] = TopicInfo(described.name, ZERO_UUID, {}, error=error)
             elif error in _TOPIC_GONE or not known.partitions:
-                # What tells older metadata from newer is kept: the broker that does not know the topic may be the
-                # one that lags, and the next answer a description of long ago.
+                # The facts that order metadata by age are kept: the broker that does not know the topic may be the
+                # one that lags, and the next response may be even older.
                 topics[described.name] = replace(known, partitions={}, error=error)
             else:
                 topics[described.name] = replace(known, error=error)
@@ -193,7 +196,7 @@ def _same_topic(a: TopicInfo, b: TopicInfo) -> bool:
 
 
 def _newer(part: PartitionInfo, other: PartitionInfo | None) -> PartitionInfo:
-    """Which of two descriptions of a partition to believe; ``part`` unless the other has a higher leader epoch."""
+    """The newer of two descriptions of a partition: ``part``, unless the other has a higher leader epoch."""
     if other is None or other.incarnation != part.incarnation or not 0 <= part.leader_epoch < other.leader_epoch:
         return part
     return other

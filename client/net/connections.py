@@ -1,8 +1,8 @@
 """The connections of one client: opened on demand, reopened after a growing pause, closed when idle.
 
-A broker answers in order, so what may be held back by the broker has a connection of its own: ``FETCH`` for fetches,
-``GROUP`` for the coordinator, ``POSITIONS`` for the poll that is parked there, ``CHANGES`` for what an administrator
-changes, which is answered once it is carried out; everything else shares ``GENERAL``.
+A broker answers in order. So requests that a broker may hold back have connections of their own: ``FETCH`` for fetches,
+``GROUP`` for the coordinator, ``POSITIONS`` for the poll that is parked there, ``CHANGES`` for an administrator's
+changes, which are answered once they are carried out. All other requests share ``GENERAL``.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ CHANGES = "changes"
 
 IDLE = "idle for connections_max_idle_ms"
 _HELD_WITHOUT_END = float("inf")
-"""On connections of their own brokers hold requests back for as long as they like."""
+"""On separate connections brokers may hold requests back without a limit."""
 SILENT_S = 0.4
-"""An answer that is overdue for less is not looked at: a busy broker gives it soon."""
+"""A response that is overdue for less time is ignored: a busy broker sends it soon."""
 FAILING = 2
-"""The rank in ``Connections.load`` of a broker that is asked only when all are as bad."""
+"""The rank in ``Connections.load`` of a broker that is asked only when all others fail too."""
 _JITTER = 0.2
 _FAILURES = Failures(
     closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),
     late=lambda peer, why: KafkaTimeoutError(f"{peer}: {why}"),
 )
-"""What users of a client meet instead of OSError."""
+"""The errors that users of a client get instead of OSError."""
 
 
 def backoff_ms(attempt: int, first_ms: float, max_ms: float, random: float) -> float:
-    """The pause before try number ``attempt`` (from 1): doubling, at most ``max_ms``, give or take 20 % (KIP-580)."""
+    """The pause before try number ``attempt`` (from 1): doubling, at most ``max_ms``, plus or minus 20 % (KIP-580)."""
     pause = min(first_ms * (1 << min(attempt - 1, 30)), max_ms)
     return pause * (1 - _JITTER + 2 * _JITTER * random)
 
 
 class Unanswered(NamedTuple):
-    """What a broker owes: since when, on the client's clock, and its name in a sentence."""
+    """An overdue response: the time when it became overdue, on the client's clock, and a description."""
 
     since: float
     what: str
@@ -59,13 +59,13 @@ class Unanswered(NamedTuple):
 
 @dataclass(slots=True)
 class _Slot:
-    """The place of one connection: the connection, or when the next try is due."""
+    """One connection to a broker, or the time of the next try to open it."""
 
     node: Node
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     connection: Channel | None = None
     opening_since: float | None = None
-    """Since when a connection is being made; None when none is."""
+    """The start of the present try to connect; None if there is none."""
     failures: int = 0
     next_try: float = 0.0
     last_used: float = 0.0
@@ -93,12 +93,12 @@ class Connections:
         self._slots: dict[tuple[int, str], _Slot] = {}
         self._closed = False
         self.answered_at = float("-inf")
-        """When a broker last answered anything."""
+        """The time of the last response from any broker."""
         self.on_lost: Callable[[int], None] = lambda node_id: None
         """Called with the broker id when a connection ends or cannot be made."""
 
     def existing(self, node: Node, purpose: str = GENERAL) -> Channel | None:
-        """The connection to ``node`` if there is one that is open."""
+        """The open connection to ``node``; None if there is none."""
         slot = self._slots.get((node.id, purpose))
         if slot is None or slot.connection is None or slot.connection.closed:
             return None
@@ -106,9 +106,9 @@ class Connections:
         return slot.connection
 
     async def get(self, node: Node, purpose: str = GENERAL) -> Channel:
-        """The connection to ``node``, made when there is none. NETWORK_EXCEPTION when it cannot be made.
+        """The connection to ``node``, opened if there is none. Raises NETWORK_EXCEPTION if it cannot be opened.
 
-        Waits out the reconnect backoff first; tasks that want the same connection wait for one try together.
+        Waits for the end of the reconnect backoff first. Tasks that need the same connection wait for one try together.
         """
         slot = self._slots.setdefault((node.id, purpose), _Slot(node))
         clock = self._env.clock
@@ -195,7 +195,7 @@ class Connections:
     ) -> Any:
         """Send one request and return its response; ``timeout_ms`` None is ``request_timeout_ms``.
 
-        UNSUPPORTED_VERSION of a broker that speaks no version from ``min_version`` on.
+        Raises UNSUPPORTED_VERSION if the broker supports no version from ``min_version`` on.
         """
         connection = await self.get(node, purpose)
         if connection.version_of(body.API_KEY, max_version) < min_version:
@@ -206,11 +206,11 @@ class Connections:
         return await connection.post(body, max_version=max_version, held_s=held_s).wait(timeout / 1000)
 
     def unanswered(self) -> Unanswered | None:
-        """The request, or the connection that is being made, whose answer is the longest overdue; None when none is."""
+        """The longest overdue response to a request or a handshake; None if none is overdue."""
         return min((owed for slot in self._slots.values() if (owed := self._overdue(slot))), default=None)
 
     def _overdue(self, slot: _Slot) -> Unanswered | None:
-        """What the broker should have answered by now on this connection; None when nothing."""
+        """The overdue response on this connection; None if there is none."""
         if slot.opening_since is not None:
             return Unanswered(slot.opening_since, f"{slot.node} has not completed the handshake")
         pending = slot.connection.unanswered() if slot.connection is not None else None
@@ -219,9 +219,9 @@ class Connections:
         return Unanswered(pending.due_at, f"{slot.node} has not answered {ApiKey(pending.api_key).name}")
 
     def load(self, node: Node, purpose: str = GENERAL) -> tuple[int, int]:
-        """How busy a broker is, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing.
+        """The load of a broker, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing.
 
-        A broker that is silent on any connection, by whichever id, counts as failing.
+        A broker that is silent on any connection, under any id, counts as failing.
         """
         silent_since = self._env.clock.monotonic() - SILENT_S
         of_broker = [slot for slot in self._slots.values() if slot.node.address == node.address]
@@ -234,7 +234,7 @@ class Connections:
         return (0 if open_ones else 1), sum(connection.in_flight for connection in open_ones)
 
     def close_idle(self) -> None:
-        """Close what was not used for ``connections_max_idle_ms`` and has nothing in flight."""
+        """Close connections that were not used for ``connections_max_idle_ms`` and have nothing in flight."""
         limit = self._env.clock.monotonic() - self._settings.connections_max_idle_ms / 1000
         for slot in self._slots.values():
             connection = slot.connection

@@ -1,4 +1,4 @@
-"""25301 version 1 between the wire's classes and ``ordered_resize``. No IO."""
+"""Requests for lineages (API 25301, version 1). No IO."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LINEAGE_VERSION: Final = 1
 
 
 def in_requests(partitions: Sequence[TopicPartition], at_once: int) -> Iterator[Sequence[TopicPartition]]:
-    """The partitions of each request: an answer of very many takes long to be read."""
+    """The partitions of each request. They are limited, because a very long response takes long to read."""
     return (partitions[first : first + at_once] for first in range(0, len(partitions), at_once))
 
 
 def lineages_request(
     partitions: Iterable[TopicPartition], topic_incarnation: Callable[[str], int]
 ) -> PartitionLeaderEpochsForPartitionsRequest:
-    """The question; ``topic_incarnation``: which topic of a name is meant, -1 for any."""
+    """A request for lineages. ``topic_incarnation`` gives the incarnation of the topic that is meant, -1 for any."""
     topics: dict[str, PartitionLeaderEpochsForPartitionsRequestTopic] = {}
     for name, partition in partitions:
         topic = topics.get(name)

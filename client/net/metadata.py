@@ -1,4 +1,4 @@
-"""Keeps the client's picture of the cluster fresh: on demand, after errors, and every ``metadata_max_age_ms``."""
+"""Keeps the client's metadata of the cluster up to date: on demand, after errors, every ``metadata_max_age_ms``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUT
 
 
 class Metadata:
-    """The cluster as last seen, and the one task that asks for it.
+    """The cluster as last described, and the one task that requests its metadata.
 
-    ``topics`` are the names asked for: with a time to live for a producer, for as long as the subscription lasts for a
-    consumer, or all of them (``all_topics``) for a pattern.
+    It requests a producer's topics until they are idle, a consumer's topics as long as the subscription lasts, or all
+    topics (``all_topics``) for a pattern.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class Metadata:
         self.all_topics = False
         self.cluster = Cluster()
         self.generation = 0
-        """Responses merged so far."""
+        """Number of refreshes so far, including failed ones."""
         self.failure: KafkaError | None = None
-        """Why the last try failed; None after one that did not."""
+        """The error of the last refresh; None if it succeeded."""
         self._asked = Signal()
         self._hurried = Signal()
         self._updated = anyio.Event()
         self._closed = False
         self._asking_since: float | None = None
-        """Since when no refresh was answered; None when the last one was."""
+        """The start of the first refresh that is not answered; None if the last one was."""
         self._silent_since: float | None = None
-        """Since when no broker has answered what it was asked; None when one has."""
+        """The time from which no broker has answered; None if one has."""
         self._changed = Signal()
         self._troubles = Troubles()
         self._listeners: list[Callable[[], None]] = []
@@ -88,16 +88,16 @@ class Metadata:
         self._topics[topic] = self._env.clock.monotonic()
 
     def ensure(self, topic: str) -> None:
-        """Include ``topic`` from now on, unless it is already or all are."""
+        """Include ``topic`` in every refresh from now on, unless it or all topics are included already."""
         if not self.all_topics and topic not in self._topics:
             self.want(topic)
 
     def touch(self, topic: str, now: float) -> None:
-        """A topic that is known was used at ``now``, so it is asked for until it was idle for long enough."""
+        """Note that a topic was used at ``now``. It is requested until it has been idle for long enough."""
         self._topics[topic] = now
 
     def want_only(self, topics: Iterable[str]) -> None:
-        """Ask for exactly ``topics`` from now on, and at once when there are new ones."""
+        """Request exactly ``topics`` from now on, and at once if there are new ones."""
         now = self._env.clock.monotonic()
         wanted = dict.fromkeys(topics, now)
         new = wanted.keys() - self._topics.keys()
@@ -106,11 +106,11 @@ class Metadata:
             self.request_update()
 
     def on_update(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after each response merged."""
+        """Call ``listener`` after each refresh, even a failed one."""
         self._listeners.append(listener)
 
     def request_update(self) -> None:
-        """Have the picture refreshed soon; calls in between are one."""
+        """Request a refresh soon. Calls until then count as one."""
         self._asked.set()
 
     def hurry_update(self) -> None:
@@ -124,11 +124,11 @@ class Metadata:
         return self.cluster.nodes.get(node_id)
 
     def leader(self, tp: TopicPartition) -> Node | None:
-        """The leader of a partition, None when unknown or none."""
+        """The leader of a partition; None if there is none or it is unknown."""
         return self.cluster.nodes.get(self.cluster.leader(tp))
 
     def any_node(self, purpose: str = GENERAL) -> Node:
-        """The broker with the least to do; before the first answer, or when all known ones fail, a bootstrap server."""
+        """The least loaded broker; before the first response, or if all known brokers fail, a bootstrap server."""
 
         def load(node: Node) -> tuple[int, int]:
             return self._connections.load(node, purpose)
@@ -143,7 +143,7 @@ class Metadata:
     # ------------------------------------------------------------ refreshing
 
     async def run(self) -> None:
-        """Refresh until the client is closed; log what lasts."""
+        """Refresh until the client is closed, and log lasting problems."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
             await self._refresh_on_demand()
@@ -161,7 +161,7 @@ class Metadata:
                 if not self._incomplete():
                     attempt, first_ms = 0, self._retry_backoff_ms
                 elif any(version > known.get(name, version) for name, version in self._layouts().items()):
-                    # The controller is at work: what has no leader yet is to have one in a few round trips.
+                    # The controller elects the leaders that are missing, which takes a few round trips.
                     attempt, first_ms = 1, self._layout_backoff_ms
                 else:
                     attempt = max(1, attempt + (not hurried))
@@ -175,12 +175,12 @@ class Metadata:
             hurried = await self._hurried.wait(pause_ms / 1000)
 
     def _layouts(self) -> dict[str, int]:
-        """The layout versions of the wanted topics that have any."""
+        """The layout versions of the wanted topics that are known."""
         topics = self.cluster.topics
         return {name: topics[name].layout_version for name in self._topics if name in topics}
 
     def _incomplete(self) -> bool:
-        """A wanted topic is missing or has no leader somewhere, and asking again may help."""
+        """Whether a wanted topic is missing or a partition has no leader, so that another refresh may help."""
         for name in self._topics:
             topic = self.cluster.topics.get(name)
             if topic is None:
@@ -190,7 +190,7 @@ class Metadata:
         return False
 
     async def refresh(self) -> None:
-        """Ask one broker once and merge its answer."""
+        """Ask one broker once, and merge its response."""
         self._forget_idle_topics()
         names = None if self.all_topics else sorted(self._topics)
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
@@ -201,7 +201,7 @@ class Metadata:
         response: MetadataResponse = await self._connections.request(self.any_node(), request)
         if not response.brokers:
             raise error_for(ErrorCode.BROKER_NOT_AVAILABLE, "the metadata names no broker")
-        # Topics wanted since the request left were not asked for: what is known of them stays.
+        # Topics wanted since the request left were not requested: their known metadata stays.
         self.cluster = self.cluster.merge(response, None if names is None else self._topics)
         self.failure = None
         self._asking_since = None
@@ -213,11 +213,11 @@ class Metadata:
         oldest = self._env.clock.monotonic() - self._topic_idle_ms / 1000
         self._topics = {name: used for name, used in self._topics.items() if used >= oldest}
 
-    # ------------------------------------------------------------ what lasts
+    # ------------------------------------------------------------ lasting problems
 
     @property
     def silence(self) -> str | None:
-        """What is wrong when no broker answers, for an error message; None when one does."""
+        """The problem if no broker answers, for an error message; None if one does."""
         return None if self._asking_since is None else self._silence()
 
     def _silence(self) -> str:
@@ -227,7 +227,7 @@ class Metadata:
         return f"{_NO_BROKER} at {nodes}" + (f" ({why})" if why else "")
 
     async def _watch(self) -> None:
-        """Log what is wrong for longer than a moment, again while it lasts, and its end."""
+        """Log problems that last for longer than a moment, again while they last, and their end."""
         while True:
             now = self._env.clock.monotonic()
             present = self._present_troubles()
@@ -240,7 +240,7 @@ class Metadata:
             await self._changed.wait(min(max(self._troubles.next_at() - now, 0.01), _LOOK_EVERY_S))
 
     def _present_troubles(self) -> dict[str, float | None]:
-        """What is wrong, and since when (None: since it is seen)."""
+        """The present problems, and the start of each; None: since it was first seen."""
         found: dict[str, float | None] = {}
         silent_since = self._look_for_silence()
         if silent_since is not None:
@@ -259,7 +259,7 @@ class Metadata:
         return found
 
     def _look_for_silence(self) -> float | None:
-        """Since when no broker has answered what it was asked; None when nothing is owed, or only for a moment."""
+        """The time from which no broker has answered; None if no response is due, or only for a moment."""
         answered_at = self._connections.answered_at
         if self._silent_since is not None and self._silent_since <= answered_at:
             self._silent_since = None
@@ -282,14 +282,14 @@ class Metadata:
     # ------------------------------------------------------------ waiting
 
     def close(self) -> None:
-        """No update comes any more: who waits for one is told so."""
+        """Stop updates, and wake the tasks that wait for one."""
         self._closed = True
         self._updated.set()
 
     async def wait_update(self, timeout_s: float | None = None) -> None:
         """Return after the next refresh, successful or not, or after ``timeout_s``.
 
-        ClientClosedError when the client is closed meanwhile, or was before.
+        Raises ClientClosedError if the client is closed before or meanwhile.
         """
         updated = self._updated
         with anyio.move_on_after(timeout_s):
@@ -298,7 +298,7 @@ class Metadata:
             raise ClientClosedError("the client is closed")
 
     async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
-        """A topic with its partitions. KafkaTimeoutError when it is not there after ``timeout_ms``."""
+        """A topic with its partitions. Raises KafkaTimeoutError if it is not known after ``timeout_ms``."""
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         self.want(name)
         while True:
@@ -317,7 +317,7 @@ class Metadata:
             await self.wait_update(left)
 
     async def ready(self, timeout_ms: float) -> None:
-        """Wait for the first answer of any broker; what stopped it is raised after ``timeout_ms``."""
+        """Wait for the first response of any broker. After ``timeout_ms`` the last error is raised."""
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         while not self.cluster.nodes:
             if self.failure is not None and not isinstance(self.failure, RetriableError):

@@ -1,4 +1,4 @@
-"""Asks brokers about offsets: by time, at the ends, and where a leader epoch ended."""
+"""Asks brokers for offsets: by time, at the ends of logs, and at the ends of leader epochs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset found by time. ``timestamp`` is -1 when the question was for an end of the log."""
+    """An offset found by time. ``timestamp`` is -1 if an end of the log was requested."""
 
     offset: int
     timestamp: int
@@ -39,14 +39,14 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where a leader epoch ended: ``end_offset`` is exclusive, -1 when the leader does not know."""
+    """The end of a leader epoch: ``end_offset`` is exclusive, -1 if the leader does not know it."""
 
     leader_epoch: int
     end_offset: int
 
 
 class OffsetQueries:
-    """Questions that go to the leaders of partitions, repeated until all are answered."""
+    """Requests to the leaders of partitions, repeated until all are answered."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class OffsetQueries:
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self.unanswered: KafkaError | None = None
-        """Why a partition had no answer the last time anything was asked."""
+        """The last error of a partition without an answer, in the last call; None if all were answered."""
 
     async def list_offsets(
         self,
@@ -76,8 +76,8 @@ class OffsetQueries:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
-        A partition with nothing that young is missing from the result; with ``once`` also one without an answer now,
-        with ``partial`` one without an answer in time.
+        A partition without a record at or after its timestamp is missing from the result. With ``once`` a partition
+        without an answer to the first try is missing too, with ``partial`` one without an answer in time.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -110,9 +110,9 @@ class OffsetQueries:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], timeout_ms: float, *, once: bool = False, partial: bool = False
     ) -> dict[TopicPartition, EpochEnd]:
-        """The largest epoch at most the given one that the leader knows, and where it ended.
+        """The largest epoch that the leader knows, up to the given one, and its end offset.
 
-        With ``once`` a partition without an answer now is missing from the result; ``partial`` as in ``list_offsets``.
+        With ``once`` a partition without an answer to the first try is missing; ``partial`` is as in ``list_offsets``.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -148,8 +148,8 @@ class OffsetQueries:
     ) -> dict[TopicPartition, T]:
         """Ask each partition's leader until all have answered; the last error is raised after ``timeout_ms``.
 
-        With ``once`` there is one try, with ``partial`` nothing is raised after ``timeout_ms``; ``unanswered`` is the
-        last error of those left.
+        With ``once`` there is one try. With ``partial`` nothing is raised after ``timeout_ms``. ``unanswered`` is the
+        last error of the partitions left.
         """
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         open_questions = set(partitions)
@@ -189,7 +189,7 @@ class OffsetQueries:
         return found
 
     async def _ask_each(self, requests: Mapping[Node, Message], timeout_ms: float) -> list[Any]:
-        """Ask brokers side by side: responses, or errors that may pass. Another error is raised."""
+        """Ask brokers concurrently. Returns responses, or retriable errors; raises any other error."""
         replies: dict[Node, Any] = {}
 
         async def ask(node: Node) -> None:
@@ -226,7 +226,10 @@ class OffsetQueries:
 
 
 def one_epoch_each(wanted: Iterable[tuple[TopicPartition, int]]) -> list[dict[TopicPartition, int]]:
-    """Partitions and epochs, in groups that name no partition twice: an answer does not say which epoch it is about."""
+    """Group partitions and epochs so that no group names a partition twice.
+
+    A response does not name the leader epoch that was asked for.
+    """
     groups: list[dict[TopicPartition, int]] = []
     for tp, epoch in wanted:
         group = next((group for group in groups if tp not in group), None)

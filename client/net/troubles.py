@@ -1,4 +1,4 @@
-"""When to report that something lasts: no IO, no clock."""
+"""Decides when to report a lasting problem. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 FIRST_S = 1.0
-"""What is over sooner is not reported: a restart of a broker, a topic that is being created."""
+"""A shorter problem is not reported: a restart of a broker, a topic that is being created."""
 _NEXT_S = (10.0, 30.0)
 _EVERY_S = 30.0
 
@@ -17,14 +17,14 @@ class Report(NamedTuple):
 
 
 class Troubles:
-    """What is wrong now, by subject: reported after 1, 10 and 30 seconds, then every 30, and at its end."""
+    """The present problems by subject. Each is reported after 1, 10 and 30 seconds, then every 30, and at its end."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._reported: dict[str, int] = {}
 
     def look(self, now: float, present: Mapping[str, float | None]) -> list[Report]:
-        """The subjects to report now. ``present`` gives since when each is wrong; None: since it was first seen."""
+        """The problems to report now. ``present`` has the start of each; None: when it was first seen."""
         for subject, since in present.items():
             if since is None:
                 self._since.setdefault(subject, now)
@@ -42,7 +42,7 @@ class Troubles:
         return due
 
     def end(self, now: float, present: Iterable[str]) -> list[Report]:
-        """The subjects that were reported and are not among ``present`` any more."""
+        """The reported problems that are not among ``present`` any more."""
         over = self._since.keys() - set(present)
         ended = [Report(subject, now - self._since[subject]) for subject in sorted(over) if subject in self._reported]
         for subject in over:
@@ -51,12 +51,12 @@ class Troubles:
         return ended
 
     def next_at(self) -> float:
-        """When the next report is due; ``inf`` when nothing is wrong."""
+        """The time of the next report; ``inf`` without a problem."""
         times = (since + _due_after(self._reported.get(subject, 0)) for subject, since in self._since.items())
         return min(times, default=float("inf"))
 
 
 def _due_after(reported: int) -> float:
-    """How long a trouble has to last for its report number ``reported`` + 1."""
+    """Seconds that a problem must last for its report number ``reported`` + 1."""
     due = (FIRST_S, *_NEXT_S)
     return due[reported] if reported < len(due) else due[-1] + _EVERY_S * (reported - len(due) + 1)

@@ -1,1 +1,1 @@
-"""The consumer's side of KIP-253: what may be delivered, who tells whom how far it is, what the user is told."""
+"""The consumer's side of KIP-253: limits of delivery, the exchange of positions, and the user's callbacks."""

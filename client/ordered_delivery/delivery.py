@@ -1,8 +1,8 @@
 """Ordered delivery in a consumer: the gates, the tasks that feed them, and the callbacks in the user's task.
 
-``poll`` runs in the user's task at the beginning of each round of ``getmany``: coming back for more says that what was
-delivered is processed. There the limits of the partitions change, the user is told of keys that go and come, and what
-was processed is committed and reported, in this order: flush callback, commit, report; load callback, then delivery.
+``poll`` runs in the user's task at the beginning of each round of ``getmany``. A new round means that the delivered
+records are processed. ``poll`` changes the limits of the partitions, runs the callbacks for keys that move, and commits
+and reports processed records. The order is: flush callback, commit, report; load callback, then delivery.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PASSED = 2**63 - 1
 
 
 class OrderedDelivery:
-    """Everything a consumer does so that keys keep their order across resizes."""
+    """The part of a consumer that keeps the order of keys across resizes."""
 
     def __init__(
         self,
@@ -80,20 +80,20 @@ class OrderedDelivery:
             coordinator.polls_positions = self._exchange.is_understood
         self._partitions: Mapping[TopicPartition, AssignedPartition] = {}
         self._version = -1
-        """What of the gates has been carried over to the partitions."""
+        """The version of the gates that the limits of the partitions come from."""
         self._held_back: dict[TopicPartition, int] = {}
         """Partitions whose next batch may be above the limit, and the version of their position."""
         self._revoked: dict[TopicPartition, None] = {}
         """Partitions whose keys the user has yet to flush."""
         self._wants: dict[TopicPartition, int] = {}
         self._unassigned: dict[TopicPartition, int] = {}
-        """Partitions waited for that are not assigned here, outside of a group's rebalances; by incarnation."""
+        """With manual assignment: the incarnations of awaited partitions that are not assigned here."""
         self._unknown_to_group: set[TopicPartition] = set()
         self._unassigned_changed = Signal()
         metadata.on_update(self._on_metadata)
 
     def start(self, tasks: TaskGroup) -> None:
-        """Start the tasks that ask. They sleep until there is something to wait for."""
+        """Start the tasks that send questions. They sleep until there is something to wait for."""
         tasks.start_soon(self._queries.run)
         if self._exchange is not None:
             tasks.start_soon(self._exchange.run_news)
@@ -102,10 +102,10 @@ class OrderedDelivery:
         if self._view is not None:
             tasks.start_soon(self._view.run)
 
-    # ------------------------------------------------------------ what happens elsewhere
+    # ------------------------------------------------------------ events from elsewhere
 
     def on_held_back(self, state: AssignedPartition) -> None:
-        """A batch above the limit of its partition was fetched."""
+        """Note that a batch above the limit of its partition was fetched."""
         if state.tp not in self._held_back:
             self._held_back[state.tp] = state.version
             self._queries.ask()
@@ -131,10 +131,10 @@ class OrderedDelivery:
         self._on_change()
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
-        """How far the group is, from the coordinator. Of a partition read here it only repeats what was reported."""
+        """Take in the group's position from the coordinator. For a partition read here it only repeats a report."""
         self._gates.on_rewinds(tp, position.rewinds)
         if tp in self._partitions and self._knows_own_positions:
-            return  # since it was reported, and perhaps further by now
+            return  # known since it was reported, and perhaps higher by now
         if position.position != self._gates.position(tp):
             self.hand_overs.processed(tp, self._clock.monotonic())
         self._gates.on_position(tp, position.position)
@@ -156,12 +156,12 @@ class OrderedDelivery:
         )
 
     async def poll(self) -> None:
-        """Bring callbacks, reports and what may be delivered up to date."""
+        """Bring callbacks, reports and delivery limits up to date."""
         await self._call_back()
         due = self._due()
         if due:
             await self.report_positions(due)
-            await self._call_back()  # assigned by hand, what was reported is known here at once
+            await self._call_back()  # with manual assignment a report counts here at once
         if self.hand_overs.passed:
             self._note_released()
         if self._unassigned:
@@ -187,7 +187,7 @@ class OrderedDelivery:
                 return
 
     def _to_load(self) -> list[TopicPartition]:
-        """Look at the batches that are held back; those of which partitions wait for the user to load."""
+        """Check the batches that are held back. Returns the partitions that wait for the user's load callback."""
         due = []
         for tp, version in list(self._held_back.items()):
             state = self._partitions.get(tp)
@@ -202,7 +202,7 @@ class OrderedDelivery:
         return due
 
     async def _flush(self, partitions: Sequence[TopicPartition]) -> float:
-        """Have the user write down what is kept for keys of these; returns when that was done."""
+        """Call the user's flush callback for these partitions. Returns the time when it returned."""
         began = self._clock.monotonic()
         await self.listener.maybe_revoked(partitions)
         flushed = self._clock.monotonic()
@@ -210,7 +210,7 @@ class OrderedDelivery:
         return flushed
 
     def _note_released(self) -> None:
-        """What nothing holds back any more, and what the user has loaded for, counts as released."""
+        """Release the partitions that nothing holds back any more and whose load callback has returned."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for tp in list(self.hand_overs.passed):
             state = self._partitions[tp]
@@ -218,7 +218,7 @@ class OrderedDelivery:
             self.hand_overs.released(tp, now, now_ms, is_read=is_read)
 
     def note_delivered(self, found: Mapping[TopicPartition, Records]) -> None:
-        """What was released and is now handed to the user has been handed over."""
+        """Note the hand-over of released partitions whose records the user now gets."""
         now = self._clock.monotonic()
         for tp in [tp for tp in self.hand_overs.undelivered if tp in found]:
             batch = found[tp].first_batch
@@ -265,9 +265,9 @@ class OrderedDelivery:
 
     @property
     def _knows_own_positions(self) -> bool:
-        """Whether what was reported counts here at once: its commit was taken, or there is no group to ask.
+        """Whether a reported position counts here at once: its commit was taken, or there is no group to ask.
 
-        Else only the coordinator's answer tells that this is a member still.
+        Otherwise only the coordinator's response proves that this is still a member.
         """
         return self._config.ordered_delivery_commit_before_report or not self._is_managed
 
@@ -286,7 +286,7 @@ class OrderedDelivery:
         self._unassigned_changed.set()
 
     def _note_rewinds(self) -> None:
-        """A partition that the user rewound here blocks its children here at once, whatever the group knows."""
+        """Lower the position of partitions that the user rewound here, so that they block their children at once."""
         for tp, position in self._gates.positions().items():
             state = self._partitions.get(tp)
             if state is not None and state.has_position and state.position < position:
@@ -296,7 +296,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ reports
 
     def _due(self) -> dict[TopicPartition, Progress]:
-        """What is to be reported now. Outside of a settled generation nobody would take it."""
+        """The positions to report now. Outside of a settled generation the coordinator would not take them."""
         asked = self._reports.asked
         if not asked:
             return {}
@@ -326,7 +326,7 @@ class OrderedDelivery:
         )
 
     async def report_positions(self, due: dict[TopicPartition, Progress]) -> None:
-        """Have the user flush, then commit and report. What fails is tried again with the next round."""
+        """Call the flush callback, then commit and report. A failed step is tried again in the next round."""
         flushed = await self._flush(list(due))
         due = {tp: progress for tp, progress in due.items() if self._is_at(tp, progress)}
         if not due:
@@ -353,7 +353,7 @@ class OrderedDelivery:
                 self.hand_overs.acknowledged(self._reports.number, self._clock.monotonic())
 
     def _is_at(self, tp: TopicPartition, progress: Progress) -> bool:
-        """Whether the user is where that says still: the callback, or another task, may have gone elsewhere."""
+        """Whether the position is still that of ``progress``: the callback, or another task, may have changed it."""
         state = self._subscription.partitions.get(tp)
         if state is None or not state.has_position:
             return False
@@ -362,7 +362,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ partitions assigned by hand
 
     async def _ask_group(self) -> None:
-        """Where the group is in partitions that others read: asked for again and again, nobody can be woken for it."""
+        """Ask for the group's positions in partitions that others read, again and again: no event reports them."""
         link = self._link
         assert link is not None
         while True:
@@ -388,7 +388,7 @@ class OrderedDelivery:
             await anyio.sleep(self._config.retry_backoff_max_ms / 1000)
 
     def _check_policy(self) -> None:
-        """What to do about a partition that waits for one that nobody is known to read."""
+        """Apply ``ordered_delivery_unassigned_parent`` to partitions that wait for one without a known reader."""
         nobody = [tp for tp in self._unassigned if self._link is None or tp in self._unknown_to_group]
         if not nobody:
             return
@@ -408,12 +408,12 @@ class OrderedDelivery:
     # ------------------------------------------------------------ for people
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
-        """The partitions held back and what each waits for."""
+        """The partitions that are held back, with the waits of each."""
         self._bring_up_to_date()
         return tuple(self._blocked())
 
     def metrics(self) -> dict[str, float]:
-        """What resizes cost, by name."""
+        """The costs of resizes, by name."""
         self._bring_up_to_date()
         return self.hand_overs.values()
 

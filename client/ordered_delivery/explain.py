@@ -1,4 +1,4 @@
-"""Why a partition is not delivered, for people."""
+"""Explains to people why a partition is not delivered."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ class WaitsFor:
     on: TopicPartition
     """The partition that must be processed first."""
     epoch: int
-    """Up to the end of this leader epoch of it."""
+    """The leader epoch up to whose end ``on`` must be processed."""
     until: int
-    """That end: how far the group must be; -1: not known yet."""
+    """The offset of that end, which the group must reach; -1 if it is not known yet."""
     position: int
-    """The group's position in ``on``, as its owner last reported it; -1: not known."""
+    """The group's position in ``on``, as its owner last reported it; -1 if not known."""
     member: str | None
-    """The owner of ``on``; None: not known. The leader of a group knows, others once they have waited for a while."""
+    """The owner of ``on``; None if not known.
+
+    The leader of a group knows all owners. Another member learns this one after it has waited for a while.
+    """
     committed: int = -1
-    """What the group has committed of ``on``, looked up now and then while this is waited for; -1: not known."""
+    """The group's committed offset in ``on``, looked up regularly during the wait; -1 if not known."""
 
     @classmethod
     def of(
@@ -36,7 +39,7 @@ class WaitsFor:
         owner_of: Callable[[TopicPartition], str | None],
         committed: Callable[[TopicPartition], int],
     ) -> WaitsFor:
-        """What a gate says, with the member that can do something about it, and what the group committed."""
+        """The wait of a gate, with the member that can end it, and the group's committed offset."""
         on = TopicPartition(topic, wait.on)
         return cls(wait.from_epoch, on, wait.epoch, wait.offset, wait.position, owner_of(on), committed(on))
 
@@ -54,7 +57,7 @@ class BlockedPartition:
     max_leader_epoch: int
     """Records up to this leader epoch are delivered; -2: none."""
     waits_for: tuple[WaitsFor, ...]
-    """Empty: no broker has told yet what the next record has to wait for."""
+    """Empty while no broker has answered with the lineage for the next record."""
 
     def __str__(self) -> str:
         topic, partition = self.partition

@@ -19,21 +19,21 @@ from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH, Loaded
 from anabranch.protocol.types import TopicPartition
 
 NEVER_RESIZED = 0
-"""The layout version of such topics."""
+"""The layout version of topics that were never resized."""
 
 
 @dataclass(slots=True)
 class Questions:
-    """What the gates want to know. An answer may lead to further questions."""
+    """The questions of the gates. An answer may lead to further questions."""
 
     lineages: dict[TopicPartition, int] = field(default_factory=dict)
-    """25301: as of at least this leader epoch."""
+    """API 25301: the lineage as of at least this leader epoch."""
     ends: dict[tuple[TopicPartition, int], None] = field(default_factory=dict)
-    """OffsetForLeaderEpoch: where this leader epoch of the partition ended."""
+    """OffsetForLeaderEpoch: the end of this leader epoch of the partition."""
     log_starts: dict[TopicPartition, None] = field(default_factory=dict)
-    """ListOffsets."""
+    """ListOffsets: the start of the log."""
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    """25300, with the incarnation that the metadata names: kept up to date for as long as they are wanted."""
+    """API 25300, with the incarnation in the metadata: kept up to date for as long as they are wanted."""
 
     @property
     def any_to_ask(self) -> bool:
@@ -50,7 +50,7 @@ class _Topic:
         self.gate = Gate()
         self.info: TopicInfo | None = None
         self.asked_of: dict[int, int] = {}
-        """By partition, the leader epoch of the leader that said where epochs ended."""
+        """By partition, the leader epoch of the leader that answered with the ends of epochs."""
 
     def leader_epoch(self, partition: int) -> int:
         info = self.info.partitions.get(partition) if self.info is not None else None
@@ -58,18 +58,18 @@ class _Topic:
 
 
 class TopicGates:
-    """See the module."""
+    """The gates of a consumer's topics; see the module."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
         self._removed: dict[TopicPartition, None] = {}
         self.version = 0
-        """Goes up when what the gates say may have changed."""
+        """Rises when a result of the gates may have changed."""
 
     # ------------------------------------------------------------ events
 
     def assign(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> None:
-        """Hold exactly ``partitions``; of those held before it is still known what was loaded."""
+        """Hold exactly ``partitions``. Those held before keep their known loads."""
         held: dict[str, list[int]] = {}
         for tp in partitions:
             held.setdefault(tp.topic, []).append(tp.partition)
@@ -83,10 +83,10 @@ class TopicGates:
         self.on_metadata(topics)
 
     def on_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
-        """The cluster's topics as last described; the same object means nothing changed."""
+        """Take in the cluster's topics as last described. The same object means that nothing changed."""
         for name, topic in self._topics.items():
             info = topics.get(name)
-            # One without partitions tells of an error or a broker that lags: what was known holds until there are some.
+            # A topic without partitions means an error or a lagging broker: the known facts stay until it has some.
             if info is None or not info.partitions or info is topic.info:
                 continue
             before, topic.info = topic.info, info
@@ -110,7 +110,10 @@ class TopicGates:
 
     @staticmethod
     def _take_epochs(topic: _Topic, info: TopicInfo) -> None:
-        """A topic is told by its first layout until a partition that loses keys has the next one."""
+        """Take the leader epochs of a topic with its first layout as lineages without entries.
+
+        Metadata has the first layout until a partition that loses keys has the next one.
+        """
         if info.layout_version != NEVER_RESIZED:
             return
         lineages = topic.gate.facts.lineages
@@ -120,32 +123,32 @@ class TopicGates:
                 topic.gate.facts.on_lineage(p, Lineage(part.leader_epoch))
 
     def topic_incarnation(self, topic: str) -> int:
-        """Of the topic that the facts are of; -1: not known."""
+        """The incarnation of the topic that the facts are about; -1 if not known."""
         known = self._topics.get(topic)
         return known.info.incarnation if known is not None and known.info is not None else -1
 
     def incarnation(self, tp: TopicPartition) -> int:
-        """Of the partition in the metadata; -1: not known."""
+        """The incarnation of the partition in the metadata; -1 if not known."""
         known = self._topics.get(tp.topic)
         info = known.info.partitions.get(tp.partition) if known is not None and known.info is not None else None
         return info.incarnation if info is not None else -1
 
     def on_lineage(self, tp: TopicPartition, lineage: Lineage | None, over: int) -> None:
-        """25301 was answered, for the topic of ``topic_incarnation``; None: the partition does not exist."""
+        """Take in a lineage of the topic of ``topic_incarnation``; None means that the partition does not exist."""
         if (topic := self._topics.get(tp.topic)) is not None:
             self.version += 1
             topic.gate.facts.on_lineage(tp.partition, lineage, over)
 
     def on_missing(self, tp: TopicPartition) -> None:
-        """A broker does not know the partition."""
+        """Note that a broker does not know the partition."""
         if (topic := self._topics.get(tp.topic)) is not None:
             self.version += 1
             topic.gate.facts.on_missing(tp.partition)
 
     def on_end(self, tp: TopicPartition, epoch: int, leader_epoch: int, end_offset: int) -> None:
-        """The leader of ``leader_epoch`` said where ``epoch`` ended: ``end_offset`` is exclusive, -1 unknown."""
+        """Take in the end of ``epoch`` from the leader of ``leader_epoch``: ``end_offset`` is exclusive, -1 unknown."""
         topic = self._topics.get(tp.topic)
-        # Another leader since may have less; and the end of the present epoch still moves.
+        # A later leader may have fewer records, and the end of the present epoch still moves.
         if topic is not None and end_offset >= 0 and epoch < leader_epoch == topic.leader_epoch(tp.partition):
             self.version += 1
             topic.asked_of[tp.partition] = leader_epoch
@@ -157,7 +160,7 @@ class TopicGates:
             topic.gate.facts.on_log_start(tp.partition, offset)
 
     def on_position(self, tp: TopicPartition, position: int) -> None:
-        """How far the group is; -1: not known (any more)."""
+        """Take in the group's position; -1 if it is not known (any more)."""
         topic = self._topics.get(tp.topic)
         if topic is None or self.position(tp) == position:
             return
@@ -165,7 +168,7 @@ class TopicGates:
         topic.gate.facts.on_position(tp.partition, position)
 
     def on_rewinds(self, tp: TopicPartition, rewinds: int) -> None:
-        """How often a commit lowered the group's offset."""
+        """Take in the number of commits that lowered the group's offset."""
         topic = self._topics.get(tp.topic)
         if topic is None:
             return
@@ -174,7 +177,7 @@ class TopicGates:
         self.version += facts.version != before
 
     def on_owner(self, tp: TopicPartition, *, is_owned: bool) -> None:
-        """Whether only a live member knows the position: then the start of the log does not stand for it."""
+        """Take in whether only a live member knows the position. Then the start of the log does not stand for it."""
         topic = self._topics.get(tp.topic)
         if topic is None or is_owned == (tp.partition not in topic.gate.facts.unowned):
             return
@@ -182,27 +185,27 @@ class TopicGates:
         topic.gate.facts.on_owner(tp.partition, is_owned=is_owned)
 
     def on_new_generation(self) -> None:
-        """Nothing is known of what the members of the generation have processed, or who owns what."""
+        """Forget the members' positions and owners: those of the new generation are not known yet."""
         self.version += 1
         for topic in self._topics.values():
             topic.gate.facts.on_new_generation()
 
     def load_called(self, tp: TopicPartition) -> Loaded:
-        """As in ``Gate``."""
+        """See ``Gate.load_called``."""
         return self._topics[tp.topic].gate.load_called(tp.partition)
 
     def load_returned(self, tp: TopicPartition, called: Loaded) -> None:
-        """As in ``Gate``; nothing of a partition that was given up meanwhile."""
+        """See ``Gate.load_returned``. Does nothing for a partition that was given up meanwhile."""
         topic = self._topics.get(tp.topic)
         if topic is not None and tp.partition in topic.gate.held:
             self.version += 1
             topic.gate.load_returned(tp.partition, called)
 
     def restart(self, tp: TopicPartition) -> None:
-        """The next batch is not the one after the last."""
+        """Restart the gate, because the next batch does not follow the last one."""
         self._topics[tp.topic].gate.restart(tp.partition)
 
-    # ------------------------------------------------------------ what they say
+    # ------------------------------------------------------------ results
 
     def limit(self, tp: TopicPartition) -> int:
         """The highest leader epoch whose batches may be delivered now, ``NO_EPOCH`` for none."""
@@ -214,14 +217,14 @@ class TopicGates:
         return topic.gate.limit(tp.partition) if tp.partition in topic.info.partitions else NO_EPOCH
 
     def look(self, tp: TopicPartition, epoch: int) -> GateState:
-        """What is so of the next batch, of this leader epoch."""
+        """The state of the gate for the next batch, which has this leader epoch."""
         topic = self._topics[tp.topic]
         if topic.info is None or tp.partition not in topic.info.partitions:
             return GateState.UNKNOWN
         return topic.gate.look(tp.partition, epoch)
 
     def take_revoked(self) -> list[TopicPartition]:
-        """Partitions whose keys the user has to let go of: they wait again after a load, or were removed. Once."""
+        """Take the partitions whose keys the user must flush: they wait again after a load, or were removed."""
         revoked = dict(self._removed)
         self._removed = {}
         for name, topic in self._topics.items():
@@ -229,12 +232,12 @@ class TopicGates:
         return list(revoked)
 
     def position(self, tp: TopicPartition) -> int:
-        """The group's position as last told, -1 when not known."""
+        """The group's position as last reported; -1 if not known."""
         topic = self._topics.get(tp.topic)
         return topic.gate.facts.positions.get(tp.partition, -1) if topic is not None else -1
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The group's positions as last told, where they are known."""
+        """The group's positions as last reported, where they are known."""
         return {
             TopicPartition(name, q): position
             for name, topic in self._topics.items()
@@ -243,7 +246,7 @@ class TopicGates:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an entry of a partition held is not satisfied."""
+        """Whether a lineage entry of a held partition is not satisfied."""
         return any(self._waits(topic, p) for topic in self._ordered() for p in topic.gate.held)
 
     @staticmethod
@@ -262,9 +265,9 @@ class TopicGates:
         owner_of: Callable[[TopicPartition], str | None],
         committed: Callable[[TopicPartition], int] = lambda _: -1,
     ) -> list[BlockedPartition]:
-        """The partitions that wait for others, in order, and those whose next batch is newer than what is known.
+        """The partitions that wait for others, in order, and those whose next batch is newer than the known lineage.
 
-        ``fronts``: the leader epochs of the batches that are held back.
+        ``fronts`` has the leader epochs of the batches that are held back.
         """
         found = []
         for topic in self._ordered():
@@ -279,9 +282,9 @@ class TopicGates:
         return found
 
     def questions(self, fronts: Mapping[TopicPartition, int], *, recheck: bool = False) -> Questions:
-        """All that would help the next batches, and those of the newest leader epochs known.
+        """All questions that help to deliver the next batches, and those of the newest known leader epochs.
 
-        ``recheck``: also what may have changed without a leader change that this client knows of.
+        With ``recheck`` also questions whose answers may change without a leader change known to this client.
         """
         asked = Questions()
         for topic in self._ordered():

@@ -1,4 +1,4 @@
-"""Which member reads the partitions that are waited for, and what was committed there. For people; it decides nothing.
+"""Finds the readers of awaited partitions, and the committed offsets there. For people; it decides nothing.
 
 A member does not know the owners of other partitions: only the leader of a group does. So when a partition waits for
 longer than a hand-over takes, this module asks the coordinator, and asks again until the wait is over.
@@ -19,7 +19,7 @@ from anabranch.runtime.signal import Signal
 
 
 class GroupView:
-    """What others in the group do about some partitions, as it was a pause ago or so; ``run`` is a task."""
+    """A recent view of the readers and committed offsets of some partitions; ``run`` is a task."""
 
     def __init__(self, link: CoordinatorLink, pause_ms: int, timeout_ms: int) -> None:
         self._link = link
@@ -31,7 +31,7 @@ class GroupView:
         self._committed: dict[TopicPartition, int] = {}
 
     def look_at(self, incarnations: Mapping[TopicPartition, int]) -> None:
-        """Look at exactly these from now on, by the incarnation meant; what is known of others is forgotten."""
+        """Watch exactly these partitions, by incarnation. Facts about other partitions are forgotten."""
         if incarnations == self._incarnations:
             return
         same = [tp for tp, incarnation in incarnations.items() if self._incarnations.get(tp) == incarnation]
@@ -41,15 +41,15 @@ class GroupView:
         self._changed.set()
 
     def owner_of(self, tp: TopicPartition) -> str | None:
-        """The member that reads a partition; None: not known."""
+        """The member that reads a partition; None if not known."""
         return self._owners.get(tp)
 
     def committed(self, tp: TopicPartition) -> int:
-        """The offset the group has committed of a partition; -1: none, or not known."""
+        """The offset that the group has committed for a partition; -1 if none, or not known."""
         return self._committed.get(tp, -1)
 
     async def run(self) -> None:
-        """Look until the client is closed."""
+        """Refresh the view until the client is closed."""
         while True:
             if not self._incarnations:
                 await self._changed.wait()
@@ -58,7 +58,7 @@ class GroupView:
             try:
                 await self._look()
             except KafkaError:
-                continue  # what was known stays
+                continue  # the known facts stay
             except ClientClosedError:
                 return
 
@@ -77,7 +77,7 @@ class GroupView:
 
 
 def _owners(response: DescribeGroupsResponse) -> dict[TopicPartition, str]:
-    """Who reads what; nobody where the members do not speak the consumer protocol."""
+    """The reader of each partition; empty if the members do not use the consumer protocol."""
     owners: dict[TopicPartition, str] = {}
     for group in response.groups:
         for member in group.members:

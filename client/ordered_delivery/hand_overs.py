@@ -1,15 +1,15 @@
-"""How long keys wait when they move between partitions, as one consumer sees it: numbers, log lines. No IO, no clock.
+"""Measures how long keys wait that move between partitions, for one consumer: metrics, log lines. No IO, no clock.
 
-A partition is **blocked** from the round in which the gate names it until nothing holds it back and the load callback
-has returned: then it is **released**. A **hand-over** begins when the last partition that was waited for was processed,
-that is, when its flush callback returned if this consumer reads it, and when the coordinator's answer arrived if
-another member does; or when the partition was blocked, if that was later. It ends when the first record held back is
-handed to the user. A partition in which nothing was held back when it was released makes none; where it had not been
-fetched yet, the first record's timestamp says whether it was there.
+A partition is **blocked** from the round in which the gate names it. It is **released** once nothing holds it back and
+the load callback has returned. A **hand-over** begins when the last awaited partition is processed. If this consumer
+reads that partition, this is when its flush callback returns; if another member does, when the coordinator's response
+arrives. If the partition is blocked later than that, the hand-over begins then. It ends when the user gets the first
+record that was held back. A partition in which nothing was held back at its release makes no hand-over. If it was not
+fetched before its release, the first record's timestamp shows whether the record existed then.
 
-Of a hand-over between two members each knows a half: the one that gives measures a **report**, from the flush
-callback's return until the coordinator has the position, the commit included; the one that takes measures the hand-over
-from the coordinator's answer on.
+In a hand-over between two members each knows one half. The giving member measures a **report**, from the flush
+callback's return until the coordinator has the position, including the commit. The taking member measures the hand-over
+from the coordinator's response on.
 
 Times are seconds of one monotonic clock, ``released_ms`` is wall-clock time in milliseconds.
 """
@@ -27,12 +27,12 @@ from anabranch.protocol.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 _SAY_AFTER_S = 1.0
-"""A partition blocked for so long is spoken of even if nobody knows yet whom it waits for."""
+"""A partition blocked for this many seconds is logged even if the awaited ends are not known yet."""
 _SHOWN_WAITS = 5
 
 
 class _Block:
-    """A partition since the gate first named it."""
+    """A blocked partition, since the gate first named it."""
 
     __slots__ = ("last", "said", "since", "waited_for")
 
@@ -44,24 +44,24 @@ class _Block:
 
 
 class Released(NamedTuple):
-    """What must be known of a partition until its next record is delivered."""
+    """The facts about a released partition until its next record is delivered."""
 
     begun: float
     max_leader_epoch: int
-    """What was delivered while it was blocked: only newer batches were held back."""
+    """The limit of delivery while it was blocked: only batches of newer leader epochs were held back."""
     released_ms: int
 
 
 class HandOvers:
-    """See the module."""
+    """The measurements of one consumer; see the module."""
 
     def __init__(self) -> None:
         self._blocks: dict[TopicPartition, _Block] = {}
         self._processed: dict[TopicPartition, float] = {}
         self._unacknowledged: list[tuple[int, float]] = []
-        """Number of a report, and when the flush callback before it returned; ascending."""
+        """The number of each report, and the time when the flush callback before it returned; ascending."""
         self.passed: dict[TopicPartition, None] = {}
-        """Blocked partitions that the gate names no more: released once the user was told."""
+        """Blocked partitions that the gate does not name any more. They are released after the load callback."""
         self.undelivered: dict[TopicPartition, Released] = {}
         self._blocked_total = 0
         self._blocked = Durations()
@@ -73,7 +73,7 @@ class HandOvers:
     # ------------------------------------------------------------ the partitions that wait
 
     def evaluated(self, blocked: Iterable[BlockedPartition], held: Container[TopicPartition], now: float) -> None:
-        """The gate decided: it holds back exactly ``blocked`` of the partitions ``held``."""
+        """Take in the gate's decision: it holds back exactly ``blocked`` of the partitions ``held``."""
         found = {one.partition: one for one in blocked}
         for tp, one in found.items():
             self.passed.pop(tp, None)
@@ -95,7 +95,7 @@ class HandOvers:
             del self.undelivered[tp]
 
     def released(self, tp: TopicPartition, now: float, now_ms: int, *, is_read: bool) -> None:
-        """One of ``passed`` may be delivered; ``is_read``: there is nothing in it to deliver."""
+        """Release one of ``passed``; ``is_read`` means that it has nothing to deliver."""
         block = self._blocks[tp]
         processed = [self._processed[on] for on in block.waited_for if on in self._processed]
         self._blocked.add(now - block.since)
@@ -106,9 +106,9 @@ class HandOvers:
         self._forget(tp)
 
     def delivered(self, tp: TopicPartition, leader_epoch: int, timestamp_ms: int, now: float) -> None:
-        """The first records of one of ``undelivered``: written by that leader epoch, the first at that time.
+        """Take in the first delivered batch of one of ``undelivered``: its leader epoch, and its first timestamp.
 
-        Records that were there for the taking before the release, or written after it, waited for nobody.
+        Records that could be delivered before the release, or were written after it, were not held back.
         """
         released = self.undelivered.pop(tp)
         if leader_epoch > released.max_leader_epoch and timestamp_ms <= released.released_ms:
@@ -134,35 +134,35 @@ class HandOvers:
     # ------------------------------------------------------------ the partitions waited for
 
     def processed(self, tp: TopicPartition, now: float) -> None:
-        """The group's position in a partition became known, or moved."""
+        """Note that the group's position in a partition became known, or moved."""
         if self._blocks:
             self._processed[tp] = now
 
     def flushed(self, began: float, now: float) -> None:
-        """The user's ``on_partition_key_maybe_revoked`` returned."""
+        """Note that the user's ``on_partition_key_maybe_revoked`` returned."""
         self._flushes.add(now - began)
 
     def loaded(self, began: float, now: float) -> None:
-        """The user's ``on_partition_key_assigned`` returned."""
+        """Note that the user's ``on_partition_key_assigned`` returned."""
         self._loads.add(now - began)
 
     def reported(self, number: int, flushed: float) -> None:
-        """Positions up to report ``number`` are on their way; the flush callback had returned at ``flushed``."""
+        """Note that reports up to ``number`` were sent. Their flush callback returned at ``flushed``."""
         self._unacknowledged.append((number, flushed))
 
     def acknowledged(self, number: int, now: float) -> None:
-        """The coordinator has taken the reports up to ``number``."""
+        """Note that the coordinator has taken the reports up to ``number``."""
         while self._unacknowledged and self._unacknowledged[0][0] <= number:
             self._reports.add(now - self._unacknowledged.pop(0)[1])
 
     def new_generation(self) -> None:
-        """Nobody answers reports of the one before."""
+        """Forget the reports of the previous generation: they are not answered any more."""
         self._unacknowledged.clear()
 
     # ------------------------------------------------------------ for people
 
     def values(self) -> dict[str, float]:
-        """All numbers by name."""
+        """All metrics by name."""
         blocked = self._blocked.named("blocked")
         return {
             "blocked-partitions": len(self._blocks),
@@ -175,5 +175,5 @@ class HandOvers:
 
 
 def _is_known(blocked: BlockedPartition) -> bool:
-    """Whether only other consumers are waited for: what was to be found out has been."""
+    """Whether all awaited ends are known, so that only other consumers are waited for."""
     return all(wait.until >= 0 for wait in blocked.waits_for)

@@ -1,10 +1,10 @@
-"""Members of a group tell each other how far they are: ConsumerGroupPosition (25300), the asking side.
+"""Exchanges positions between the members of a group: the client side of ConsumerGroupPosition (25300).
 
 One poll is parked at the coordinator. It has a connection of its own, because the coordinator reads nothing else from
-there until it answers. News (a position, other wishes) goes at once over the group's connection, in a poll that is
-not parked. The coordinator then answers the parked poll too, and the next one is parked with the present wishes.
-Polls on two connections may be taken and answered out of order. So an answer that is older than one already taken is
-dropped, and news is repeated while an older poll stays parked.
+there until it answers. News (a position, other wanted partitions) goes at once over the group's connection, in a poll
+that is not parked. The coordinator then answers the parked poll too, and the next one is parked with the present wanted
+partitions. Polls on two connections may be taken and answered out of order. So an answer that is older than one already
+taken is dropped, and news is repeated while an older poll stays parked.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from anabranch.runtime.signal import Signal
 
 
 class Membership(Protocol):
-    """What the exchange must know of this member."""
+    """The facts about this member that the exchange needs."""
 
     @property
     def settled_generation(self) -> int:
-        """The generation whose assignment the user's task has taken; -1: none, or it is over."""
+        """The generation whose assignment the user's task has taken; -1 if none, or if it is over."""
 
     @property
     def member_id(self) -> str:
-        """As the coordinator knows it."""
+        """The member id that the coordinator knows."""
 
     def on_position_error(self, error: KafkaError, generation_id: int) -> None:
-        """The coordinator refused a poll of this generation: react as to a heartbeat that was refused."""
+        """React to a poll of this generation that the coordinator refused as to a refused heartbeat."""
 
 
 class Position(NamedTuple):
@@ -47,20 +47,20 @@ class Position(NamedTuple):
     incarnation: int
     position: int
     rewinds: int = 0
-    """Of an answer: how often a commit lowered the group's offset."""
+    """In an answer: the number of commits that lowered the group's offset."""
 
 
 class PositionAnswer(NamedTuple):
-    """What a poll brought."""
+    """The answer to a poll."""
 
     wanted: dict[TopicPartition, Position]
-    """How far the group is in what was asked for; position -1: not known."""
+    """The group's positions in the wanted partitions; -1 if not known."""
     owned: set[TopicPartition]
-    """Those of them whose position a live member alone can tell."""
+    """The wanted partitions whose position only a live member knows."""
     to_report: dict[TopicPartition, Position]
     """Partitions of this member that another waits for, and the position the coordinator knows of that incarnation."""
     said_before: int
-    """What ``said`` was when the question left."""
+    """The value of ``said`` when the poll left."""
 
 
 def build_request(
@@ -73,7 +73,10 @@ def build_request(
     group_instance_id: str | None = None,
     max_wait_ms: int = 0,
 ) -> ConsumerGroupPositionRequest:
-    """``wants`` are incarnations by partition. Without member and generation it is anybody's question."""
+    """A request for positions; ``wants`` are incarnations by partition.
+
+    Without member and generation it is the request of a client that is no member.
+    """
     topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
     for tp in sorted({**wants, **reports}):
         report = reports.get(tp)
@@ -98,7 +101,7 @@ def build_request(
 def read_answer(
     response: ConsumerGroupPositionResponse, wants: Mapping[TopicPartition, int], said_before: int = 0
 ) -> PositionAnswer:
-    """The answer by partition. Raises the error it carries."""
+    """The answer by partition. Raises the error of the response."""
     if response.error_code:
         raise error_for(response.error_code)
     wanted: dict[TopicPartition, Position] = {}
@@ -144,7 +147,7 @@ class PositionExchange:
         """The poll that is parked or on its way there, 0 for none."""
         self._is_understood = True
         self._began = Signal()
-        """Another generation: what was refused in the one before says nothing of it."""
+        """Set when a generation begins: refusals in the one before do not concern it."""
         self._news = Signal()
         self._park = Signal()
         self._unparked = Signal()
@@ -152,7 +155,7 @@ class PositionExchange:
     # ------------------------------------------------------------ the user's task
 
     def settle(self) -> None:
-        """The assignment was taken: what there was to give up is given up, and the generation's polls may begin."""
+        """Begin the polls of a generation whose assignment was taken and whose revoked partitions were given up."""
         generation = self._membership.settled_generation
         if generation == self._generation:
             return
@@ -165,7 +168,7 @@ class PositionExchange:
             self._news.set()
 
     def want(self, wants: dict[TopicPartition, int]) -> None:
-        """Be told of the positions of exactly these, by incarnation."""
+        """Ask for the positions of exactly these partitions, by incarnation."""
         if wants != self._wants:
             self._wants = wants
             self._news.set()
@@ -173,10 +176,10 @@ class PositionExchange:
     def report(
         self, positions: Mapping[TopicPartition, Position], said: int, told: Container[TopicPartition] = ()
     ) -> None:
-        """Tell these positions, but for what the coordinator was ``told`` already; ``said`` counts the reports made.
+        """Report these positions, except those in ``told``, which the coordinator has. ``said`` counts the reports.
 
-        What it was told is said again where an older report is on its way, perhaps on another connection: it must not
-        come last.
+        A position in ``told`` is reported again if an older report of the partition is on its way, perhaps on another
+        connection: the older one must not come last.
         """
         self._said = said
         for tp, position in positions.items():
@@ -188,13 +191,13 @@ class PositionExchange:
             self._news.set()
 
     def is_understood(self) -> bool:
-        """Whether the coordinator is not known for one that does not take polls."""
+        """Whether the coordinator takes polls, as far as this member knows."""
         return self._is_understood
 
     # ------------------------------------------------------------ tasks
 
     async def run_news(self) -> None:
-        """Say what there is to say, at once; then have a poll parked."""
+        """Send news at once; then have a poll parked."""
         while True:
             await self._news.wait()
             try:
@@ -210,11 +213,11 @@ class PositionExchange:
                 number = await self._poll(generation, GROUP, 0)
             except KafkaError as error:
                 if not self._is_member_error(error, generation) and not self._wants:
-                    return  # there is nothing to wait for, and nothing that anybody could wait for
+                    return  # this member waits for nothing, and no other can wait for it
                 await self._pause(generation, attempt)
                 if generation == self._generation:
                     continue
-                return  # the next generation's news are set
+                return  # the next generation has news set
             self._park.set()
             if not 0 < self._parked_number < number:
                 return
@@ -242,10 +245,10 @@ class PositionExchange:
                     return
 
     def _is_member_error(self, error: KafkaError, generation: int) -> bool:
-        """Whether it is one that the member reacts to; then it has.
+        """Whether the member reacts to the error. If so, it has reacted.
 
-        UNSUPPORTED_VERSION: a release that knows nothing of resizes, or ``group_coordinator`` is below level 2
-        (KIP-584). A member with something to wait for polls on, until the level is back.
+        UNSUPPORTED_VERSION means that the release does not know resizes, or that ``group_coordinator`` is below level 2
+        (KIP-584). A member that waits for positions polls on, until the level is back.
         """
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
             self._is_understood = False
@@ -254,9 +257,9 @@ class PositionExchange:
         return True
 
     async def _pause(self, generation: int, attempt: int) -> None:
-        """The pause after a refusal, at most as long as the generation that was refused.
+        """Pause after a refusal, at most as long as the generation that was refused.
 
-        A rebalance refuses every poll: who then slept on would keep the next generation's positions to itself.
+        A rebalance refuses every poll. A longer pause would hold back the next generation's positions.
         """
         if generation == self._generation:
             self._began.clear()
@@ -267,7 +270,7 @@ class PositionExchange:
         return generation if generation == self._generation else -1
 
     async def _poll(self, generation: int, purpose: str, max_wait_ms: int) -> int:
-        """One poll; returns its number."""
+        """Send one poll. Returns its number."""
         self._number += 1
         number, wants, unsaid, said = self._number, self._wants, dict(self._unsaid), self._said
         request = build_request(

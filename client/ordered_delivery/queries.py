@@ -1,4 +1,4 @@
-"""Finds out what the delivery gates ask: lineages, where leader epochs ended, where logs begin."""
+"""Finds answers to the questions of the delivery gates: lineages, ends of leader epochs, starts of logs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from anabranch.runtime.signal import Signal
 _log = logging.getLogger(__name__)
 
 _TELLS_AFTER_ATTEMPTS = 5
-"""Rounds without an answer before the log says so: a resize and elections take fewer."""
+"""Rounds without an answer before a message in the log. A resize and elections take fewer rounds."""
 
 
 class GateQueries:
     """One task that asks until the gates have no more questions.
 
-    A question that is new is asked at once. One without an answer that helps is asked again after a pause, and while
-    anything waits, what may change without anybody being told is asked again every ``heartbeat_interval_ms``.
-    Metadata that turns out to be too old is hurried: the pauses here are the only ones.
+    A new question is asked at once. A question without a useful answer is asked again after a pause. While anything
+    waits, facts that may change without notice are asked for again every ``heartbeat_interval_ms``. Metadata that turns
+    out to be too old is refreshed without a further pause: the pauses here are the only ones.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GateQueries:
         connections: Connections,
         on_answer: Callable[[], None],
     ) -> None:
-        """``questions``: those of the gates; True: also what may have changed without a leader change."""
+        """``questions`` gives those of the gates; with True, also facts that may change without a leader change."""
         self._env = env
         self._config = config
         self._gates = gates
@@ -64,11 +64,11 @@ class GateQueries:
         self._refused: KafkaError | None = None
 
     def ask(self) -> None:
-        """The gates may have questions."""
+        """Look for new questions of the gates."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Ask until the client is closed."""
         attempt = 0
         open_keys: set[object] = set()
         try:
@@ -86,7 +86,7 @@ class GateQueries:
             return
 
     def _keys(self, questions: Questions) -> set[object]:
-        """What is asked, and of which leader, to tell new questions from those just asked."""
+        """The questions with the leader of each, to distinguish new questions from those just asked."""
         cluster = self._metadata.cluster
         return {
             *questions.lineages.items(),
@@ -95,7 +95,7 @@ class GateQueries:
         }
 
     async def _next(self, open_keys: set[object], attempt: int) -> Questions:
-        """Wait for something to ask: at once what is new, what was asked before after a pause."""
+        """Wait for questions: new ones are asked at once, those asked before after a pause."""
         config, clock = self._config, self._env.clock
         started = clock.monotonic()
         pause_ms = backoff_ms(
@@ -139,7 +139,7 @@ class GateQueries:
         return ended
 
     async def _guarded(self, ask: Callable[[Any], Awaitable[None]], what: Any) -> None:
-        """A broker that does not answer leaves its questions open."""
+        """Ask one broker. If it does not answer, its questions stay open."""
         try:
             await ask(what)
         except KafkaError as error:

@@ -1,10 +1,10 @@
-"""When a member reports its position in a partition that other members wait for (KIP-253, Proposed Changes 7).
+"""Decides when a member reports a position that other members wait for (KIP-253, Proposed Changes 7).
 
-Each report costs the user's flush callback and a commit. So a position is reported only when another member may stop
-waiting because of it: the first one; later one that went up and is the partition's end, or is in a newer leader epoch.
-Members wait for the end of a past leader epoch, or for the end of a partition that is marked for deletion. Once a
-position in the present leader epoch was reported, no further one is needed, and a partition that was split long ago
-costs nothing. A position that went back is always reported. No IO.
+Each report costs the user's flush callback and a commit. So a position is reported only if another member may stop
+waiting because of it. The first position is reported. Later a higher one is reported if it is the partition's end, or
+is in a newer leader epoch. Members wait for the end of a past leader epoch, or for the end of a partition that is
+marked for deletion. Once a position in the present leader epoch was reported, no further one is needed. So a partition
+that was split long ago costs nothing. A position that went back is always reported. No IO.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class Progress(NamedTuple):
-    """Where the user is in a partition: everything below ``position`` is processed."""
+    """The user's progress in a partition: all records below ``position`` are processed."""
 
     incarnation: int
     position: int
@@ -36,13 +36,13 @@ class _Said(NamedTuple):
 
 
 class Reports:
-    """What is asked of this member, and what it has said, in one generation."""
+    """The positions asked of this member, and those it has reported, in one generation."""
 
     def __init__(self) -> None:
         self._asked: dict[TopicPartition, None] = {}
         self._said: dict[TopicPartition, _Said] = {}
         self.number = 0
-        """Counts what was said."""
+        """Number of reports so far."""
 
     @property
     def asked(self) -> Mapping[TopicPartition, None]:
@@ -50,25 +50,25 @@ class Reports:
         return self._asked
 
     def clear(self) -> None:
-        """Another generation: nobody was told anything."""
+        """Begin another generation, in which nothing was reported yet."""
         self._asked = {}
         self._said = {}
 
     def on_asked(self, known: Mapping[TopicPartition, tuple[int, int]], number: int) -> None:
-        """Somebody waits for exactly these: (incarnation meant, the position of it that the coordinator knows or -1).
+        """Take in the partitions that members wait for: (incarnation, the coordinator's known position of it or -1).
 
-        ``number`` is what ``self.number`` was when the question left: what was said since is not forgotten again.
+        ``number`` is the value of ``self.number`` when the poll left. Reports since then are not forgotten again.
         """
         self._asked = dict.fromkeys(known)
         for tp, (incarnation, position) in known.items():
             said = self._said.get(tp)
             if said is None or said.progress.incarnation != incarnation:
-                continue  # of another incarnation nothing said here makes a position known
+                continue  # a report of another incarnation makes no position known
             if position != said.progress.position and said.number <= number:
-                del self._said[tp]  # a coordinator that knows nothing, or was told another position out of order
+                del self._said[tp]  # the coordinator lost the position, or took another one out of order
 
     def is_due(self, tp: TopicPartition, now: Progress) -> bool:
-        """Whether this position may let a member go on that does not know it."""
+        """Whether a member that does not know this position may go on because of it."""
         if tp not in self._asked:
             return False
         said = self._said.get(tp)
@@ -82,10 +82,10 @@ class Reports:
         return now.at_end and (now.is_marked or before.leader_epoch < now.current_leader_epoch)
 
     def forget(self, tp: TopicPartition) -> None:
-        """What was said of a partition does not hold any more: it is to be said again."""
+        """Forget the report of a partition, so that its position is reported again."""
         self._said.pop(tp, None)
 
     def said(self, tp: TopicPartition, progress: Progress) -> None:
-        """The position is on its way."""
+        """Note that the position was sent."""
         self.number += 1
         self._said[tp] = _Said(progress, self.number)

@@ -1,10 +1,10 @@
-"""Records waiting to be sent, per partition, and what became of the batches that were: no IO, no clock.
+"""Holds the records that wait to be sent, per partition, and takes in the outcomes of batches. No IO, no clock.
 
-A ``PartitionQueue`` holds the batches of one partition in order: those not sent (``waiting``, the last of which may
-still take records) and those sent and not answered (``outstanding``, in sequence order). A batch whose answer is
-unknown is sent again unchanged, so the broker can tell a duplicate; it goes back to the front of ``waiting`` and
-nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller. What a resize
-of the topic does to all this is in ``client.topic_placement``.
+A ``PartitionQueue`` holds the batches of one partition in order. ``waiting`` has those not sent; the last of them may
+still take records. ``outstanding`` has those sent and not answered, in sequence order. A batch whose outcome is unknown
+is sent again unchanged, so that the broker can recognize a duplicate. It goes back to the front of ``waiting``, and
+nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller.
+``client.topic_placement`` describes the effects of a resize.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Accumulator:
         self.topics: dict[str, TopicPlacement] = {}
         self.buffered_bytes = 0
         self.flushing = 0
-        """Callers of flush and of close: while there is one, no batch lingers."""
+        """Number of running calls of flush and close. While there is one, no batch lingers."""
 
     def placement(self, info: TopicInfo) -> TopicPlacement:
-        """What places the records of a topic; begun with ``info`` when there is none."""
+        """The placement of a topic's records, created with ``info`` if there is none."""
         topic = self.topics.get(info.name)
         if topic is None:
             topic = self.topics[info.name] = TopicPlacement(info)
         return topic
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
-        """The queue of a partition, made when there is none."""
+        """The queue of a partition, created if there is none."""
         tp = TopicPartition(topic, partition)
         queue = self.queues.get(tp)
         if queue is None:
@@ -120,7 +120,7 @@ class Accumulator:
         *,
         pinned: bool = False,
     ) -> RecordHandle:
-        """Begin a batch with a record. The topic has been ``placement``'s before."""
+        """Begin a batch with a record. ``placement`` was called for the topic before."""
         queue = self.queue(topic, partition)
         builder = BatchBuilder(self.compression, self.batch_size, level=self.compression_level)
         batch = ProducerBatch(queue.tp, builder, now_ms, queue.topic.layout)
@@ -138,16 +138,16 @@ class Accumulator:
         return queue is not None and bool(queue.waiting)
 
     def has_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be held; more than all memory may when nothing else is held."""
+        """Whether ``size`` more bytes fit into the buffer. An empty buffer takes any size."""
         return self.buffered_bytes + size <= self.buffer_memory or self.buffered_bytes == 0
 
     # ------------------------------------------------------------ giving batches
 
     def sendable(self, queue: PartitionQueue, now_ms: float, *, memory_short: bool) -> tuple[bool, float]:
-        """Whether the head of ``queue`` may leave now, and else the milliseconds until time alone lets it.
+        """Whether the head of ``queue`` may leave now, and else the milliseconds until it may.
 
-        ``inf`` when only an answer can. Kafka's ``RecordAccumulator.batchReady`` and
-        ``shouldStopDrainBatchesForPartition``.
+        The time is ``inf`` if only a response can change this. The rules are those of Kafka's
+        ``RecordAccumulator.batchReady`` and ``shouldStopDrainBatchesForPartition``.
         """
         head = queue.candidate()
         if head is None:
@@ -165,7 +165,7 @@ class Accumulator:
         return False, self.linger_ms - lingered
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Take the candidate of ``queue`` for sending: it gets its sequence, if it has none, and is outstanding."""
+        """Take the candidate of ``queue`` for sending: it gets a sequence, if it has none, and becomes outstanding."""
         batch = queue.candidate()
         assert batch is not None
         queue.waiting.remove(batch)
@@ -185,7 +185,7 @@ class Accumulator:
     # ------------------------------------------------------------ outcomes
 
     def complete(self, batch: ProducerBatch, result: BatchResult) -> None:
-        """The broker has the batch."""
+        """Complete a batch that the broker has."""
         queue = self.queues[batch.tp]
         queue.establish(batch)
         queue.forget(batch)
@@ -194,7 +194,7 @@ class Accumulator:
         batch.resolve(result=result)
 
     def fail(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """Give the batch up. If it had a sequence, nothing behind it fits any more: the partition needs a new epoch."""
+        """Give the batch up. If it had a sequence, the next ones leave a gap: the partition needs a new epoch."""
         queue = self.queues[batch.tp]
         queue.forget(batch)
         batch.in_flight = False
@@ -215,10 +215,10 @@ class Accumulator:
         self.retry(batch, retry_at_ms)
 
     def refuse(self, batch: ProducerBatch, now_ms: float, pause_ms: Callable[[int], float]) -> bool:
-        """A broker refused the layout of the batch; whether it is time to look for newer metadata.
+        """Note that a broker refused the batch's layout. Returns whether to look for newer metadata.
 
-        While there is none, the topic's refused batches are tried again together, after ``pause_ms`` of how often
-        they have been.
+        While there is no newer metadata, the topic's refused batches are tried again together. ``pause_ms`` gives the
+        pause for the number of refusals.
         """
         queue = self.queues[batch.tp]
         topic = queue.topic
@@ -231,7 +231,7 @@ class Accumulator:
     def split(self, batch: ProducerBatch, now_ms: float) -> None:
         """Replace a batch that was refused as too large by two halves at the front of its partition.
 
-        The halves take new sequences, so the partition starts a new epoch once the wire is empty.
+        The halves take new sequences, so the partition starts a new epoch once no batch is in flight.
         """
         queue = self.queues[batch.tp]
         records = RecordBatch(batch.encode()).records()
@@ -254,7 +254,7 @@ class Accumulator:
         batch.in_flight = False
         if had_sequence:
             queue.bump_needed = True
-            # Kept in order with what else is outstanding; ``adopt`` numbers them all anew.
+            # Kept in order with the other outstanding batches; ``adopt`` numbers them all anew.
             queue.outstanding[at:at] = halves
             for half in halves:
                 half.refused = True
@@ -271,7 +271,7 @@ class Accumulator:
     # ------------------------------------------------------------ resizes
 
     def give_up_gone(self, topic: TopicPlacement) -> int:
-        """Decide about what was sent to partitions that are gone; returns the records of which nobody can say more."""
+        """Decide the batches sent to partitions that are gone. Returns the number of records of unknown outcome."""
         unknown = 0
         for queue in topic.queues:
             for batch in [*queue.outstanding]:
@@ -285,9 +285,10 @@ class Accumulator:
         return unknown
 
     def replace(self, topic: TopicPlacement, placing: Placing) -> Replaced | None:
-        """A step of placing what is left of a topic by its next layout.
+        """Do one step of placing the topic's remaining records by its next layout.
 
-        None while the fate of a sent batch is open, and while there is more to do: then ``topic.replacement`` is set.
+        None while the outcome of a sent batch is open, and while there is more to do. In the second case
+        ``topic.replacement`` is set.
         """
         work = topic.replacement
         if work is None:
@@ -298,7 +299,7 @@ class Accumulator:
             work.take([queue.drain() for queue in topic.queues])
         work.step()
         if not work.is_unfinished:
-            work.take([queue.drain() for queue in topic.queues])  # what was sent meanwhile
+            work.take([queue.drain() for queue in topic.queues])  # records sent meanwhile
         if work.is_unfinished:
             return None
         replaced = work.result()
@@ -316,9 +317,9 @@ class Accumulator:
     # ------------------------------------------------------------ ends
 
     def expire(self, now_ms: float, why: Callable[[ProducerBatch], str] = lambda _: "") -> list[ProducerBatch]:
-        """Fail every batch older than ``delivery_timeout_ms`` and return them; ``why`` ends the message.
+        """Fail every batch older than ``delivery_timeout_ms`` and return them; ``why`` gives the end of the message.
 
-        One that is on the wire stays among the outstanding until its answer comes, so no newer one overtakes it.
+        A batch in flight stays outstanding until its response comes, so that no newer one overtakes it.
         """
         expired: list[ProducerBatch] = []
         for queue in self.queues.values():
@@ -339,12 +340,12 @@ class Accumulator:
         return expired
 
     def settle_expired(self, batch: ProducerBatch) -> None:
-        """The answer to a batch that had expired came: it only leaves the books."""
+        """Remove an expired batch whose response has come."""
         batch.in_flight = False
         self.queues[batch.tp].forget(batch)
 
     def abort(self, error: KafkaError) -> None:
-        """Fail everything not acknowledged."""
+        """Fail all batches that are not acknowledged."""
         for batch in self.unresolved():
             batch.in_flight = False
             self.fail(batch, error)
@@ -352,7 +353,7 @@ class Accumulator:
             topic.replacement = None
 
     def unresolved(self) -> list[ProducerBatch]:
-        """Every batch whose fate is open, oldest first within a partition."""
+        """Every batch whose outcome is open, oldest first within a partition."""
         found: list[ProducerBatch] = []
         for topic in self.topics.values():
             if topic.replacement is not None:
@@ -363,7 +364,7 @@ class Accumulator:
         return found
 
     def oldest_deadline_ms(self) -> float:
-        """When the oldest batch expires; ``inf`` when there is none. One that has expired on the wire is past that."""
+        """The time when the oldest batch expires; ``inf`` if there is none. Batches that have expired do not count."""
         oldest = float("inf")
         for queue in self.queues.values():
             for batches in (queue.outstanding, queue.waiting):

@@ -1,13 +1,14 @@
-"""Tombstones for keys of compacted topics that live in another partition since a resize (KIP-253, section 9).
+"""Tombstones for keys of compacted topics that a resize moved to another partition (KIP-253, section 9).
 
-A key's last value in the partition it came from would otherwise stay there for ever. So once a record of the key is
-acknowledged in a partition that was born later, a tombstone goes to the ancestor the partition was created from, while
-that may still hold records of before (its log start is below the end of the recorded leader epoch there). The KIP has
-that condition the wrong way round, and its tombstone would look to a consumer like a deletion that is newer than the
-value: this one carries the header ``MOVED_HEADER``, for consumers to skip. Per producer and split a key gets one.
+Without them a key's last value would stay for ever in the partition that it came from. So once a record of the key is
+acknowledged in a partition that a resize created, a tombstone goes to that partition's ancestor. This is done while the
+ancestor may still hold older records: its log start is below the end of the recorded leader epoch there. The KIP has
+that condition the wrong way round. Its tombstone would also look to a consumer like a deletion that is newer than the
+value. So this tombstone carries the header ``MOVED_HEADER``, and consumers skip it. A key gets one per producer and
+split.
 
-It is left by the layout alone by which the key's record was placed. A topic may shrink and grow again, and another
-producer write the key to the ancestor meanwhile: the tombstone would delete that value.
+A tombstone is sent only while the layout is still the one by which the key's record was placed. A topic may shrink and
+grow again, and another producer may write the key to the ancestor meanwhile. A tombstone would delete that value.
 """
 
 from __future__ import annotations
@@ -54,26 +55,26 @@ _REMEMBERED_KEYS = 65_536
 
 @dataclass(slots=True)
 class _Born:
-    """A partition that was created by a resize, and what is known of where its keys came from."""
+    """A partition that a resize created, and the known origin of its keys."""
 
     topic: TopicPlacement
     partition: int
     incarnation: int
     layout: Layout
-    """By which the records of the pending keys were placed."""
+    """The layout by which the records of the pending keys were placed."""
     ancestor: int = -1
     """-1 until known for this layout."""
     origin: tuple[int, int] = (-1, -1)
     """The ancestor that has the tombstones of the keys in ``told``, and its leader epoch that ended with the split."""
     needed: bool = True
-    """The ancestor may hold records of before."""
+    """Whether the ancestor may hold records from before the split."""
     asked_s: float = float("-inf")
     pending: dict[bytes, None] = field(default_factory=dict)
     told: dict[bytes, None] = field(default_factory=dict)
 
 
 class MovedKeys:
-    """Watches the acknowledged records of compacted topics, and leaves a tombstone where a key lived before."""
+    """Watches acknowledged records of compacted topics, and sends a tombstone to the previous partition of a key."""
 
     def __init__(
         self, env: Env, config: ProducerConfig, accumulator: Accumulator, metadata: Metadata, connections: Connections
@@ -93,7 +94,7 @@ class MovedKeys:
         self._sent: dict[TopicPartition, deque[tuple[bytes, RecordHandle]]] = {}
         self._born: dict[TopicPartition, _Born] = {}
         self._compacted: dict[str, tuple[bool, float]] = {}
-        """Whether a topic is, and when that was asked (s)."""
+        """Whether a topic is compacted, and when that was asked (s)."""
         self._wake = Signal()
         self._idle = anyio.Event()
         self.on_tombstones: Callable[[], None] = lambda: None
@@ -101,7 +102,7 @@ class MovedKeys:
     # ------------------------------------------------------------ decisions
 
     def sent(self, topic: TopicPlacement, key: bytes, handle: RecordHandle) -> None:
-        """A record with a key is on its way; only for topics with ``watches_keys``."""
+        """Note a sent record with a key; only for topics with ``watches_keys``."""
         tp = TopicPartition(topic.name, handle.partition)
         waiting = self._sent.get(tp)
         if waiting is None:
@@ -111,7 +112,7 @@ class MovedKeys:
             self._wake.set()
 
     def progress(self) -> None:
-        """Batches were resolved: note the keys that are in a partition born later, and leave tombstones."""
+        """After batches were resolved: note the keys in partitions that a resize created, and send tombstones."""
         for tp, waiting in self._sent.items():
             while waiting and waiting[0][1].done():
                 key, handle = waiting.popleft()
@@ -147,7 +148,7 @@ class MovedKeys:
         if not born.needed or born.layout != topic.layout:
             return
         for key in pending:
-            # What was sent with ``partition=`` may live elsewhere, in the ancestor even.
+            # A key sent with ``partition=`` may belong elsewhere, even to the ancestor.
             if key in born.told or cached_place(key, *topic.info.layout) != born.partition:
                 continue
             self._append(topic.name, born.ancestor, key)
@@ -165,7 +166,7 @@ class MovedKeys:
     # ------------------------------------------------------------ questions
 
     async def run(self) -> None:
-        """Find out what the decisions need, for ever."""
+        """Ask for the facts that the decisions need, until the client is closed."""
         attempt = 0
         while True:
             try:
@@ -186,7 +187,7 @@ class MovedKeys:
                 await anyio.sleep(pause / 1000)
 
     async def settled(self) -> None:
-        """Return once every acknowledged record has its tombstone in the buffer, where it needs one."""
+        """Return once the buffer has a tombstone for every acknowledged record that needs one."""
         self.progress()
         while any(born.pending for born in self._born.values()):
             if self._idle.is_set():
@@ -231,11 +232,11 @@ class MovedKeys:
             if error.code.retriable:
                 raise
             _log.warning("keys of %s that a resize moves leave no tombstone: %s", name, error)
-            return False  # not allowed to know, or a broker that is not asked for such things
+            return False  # not authorized, or a broker that does not serve this request
         return any("compact" in (config.value or "") for config in result.configs)
 
     async def _ask_about(self, born: _Born) -> None:
-        """Where the partition's keys came from, and whether records of before may be there still."""
+        """Find the origin of the partition's keys, and whether older records may still be there."""
         name = born.topic.name
         request = lineages_request([TopicPartition(name, born.partition)], lambda _: born.topic.info.incarnation)
         response: PartitionLeaderEpochsForPartitionsResponse = await self._connections.request(

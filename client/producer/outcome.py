@@ -1,4 +1,4 @@
-"""What the answer to a batch means for it, decided without IO."""
+"""Decides the outcome of a batch from its response. No IO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.protocol.types import NO_SEQUENCE
 
 
 class Outcome(enum.Enum):
-    """What the producer does with the answer to a batch (Kafka's ``Sender.completeBatch``)."""
+    """The producer's reaction to the response to a batch (Kafka's ``Sender.completeBatch``)."""
 
     COMPLETE = "complete"
     RETRY = "retry"
@@ -24,18 +24,18 @@ class Outcome(enum.Enum):
 
 
 def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, retries: int) -> Outcome:
-    """The ``Outcome`` for ``error`` in the answer to ``batch``; ``retries`` is the producer's setting."""
+    """The ``Outcome`` for ``error`` in the response to ``batch``; ``retries`` is the producer's setting."""
     if error in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return Outcome.COMPLETE
     if error is ErrorCode.MESSAGE_TOO_LARGE:
         return Outcome.SPLIT if batch.count > 1 else Outcome.FAIL
     if error is ErrorCode.INVALID_PARTITION_METADATA:
-        return Outcome.REPLACE  # not one of ``retries``: what is sent next time is another batch
+        return Outcome.REPLACE  # does not count as a retry: the next send is another batch
     if batch.attempts > retries:
         return Outcome.FAIL
     if batch.base_sequence != NO_SEQUENCE:
         if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Behind a batch whose fate is unknown the gap is expected, and closes when that one is resent.
+            # Behind a batch of unknown outcome the gap is expected, and closes when that one is resent.
             unknown = next((b for b in queue.outstanding if not b.refused), batch)
             return Outcome.RENUMBER if unknown is batch else Outcome.RETRY
         if error in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
@@ -44,10 +44,10 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
 
 
 def may_have_written(error: ErrorCode) -> bool:
-    """Whether a broker that answers ``error`` may have the batch all the same, or get it yet.
+    """Whether the batch may be written, or still become so, although the broker answered ``error``.
 
-    UNKNOWN_TOPIC_OR_PARTITION can come after an append only while the partition still exists somewhere: before a
-    resize removes one it takes no records any more, and all that is in it is acknowledged.
+    UNKNOWN_TOPIC_OR_PARTITION can come after an append only while the partition still exists somewhere. Before a resize
+    removes a partition, the partition takes no records any more, and all its records are acknowledged.
     """
     return error not in _NOT_WRITTEN
 

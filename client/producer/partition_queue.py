@@ -34,27 +34,29 @@ class PartitionQueue:
         self.overtook = 0
         """Batches acknowledged ahead of an older outstanding one, by a leader that never received the older.
 
-        A broker knows only so many of the last batches again, and these count among them.
+        A broker recognizes only a limited number of the last batches, and these count among them.
         """
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_PRODUCER_EPOCH
         self.next_sequence = 0
         self.bump_needed = False
-        """A batch failed for good or was refused: once no fate is unknown, a new epoch starts."""
+        """Whether a batch failed for good or was refused. Once no outcome is unknown, a new epoch starts."""
         self.is_established = False
-        """The broker has acknowledged a batch under the present id and epoch. One that has not takes any sequence for
-        the first, also that of a batch behind others which it has just refused: until then batches go one by one.
+        """Whether the broker has acknowledged a batch under the present id and epoch.
+
+        Before that it takes any sequence as the first, even that of a batch behind others that it has just refused. So
+        until then batches go one by one.
         """
 
     @property
     def may_adopt(self) -> bool:
-        """No batch is on the wire or may have been written under the present id and epoch."""
+        """Whether no batch is in flight, or may have been written, under the present id and epoch."""
         return all(batch.refused for batch in self.outstanding)
 
     def candidate(self) -> ProducerBatch | None:
-        """The batch to send next. While a new epoch or a new layout is due, only one whose fate is unknown.
+        """The batch to send next. While a new epoch or layout is due, only a batch of unknown outcome.
 
-        A resent batch goes alone at the head of the outstanding: what is behind it would be out of order.
+        A resent batch goes alone at the head of the outstanding ones: those behind it would be out of order.
         """
         topic = self.topic
         placed_anew = self.bump_needed or topic.next is not None
@@ -94,7 +96,7 @@ class PartitionQueue:
         self.waiting.insert(position, batch)
 
     def forget(self, batch: ProducerBatch) -> None:
-        """Take a batch whose fate is decided out of the books."""
+        """Remove a batch whose outcome is decided."""
         self.topic.forget(batch)
         if batch in self.outstanding:
             self.overtook += batch is not self.outstanding[0]
@@ -105,15 +107,15 @@ class PartitionQueue:
             self.waiting.remove(batch)
 
     def establish(self, batch: ProducerBatch) -> None:
-        """The broker has acknowledged ``batch``."""
+        """Note that the broker has acknowledged ``batch``."""
         if (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch):
             self.is_established = True
 
     def refuse(self, batch: ProducerBatch, now_ms: float) -> bool:
-        """A broker refused the layout of ``batch``: as ``TopicPlacement.refuse``; the batch waits again."""
+        """Let ``batch`` wait again, as a broker refused its layout. The result is that of ``TopicPlacement.refuse``."""
         pause = self.topic.refuse(batch, now_ms)
         if batch.base_sequence != NO_SEQUENCE and not self._is_oldest_unanswered(batch):
-            # The sequence can only go back to where it was before the oldest of them: not while one is unknown.
+            # The sequence can go back only to before the oldest of them: not while one is unknown.
             self.bump_needed = True
         self.requeue(batch)
         return pause

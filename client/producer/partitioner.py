@@ -1,7 +1,7 @@
-"""Which partition a record goes to, decided without IO.
+"""Chooses the partition of a record. No IO.
 
-A key goes where linear hashing puts it: ``murmur2(key) % n`` until the first resize, as in Kafka's Java client. Records
-without a key stick to one random partition per batch (KIP-480): full batches are cheaper than even spreading.
+Linear hashing places a key: by ``murmur2(key) % n`` until the first resize, as in Kafka's Java client. Records without
+a key stick to one random partition per batch (KIP-480): full batches are cheaper than even spreading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ cached_hash = lru_cache(_CACHED_KEYS)(positive_hash)
 
 @lru_cache(_CACHED_KEYS)
 def cached_place(key: bytes, initial: int, undeleted: int) -> int:
-    """``place`` of a key."""
+    """The partition of a key, by ``place``."""
     return place(cached_hash(key), initial, undeleted)
 
 
@@ -39,7 +39,7 @@ class StickyPartitioner:
         return cached_place(key, initial, undeleted)
 
     def for_no_key(self, topic: TopicInfo) -> int:
-        """The partition the topic's records without a key stick to at the moment."""
+        """The partition that the topic's records without a key stick to at the moment."""
         current = self._sticky.get(topic.name, -1)
         if current < 0 or current >= topic.layout[1]:
             return self.next_sticky(topic, -1)
@@ -48,7 +48,7 @@ class StickyPartitioner:
     def next_sticky(self, topic: TopicInfo, previous: int) -> int:
         """Change the sticky partition because a batch for ``previous`` is complete; no-op when it changed already.
 
-        Partitions with a leader are preferred: a batch for one without waits.
+        Partitions with a leader are preferred: a batch for a partition without a leader waits.
         """
         current = self._sticky.get(topic.name, -1)
         if current >= 0 and current != previous and current < topic.layout[1]:

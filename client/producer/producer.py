@@ -1,4 +1,4 @@
-"""The producer users see."""
+"""The public producer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _GIVES_WAY_AFTER_MS = 2
 
 
 class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
-    """``anabranch.Producer``, in the environment that it is given."""
+    """``anabranch.Producer`` with an explicit environment."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._progress = anyio.Event()
         self._memory_waiters = 0
         self._gives_way_at_ms = 0
-        """By the wall clock, as records are stamped: from then on a loop of sends lets the sender run."""
+        """The wall-clock time, as of record timestamps, from which a loop of sends lets the sender run."""
         self._seen_rounds = 0
-        """Of the sender, when the first batch was begun that it has not seen."""
+        """The sender's rounds when the first batch began that it has not seen."""
         self._accumulator: Accumulator
         self._sender: Sender
         self._moved_keys: MovedKeys
@@ -101,7 +101,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
                 with anyio.move_on_after(self._config.request_timeout_ms / 1000):
                     await self._moved_keys.settled()
                 await self.flush()
-        finally:  # a flush that is cancelled too: nobody waits for a handle without end
+        finally:  # also if a flush is cancelled: no task may wait for a handle without end
             self._accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
             self._on_progress()
 
@@ -127,12 +127,12 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> RecordHandle:
         """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
 
-        It goes to ``partition`` if one is given, whatever its key: the order of the key is the caller's affair then.
-        Waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
-        ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything; a loop of
-        sends alone gives way when a batch is full, and every 2 ms, so that what it sends at once goes in few requests.
-        Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
-        for a record that can never be sent.
+        With ``partition`` the record goes there, whatever its key. The caller is then responsible for the order of the
+        key. The call waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
+        ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything. A loop of
+        sends alone gives way when a batch is full, and every 2 ms, so that its records go in few requests. Raises
+        ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE for a
+        record that can never be sent.
         """
         if self._tasks is None or self._closed:
             self._ensure_open()
@@ -157,7 +157,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         if timestamp_ms is None:
             timestamp_ms = now_ms
         while True:
-            # Nothing is awaited between this choice and the record's being in the queue of its partition.
+            # Nothing is awaited between this choice and the append to the partition's queue.
             info = placement.info
             if partition is not None:
                 chosen = partition
@@ -209,9 +209,9 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     async def send_many(
         self, topic: str, records: Iterable[tuple[SentKey | None, SentValue | None]], *, partition: int | None = None
     ) -> list[RecordMetadata]:
-        """Send (key, value) pairs and wait until every one is acknowledged; what they are written as, in their order.
+        """Send (key, value) pairs and wait until every one is acknowledged. Returns their metadata in order.
 
-        They travel together as far as their partitions allow. The first error is raised when all have settled.
+        They share requests as far as their partitions allow. The first error is raised when all have settled.
         """
         handles = [await self.send(topic, value, key, partition) for key, value in records]
         self._sender.wake()
@@ -303,15 +303,15 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             accumulator.flushing -= 1
 
     def metrics(self) -> Metrics:
-        """What this producer sends, and what resizes cost it: numbers by group and name.
+        """Metrics of this producer's traffic and of the costs of resizes, by group and name.
 
-        docs/operations.md says what each is; ``anabranch.prometheus`` tells them to Prometheus.
+        docs/operations.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
         """
         self._ensure_open()
         return self._sender.all_metrics()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Ids of the topic's partitions that take records, ascending: not of those that are marked for deletion."""
+        """Ids of the topic's partitions that take records, ascending. Partitions marked for deletion take none."""
         self._ensure_open()
         info = await self._metadata.topic(topic, self._config.max_block_ms)
         _, undeleted = info.layout
@@ -319,7 +319,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
 
 
 def _as_bytes(name: str, data: object) -> bytes:
-    """Key or value as bytes, so that the caller may use its buffer again; TypeError for what holds no bytes."""
+    """A key or value as bytes, so that the caller may use its buffer again. Raises TypeError for other types."""
     if isinstance(data, bytes):
         return data
     if isinstance(data, bytearray | memoryview):

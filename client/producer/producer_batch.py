@@ -1,4 +1,4 @@
-"""One batch on its way, and the handles of the records in it: no IO, no clock."""
+"""One batch that is sent, and the handles of its records. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.zk_schemas.partition_state import Layout
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. ``offset`` is -1 when acks=0, or when only its being a duplicate is known."""
+    """The position of a written record. ``offset`` is -1 with acks=0, or for a duplicate whose offset is unknown."""
 
     topic: str
     partition: int
@@ -33,19 +33,19 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What the broker answered for one batch."""
+    """The broker's answer for one batch."""
 
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     record_errors: Mapping[int, str] = field(default_factory=dict)
-    """By index the records of a refused batch that are at fault, and what is wrong with each."""
+    """The faulty records of a refused batch, by index, with the error of each."""
 
 
 class ProducerBatch:
-    """Records of one partition that travel together.
+    """Records of one partition that are sent together.
 
-    Resolved exactly once: with a result, with an error, or because its records moved on into other batches.
+    A batch is resolved exactly once: with a result, with an error, or because its records moved into other batches.
     """
 
     __slots__ = (
@@ -88,13 +88,16 @@ class ProducerBatch:
         self.retry_at_ms = 0.0
         self.in_flight = False
         self.refused = False
-        """The broker said that it does not have the batch: it may take another sequence. Else its fate is unknown."""
+        """Whether the broker answered that it does not have the batch. Then the batch may take another sequence.
+
+        Otherwise its outcome is unknown.
+        """
         self.lost = False
-        """An attempt had no answer that says whether it was written."""
+        """Whether an attempt had no response that shows whether the batch was written."""
         self.failure: str | None = None
-        """What came of the last attempt that is to be repeated."""
+        """The error of the last attempt that is to be repeated."""
         self.incarnation = -1
-        """That of the partition when the batch was first sent, -1 unknown."""
+        """The partition's incarnation when the batch was first sent; -1 if unknown."""
         self.data: bytes | None = None
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_PRODUCER_EPOCH
@@ -102,9 +105,9 @@ class ProducerBatch:
         self.result: BatchResult | None = None
         self.error: KafkaError | None = None
         self.record_errors: Mapping[int, str] = {}
-        """By index the records that the broker found at fault when it refused the batch; empty: it named none."""
+        """The faulty records that the broker named when it refused the batch, by index; empty if it named none."""
         self.moved: list[tuple[ProducerBatch, int]] | None = None
-        """For each record the batch it is in now, and its index there."""
+        """For each record, the batch that has it now, and its index there."""
         self._event: anyio.Event | None = None
 
     @property
@@ -116,7 +119,7 @@ class ProducerBatch:
         return self.result is not None or self.error is not None or self.moved is not None
 
     def encode(self) -> bytes:
-        """The batch's bytes; built once, so that a retry is byte for byte what was sent before."""
+        """The batch's bytes. They are built once, so that a retry sends the same bytes again."""
         if self.data is None:
             self.full = True
             self.data = self.builder.build(
@@ -125,7 +128,7 @@ class ProducerBatch:
         return self.data
 
     def pin(self, index: int) -> None:
-        """The user chose the partition of the record at ``index``: it goes there or nowhere."""
+        """Pin the record at ``index`` to the partition that the user chose: it goes there or nowhere."""
         if self.pinned is None:
             self.pinned = set()
         self.pinned.add(index)
@@ -144,7 +147,7 @@ class ProducerBatch:
         error: KafkaError | None = None,
         moved: list[tuple[ProducerBatch, int]] | None = None,
     ) -> None:
-        """Set the outcome and wake who waits for it; the first outcome stands."""
+        """Set the outcome and wake the tasks that wait for it. The first outcome stands."""
         if self.resolved:
             return
         self.result, self.error, self.moved = result, error, moved
@@ -153,7 +156,7 @@ class ProducerBatch:
             self._event.set()
 
     def error_of(self, index: int) -> KafkaError | None:
-        """Why the record at ``index`` was not written, None when the batch did not fail."""
+        """The error of the record at ``index``; None if the batch did not fail."""
         error = self.error
         if error is None or not self.record_errors:
             return error
@@ -174,7 +177,7 @@ class ProducerBatch:
 
 
 class RecordHandle:
-    """A record on its way. Await it for its ``RecordMetadata``, or for the ``KafkaError`` that stopped it.
+    """A sent record. Await it for its ``RecordMetadata``, or for the ``KafkaError`` that stopped it.
 
     It may be awaited at any time, any number of times, or never.
     """
@@ -192,12 +195,12 @@ class RecordHandle:
 
     @property
     def partition(self) -> int:
-        """Where the record is, or is meant to go: a resize of the topic may move it."""
+        """The partition that the record is in, or is meant for. A resize of the topic may change it."""
         return self._locate()[0].tp.partition
 
     @property
     def layout(self) -> Layout:
-        """The layout by which it is there."""
+        """The layout by which the record is placed there."""
         return self._locate()[0].layout
 
     def done(self) -> bool:
@@ -221,7 +224,7 @@ class RecordHandle:
         return self.wait().__await__()
 
     async def wait(self) -> RecordMetadata:
-        """What ``await handle`` does."""
+        """Wait for the outcome, as ``await handle`` does."""
         batch, index = self._locate()
         while not batch.resolved:
             await batch.wait()

@@ -1,12 +1,12 @@
-"""Taking a topic's unsent batches apart and placing each record again, for a new layout: no IO, no clock.
+"""Takes a topic's unsent batches apart and places each record again, for a new layout. No IO, no clock.
 
-The records of a key are in one queue, in order; they are taken out in that order and appended in that order to the
-key's partition now. Nothing of the topic is on the wire meanwhile (``client.topic_placement``), and the broker
-of a partition that gains keys takes its first record only after the ones that lose them have stopped.
+The records of a key are in one queue, in order. They are taken out in that order, and appended in that order to the
+key's new partition. No batch of the topic is in flight meanwhile (``client.topic_placement``). The broker of a
+partition that gains keys takes its first record only after the partitions that lose keys have stopped.
 
-A full buffer is seconds of work, so it is done in steps, between which the loop serves others and the user goes on
-sending: by the layout before, into the same queues, behind what was taken out of them. That is taken next, until
-nothing has come since; only then is any of it sent.
+A full buffer is seconds of work, so it is done in steps. Between the steps other tasks run, and the user goes on
+sending: by the layout before, into the same queues. These records are taken next, until no more have come. Only then is
+any record sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUE
 Place = Callable[[TopicInfo, bytes | None], int]
 
 RECORDS_PER_STEP = 256
-"""Between two looks at whether others want the loop: a millisecond or two. A batch is decoded in one piece."""
+"""Records per step, after which other tasks may run: a millisecond or two. A batch is decoded in one piece."""
 
 _MERGE_WINDOW_MS = 1000.0
 """Records of batches that began further apart do not share one: all records of a batch expire with its oldest."""
@@ -48,11 +48,11 @@ class Placing:
 
 
 class Replaced(NamedTuple):
-    """What became of the batches taken apart: those to send, by partition, in order; and counts for the log."""
+    """The result for the batches taken apart: the batches to send, by partition, in order, and counts for the log."""
 
     batches: dict[int, list[ProducerBatch]]
     sources: list[tuple[ProducerBatch, list[tuple[ProducerBatch, int]]]]
-    """Batches whose records moved on, and where to."""
+    """Batches whose records moved, and the new place of each record."""
     moved: int
     """Records in another partition than before."""
     failed: int
@@ -63,7 +63,8 @@ def replace_records(
 ) -> Replaced:
     """Place the records of ``queues``, each one partition's batches in order, by ``after``.
 
-    ``before`` is what they were placed by. A batch of which nothing moves is kept as it is, with the new layout.
+    ``before`` is the layout that they were placed by. A batch without moving records is kept as it is, with the new
+    layout.
     """
     work = Replacement(before, after, placing)
     work.take(queues)
@@ -73,7 +74,7 @@ def replace_records(
 
 
 def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
-    """All batches by age, each queue's in its own order: what is placed first is sent first and expires first."""
+    """All batches by age, each queue's in its own order. Records placed first are sent first and expire first."""
     dated: list[tuple[float, int, ProducerBatch]] = []
     for batches in queues:
         oldest = 0.0
@@ -84,7 +85,7 @@ def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
 
 
 def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[int] | None:
-    """Those whose keys may live elsewhere under ``after``; None for all of them."""
+    """The partitions whose keys may be in another one under ``after``; None for all partitions."""
     (initial, undeleted), (initial_after, undeleted_after) = before.layout, after.layout
     if before.incarnation != after.incarnation or initial != initial_after or not after.ordered_delivery:
         return None
@@ -94,7 +95,7 @@ def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[in
 
 
 class Replacement:
-    """``replace_records`` in steps. ``take`` may be called again for what has come to the queues meanwhile."""
+    """``replace_records`` in steps. ``take`` may be called again for batches that came to the queues meanwhile."""
 
     __slots__ = (
         "_after",
@@ -116,7 +117,7 @@ class Replacement:
         self._taken: list[ProducerBatch] = []
         self._pending: deque[ProducerBatch] = deque()
         self._records: Iterator[None] | None = None
-        """The batch that is taken apart at the moment: goes on by a record with each item."""
+        """The batch that is being taken apart: each item goes on by one record."""
         self._layout = layout_of(after)
         self._placing = placing
         self._losing = _partitions_losing_keys(before, after) if placing.by_key else None
@@ -128,11 +129,11 @@ class Replacement:
 
     @property
     def after(self) -> TopicInfo:
-        """The layout that is placed by."""
+        """The layout by which records are placed."""
         return self._after
 
     def take(self, queues: list[list[ProducerBatch]]) -> None:
-        """Have batches placed too, behind all that were taken before."""
+        """Add batches to place, behind all that were taken before."""
         batches = _oldest_first(queues)
         self._taken += batches
         self._pending += batches
@@ -155,11 +156,11 @@ class Replacement:
             left -= 1
 
     def unresolved(self) -> list[ProducerBatch]:
-        """What was taken and has no fate: the records are in no queue at the moment."""
+        """The taken batches without an outcome: their records are in no queue at the moment."""
         return [batch for batch in self._taken if not batch.resolved]
 
     def result(self) -> Replaced:
-        """What became of all that was taken."""
+        """The result for all batches that were taken."""
         return Replaced(self.batches, self.sources, self.moved, self.failed)
 
     def _add(self, batch: ProducerBatch) -> Iterator[None]:
@@ -188,12 +189,12 @@ class Replacement:
         self.sources.append((batch, moved))
 
     def _target(self, batch: ProducerBatch, index: int, record: Record) -> int | KafkaError:
-        """Where a record goes, or why nowhere."""
+        """The partition that a record goes to, or the error if it goes nowhere."""
         after, partition = self._after, batch.tp.partition
         pinned = batch.pinned is not None and index in batch.pinned
         stays = partition < after.layout[1]
         if pinned and _is_moved_tombstone(record):
-            # Between two layouts the key may have lived here again: the tombstone would delete its newer values.
+            # Between two layouts the key may have been here again: the tombstone would delete its newer values.
             return KafkaError(ErrorCode.POLICY_VIOLATION, "it belonged to the layout before")
         if pinned:
             return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])
@@ -211,7 +212,7 @@ class Replacement:
         return target
 
     def _keep(self, batch: ProducerBatch) -> None:
-        """The batch stays whole: it was not written, so it takes a new sequence as if it were new."""
+        """Keep the batch whole. It was not written, so it takes a new sequence as if it were new."""
         batch.layout = self._layout
         batch.refused = batch.lost = False
         batch.attempts = 0

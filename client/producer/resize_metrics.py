@@ -1,4 +1,4 @@
-"""What resizes cost a producer, for ``metrics()``. No IO."""
+"""Metrics of the costs of resizes for a producer. No IO."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.client.producer.replacement import Replaced
 
 
 class ProducerMetrics:
-    """What resizes cost one producer. Times are seconds of one monotonic clock."""
+    """The costs of resizes for one producer. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self.layout_refusals = 0
@@ -21,19 +21,19 @@ class ProducerMetrics:
 
     @property
     def any_held(self) -> bool:
-        """Whether a topic was held when last looked at."""
+        """Whether a topic was held at the last check."""
         return bool(self._held_since)
 
     def holding(self, topic: str, now: float) -> None:
-        """Nothing new of the topic is sent: a newer layout is known, or the one in force was refused."""
+        """Note that a topic is held: a newer layout is known, or the one in force was refused."""
         self._held_since.setdefault(topic, now)
 
     def let_go(self, topic: str) -> None:
-        """The topic goes on by the layout it had, if it was held."""
+        """Note that the topic goes on by the layout it had, if it was held."""
         self._held_since.pop(topic, None)
 
     def replaced(self, topic: str, replaced: Replaced, now: float) -> None:
-        """The topic goes on by a newer layout."""
+        """Note that the topic goes on by a newer layout."""
         self._layout_changes += 1
         self._batches_taken_apart += len(replaced.sources)
         self._records_moved += replaced.moved
@@ -41,7 +41,7 @@ class ProducerMetrics:
         self._holds.add(now - self._held_since.pop(topic, now))
 
     def values(self) -> Metrics:
-        """All of them."""
+        """All metrics."""
         return {
             PRODUCER_GROUP: {
                 "layout-refusals-total": self.layout_refusals,

@@ -1,4 +1,4 @@
-"""Moves batches from the accumulator to the brokers: one task decides, one per request waits for its answer."""
+"""Moves batches from the accumulator to the brokers: one task decides, one per request waits for its response."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _IDLE_CHECK_S = 30.0
 _SHORTEST_WAIT_MS = 0.1
-"""What is left by the rounding of times must not become a loop without a pause."""
+"""The shortest wait, so that rounded times do not make a loop without a pause."""
 
 
 class Sender:
@@ -72,19 +72,19 @@ class Sender:
         self.metrics = ProducerMetrics()
         self._traffic = ProducerTraffic()
         self.rounds = 0
-        """How often it has looked for what is ready."""
+        """Number of times that it has looked for ready batches."""
         self.memory_short = False
-        """Someone waits for room in the buffer: no batch lingers."""
+        """Whether a task waits for room in the buffer. Then no batch lingers."""
         self.on_progress: Callable[[], None] = lambda: None
         """Called when batches are resolved, that is, when memory is free again or a flush may be over."""
         metadata.on_update(self._on_metadata)
 
     def wake(self) -> None:
-        """Something may be ready to send."""
+        """Look for batches that are ready to send."""
         self._wake.set()
 
     def all_metrics(self) -> Metrics:
-        """What is sent, and what resizes cost."""
+        """Metrics of the traffic and of the costs of resizes."""
         accumulator = self._accumulator
         in_flight = sum(list(self._in_flight.values()))
         available_bytes = max(0, accumulator.buffer_memory - accumulator.buffered_bytes)
@@ -99,7 +99,7 @@ class Sender:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send what is ready, for ever."""
+        """Send ready batches for ever."""
         while True:
             self.rounds += 1
             wait_ms = self._send_ready(self._now_ms())
@@ -112,7 +112,7 @@ class Sender:
     # ------------------------------------------------------------ sending
 
     def _send_ready(self, now_ms: float) -> float:
-        """Start a request to every broker that can take one; returns the milliseconds until time changes anything."""
+        """Start a request to every broker that can take one. Returns the milliseconds until the next look."""
         accumulator = self._accumulator
         if expired := accumulator.expire(now_ms, self._why_late):
             for batch in expired:
@@ -128,7 +128,7 @@ class Sender:
                 self.metrics.let_go(topic.name)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
         if any(topic.replacement is not None for topic in accumulator.topics.values()):
-            wait_ms = 0.0  # it goes on when the others had the loop
+            wait_ms = 0.0  # it goes on after other tasks have run
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in accumulator.queues.values():
             if not queue.waiting or not self._has_producer_id(queue):
@@ -148,7 +148,7 @@ class Sender:
         return max(wait_ms, _SHORTEST_WAIT_MS)
 
     def _why_late(self, batch: ProducerBatch) -> str:
-        """Why a batch is not acknowledged yet, as the end of an error message."""
+        """The reason why a batch is not acknowledged yet, as the end of an error message."""
         if (silence := self._metadata.silence) is not None:
             return f": {silence}"
         if self._metadata.cluster.leader(batch.tp) < 0:
@@ -166,7 +166,7 @@ class Sender:
         if not self._accumulator.idempotent:
             return True
         if queue.topic.next is not None:
-            return True  # nothing takes a sequence before it is placed again
+            return True  # no batch takes a sequence before it is placed again
         if queue.bump_needed and queue.may_adopt:
             current = (self._producer_id, self._producer_epoch)
             if (queue.producer_id, queue.producer_epoch) == current:
@@ -181,7 +181,7 @@ class Sender:
         return True
 
     def _place_again(self, topic: TopicPlacement) -> None:
-        """Go on to the next layout if nothing sent under the old one is open any more."""
+        """Go on to the next layout if no batch sent under the old one is open any more."""
         assert topic.next is not None
         unknown = self._accumulator.give_up_gone(topic)
         if unknown:
@@ -201,7 +201,7 @@ class Sender:
                 replaced.moved,
                 replaced.failed,
             )
-            if topic.next is not None:  # a newer layout came meanwhile, and no answer is left to wait for
+            if topic.next is not None:  # a newer layout came meanwhile, and no response will wake the sender
                 self._wake.set()
         elif not topic.confirmed:
             self._metadata.request_update()
@@ -265,7 +265,7 @@ class Sender:
             topic, partition = batch.tp
             data = by_topic.get(topic)
             if data is None:
-                # All batches of a topic are of one layout: a new one is taken up when none is outstanding.
+                # All batches of a topic have one layout: a new one is taken up when none is outstanding.
                 undeleted, version = batch.layout
                 data = by_topic[topic] = TopicProduceData(
                     name=topic, undeleted_partition_count=undeleted, layout_version=version
@@ -310,7 +310,7 @@ class Sender:
         self._finish(batches, results)
 
     def _fail_request(self, batches: list[ProducerBatch], error: KafkaError) -> None:
-        """No answer came: whether the batches were written is unknown, so they are sent again unchanged."""
+        """Handle a missing response. Whether the batches were written is unknown, so they are sent again unchanged."""
         self._finish(batches, {batch.tp: (error.code, BatchResult(), error.message) for batch in batches})
 
     def _finish(
@@ -383,7 +383,7 @@ class Sender:
             self._tasks.start_soon(self._init_producer_id)
 
     async def _init_producer_id(self) -> None:
-        """Get a producer id, or a higher epoch for the one held; errors that may pass are tried again for ever.
+        """Get a producer id, or a higher epoch for the one held; retriable errors are tried again for ever.
 
         The batches that wait for it have their own deadline.
         """

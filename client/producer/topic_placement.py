@@ -1,11 +1,11 @@
-"""Where the records of one topic go while the topic is resized (KIP-253): no IO, no clock.
+"""Places the records of one topic while the topic is resized (KIP-253). No IO, no clock.
 
-Every record of a topic that waits or is on its way was placed by one layout, ``TopicPlacement.layout``. When a newer
-one is known (``next``), or a broker refuses the present one, the topic is **held**: what was never sent stays, what is
-on the wire is waited for, and a batch whose fate is unknown is asked about at the partition and with the layout it was
-sent with, for only there can it be told from a duplicate. Once every sent batch is either written or certainly not,
-``client.replacement`` places all that is left again. New records are taken by the old layout until then, so a key's
-records are in one queue, in order. The hold is the topic's, which is more than a key needs and simple to see through.
+One layout, ``TopicPlacement.layout``, has placed every record of a topic that waits or is in flight. When a newer
+layout is known (``next``), or a broker refuses the present one, the topic is **held**. Batches that were never sent
+stay. Batches in flight are waited for. A batch of unknown outcome is sent again to its partition with its layout,
+because only there can it be recognized as a duplicate. Once every sent batch is either written or certainly not,
+``client.replacement`` places all remaining records again. Until then new records are placed by the old layout, so a
+key's records are in one queue, in order. The whole topic is held, which is more than a key needs, but simple.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from anabranch.client.producer.replacement import Replacement
 
 NO_LAYOUT = Layout(-1, -1)
-"""Of a topic of a plain Kafka broker: its batches travel without one."""
+"""The layout of a topic of a plain Kafka broker: its batches are sent without one."""
 
 
 def layout_of(info: TopicInfo) -> Layout:
-    """What a batch placed by ``info`` says of its layout."""
+    """The layout that a batch placed by ``info`` carries."""
     if info.undeleted_partition_count < 0 or info.layout_version < 0:
         return NO_LAYOUT
     return Layout(info.undeleted_partition_count, info.layout_version)
 
 
 class TopicPlacement:
-    """The layout in force for a topic's records, the one to come, and why the topic is held."""
+    """The layout in force for a topic's records, the next one, and the reason why the topic is held."""
 
     __slots__ = (
         "_confirm_after",
@@ -54,25 +54,25 @@ class TopicPlacement:
     def __init__(self, info: TopicInfo) -> None:
         self.name = info.name
         self.info = info
-        """The metadata records are placed by. Without partitions while the topic is not in the metadata."""
+        """The metadata by which records are placed. It has no partitions while the topic is not in the metadata."""
         self.layout = layout_of(info)
         self.next: TopicInfo | None = None
         """Metadata of a newer layout, or of a topic created again under the name."""
         self.held = False
         self.replacement: Replacement | None = None
-        """Under way: what was taken out of the queues to be placed by the next layout."""
+        """The replacement in progress, with the batches taken out of the queues for the next layout."""
         self.queues: list[PartitionQueue] = []
         self.refusals = 0
         """Pauses taken since a broker first refused the layout in force and the metadata had no newer one."""
         self.retry_at_ms = 0.0
         self.watches_keys = info.ordered_delivery
-        """Whether ``client.moved_keys`` wants to know of records with a key: if the topic is, or may be, compacted."""
+        """Whether ``client.moved_keys`` watches records with a key: if the topic is, or may be, compacted."""
         self._refused: set[ProducerBatch] = set()
         self._metadata_seen = 0
         self._confirm_after = 0
 
     def see(self, info: TopicInfo | None) -> None:
-        """Metadata came; None or one without partitions: the topic is not in it."""
+        """Take in metadata. None, or metadata without partitions, means that the topic is not in it."""
         self._metadata_seen += 1
         latest = self.next or self.info
         if info is None or not info.partitions:
@@ -92,17 +92,17 @@ class TopicPlacement:
         return info.layout_version != self.layout.layout_version or info.incarnation != self.info.incarnation
 
     def refuse(self, batch: ProducerBatch, now_ms: float) -> bool:
-        """A broker refused the layout of ``batch``; whether that is a reason to pause once more for newer metadata.
+        """Note that a broker refused the layout of ``batch``. Returns whether to pause once more for newer metadata.
 
-        The refusal is final when a newer layout is known or when no answer of the batch was ever lost. Else the
-        broker may be the one that is behind, and an earlier copy of the batch still reach it.
+        The refusal is final if a newer layout is known, or if no response to the batch was ever lost. Otherwise the
+        broker may be the one that lags, and an earlier copy of the batch may still reach it.
         """
         self.held = True
         self._refused.add(batch)
         if self.next is not None:
             batch.refused = True
             if batch.lost:
-                # Was it the partition that knew of the earlier copy? Metadata asked for from now on will say.
+                # Metadata requested from now on shows whether it was the partition of the earlier copy.
                 self._confirm_after = self._metadata_seen + 2
             return False
         batch.refused = not batch.lost
@@ -113,11 +113,11 @@ class TopicPlacement:
 
     @property
     def confirmed(self) -> bool:
-        """Metadata newer than the last refusal of a batch that may have been written was seen."""
+        """Whether metadata was seen that is newer than the last refusal of a batch that may have been written."""
         return self._metadata_seen >= self._confirm_after
 
     def forget(self, batch: ProducerBatch) -> None:
-        """The fate of ``batch`` is decided. With no refused batch left to ask with, the next one finds out."""
+        """Note that the outcome of ``batch`` is decided. Without a refused batch or a newer layout, the hold ends."""
         self._refused.discard(batch)
         if not self._refused and self.next is None:
             self.held = False
@@ -131,7 +131,7 @@ class TopicPlacement:
         return part is None or (0 <= incarnation != part.incarnation >= 0)
 
     def advance(self, after: TopicInfo) -> None:
-        """Place by ``after`` from now on. Should metadata of a newer layout have come since, that is the next one."""
+        """Place by ``after`` from now on. If metadata of a newer layout has come since, that is the next one."""
         newest = self.next
         assert newest is not None
         if (newest.layout_version, newest.incarnation) == (after.layout_version, after.incarnation):

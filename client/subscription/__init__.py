@@ -1,1 +1,1 @@
-"""What a consumer reads, where it stands in each partition, and what it has fetched. No IO."""
+"""A consumer's subscription, its position in each partition, and its fetched records. No IO."""

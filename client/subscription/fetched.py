@@ -1,4 +1,4 @@
-"""Fetched batches and the records cut out of them, decoded only when someone reads them."""
+"""Fetched batches and the records cut out of them, which are decoded only when they are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
     partition: int
     offset: int
     leader_epoch: int
-    """Epoch of the leader that appended the record; -1 when the log does not say."""
+    """The epoch of the leader that appended the record; -1 if the log does not have it."""
     timestamp: int
     timestamp_type: int
     """0 CreateTime, 1 LogAppendTime."""
@@ -36,21 +36,22 @@ class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
 
 @dataclass(frozen=True, slots=True)
 class Deserializers:
-    """What turns the bytes of key and value into what the user sees; None leaves bytes."""
+    """The functions that turn the bytes of key and value into the user's objects; None leaves bytes."""
 
     key: Deserializer | None = None
     value: Deserializer | None = None
 
 
 def names_moved(records: Buffer) -> bool:
-    """Whether a batch of these that is not compressed may hold tombstones of moved keys: one search for all."""
+    """Whether an uncompressed batch in ``records`` may hold tombstones of moved keys. One search covers all."""
     return _MOVED in bytes(records)
 
 
 class FetchedBatch:
-    """One batch from a fetch and where reading begins in it. A control or aborted batch has no records to give.
+    """One fetched batch, and the point where reading begins in it.
 
-    ``taken`` counts the records given out, from the first at or after ``from_offset``.
+    ``taken`` counts the records given out, from the first at or after ``from_offset``. A control or aborted batch has
+    no records to give out.
     """
 
     __slots__ = ("_has_holes", "_records", "_skipped", "batch", "count", "taken")
@@ -80,9 +81,10 @@ class FetchedBatch:
             self.count = len(self._records) - self._skipped
 
     def _leave_out_moved(self) -> bool:
-        """Leave out tombstones of keys that moved to another partition; True when there were any.
+        """Leave out tombstones of keys that moved to another partition. Returns True if there were any.
 
-        They let compaction remove the key's old values here; to a reader they would come after the newer value there.
+        They let compaction remove the key's old values here. A reader would get them after the newer value in the other
+        partition.
         """
         if self.batch.compression is CompressionType.NONE and _MOVED not in self.batch.body():
             return False
@@ -93,7 +95,7 @@ class FetchedBatch:
 
     @property
     def left(self) -> int:
-        """Records not given out yet."""
+        """Number of records that are not given out yet."""
         return self.count - self.taken
 
     @property
@@ -122,15 +124,15 @@ class FetchedBatch:
         return self, start, start + count
 
     def decoded(self) -> list[Record]:
-        """All records of the batch. CorruptRecordError when its body is damaged."""
+        """All records of the batch. Raises CorruptRecordError if its body is damaged."""
         return self._records if self._records is not None else self.batch.records()
 
 
 class Records(Sequence[ConsumerRecord[KeyOut, ValueOut]], Generic[KeyOut, ValueOut]):
     """Records of one partition in offset order, decoded while they are read.
 
-    Iterating decodes batch by batch and keeps nothing; indexing decodes all and keeps them. ``len`` decodes nothing.
-    A deserializer that raises shows as ``RecordDeserializationError`` when its record is read.
+    Iterating decodes batch by batch and keeps nothing; indexing decodes all and keeps them. ``len`` decodes nothing. If
+    a deserializer raises, ``RecordDeserializationError`` is raised when its record is read.
     """
 
     __slots__ = ("_deserializers", "_items", "_length", "_spans", "partition")

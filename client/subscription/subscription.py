@@ -1,4 +1,4 @@
-"""What a consumer reads and where it stands in each partition. No IO."""
+"""A consumer's subscription and its position in each partition. No IO."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from anabranch.protocol.types import TopicPartition
 
 
 class FetchState(enum.Enum):
-    """Why a partition is fetched or not."""
+    """The states of an assigned partition. Only in ``FETCHING`` it is fetched."""
 
     INITIALIZING = "initializing"
     """No position yet: the committed offset decides."""
     AWAIT_RESET = "await reset"
     """The position comes from the partition's start, end or a time."""
     AWAIT_VALIDATION = "await validation"
-    """The leader changed: is what was read still in the log?"""
+    """The leader changed, and it is not known yet whether the records read are still in the log."""
     FETCHING = "fetching"
 
 
@@ -76,24 +76,25 @@ class AssignedPartition:
         self.retry_at = 0.0
         self.error: KafkaError | None = None
         self.version = 0
-        """Goes up when the position jumps: an answer to an older request is dropped."""
+        """Rises when the position jumps, so that a response to an older request is dropped."""
         self.read_replica = -1
         self.read_replica_until = 0.0
         self.incarnation = -1
-        """Which partition of this number the position is in (KIP-253); -1: not known."""
+        """The incarnation of the partition that the position is in (KIP-253); -1 if not known."""
         self.max_leader_epoch = EVERY_EPOCH
         """Batches of newer leader epochs are not delivered yet."""
         self.refusals = 0
         """How often in a row the broker refused the leader epoch that this client knows of the partition."""
         self.uncommitted_start: int | None = None
-        """Where the group begins in a resized topic by ``auto_offset_reset="latest"`` and has not said so by a commit;
-        -1 until the offset is known.
+        """The uncommitted offset where the group begins in a resized topic, by ``auto_offset_reset="latest"``.
+
+        It is -1 until the offset is known, and None if there is none to commit.
         """
         self.refused_epoch: int | None = None
-        """Which that was."""
+        """The leader epoch that was refused."""
 
     def seek(self, offset: int, epoch: int = -1) -> None:
-        """Go on from ``offset``; what was fetched is dropped."""
+        """Go on from ``offset``. Fetched records are dropped."""
         self._drop()
         self.uncommitted_start = None
         self.position = self.fetch_offset = offset
@@ -108,7 +109,7 @@ class AssignedPartition:
         self.reset_timestamp = timestamp
 
     def restart(self, incarnation: int) -> None:
-        """The partition was removed and another one of its number created: its position is to be found anew."""
+        """Find the position again, because the partition was removed and another one of its number created."""
         self._drop()
         self.uncommitted_start = None
         self.state = FetchState.INITIALIZING
@@ -163,27 +164,31 @@ class AssignedPartition:
         return spans
 
     def pass_start(self, log_start_offset: int) -> None:
-        """The log begins behind the position, and nothing is at hand: nobody waits for what is not there."""
+        """Move the position to the start of the log, if it lies before that and nothing is buffered.
+
+        Other partitions then do not wait for records that do not exist.
+        """
         if not self.buffer and 0 <= self.position < log_start_offset:
             self.position = self.fetch_offset = log_start_offset
             self.position_epoch = self.last_fetched_epoch = -1
 
     def _pass_gap(self) -> None:
-        """Compaction left nothing up to what is at hand: that may wait for others, who wait for what was removed.
+        """Move the position over a gap that compaction left before the first buffered batch.
 
-        A leader epoch read before may have ended below: that of the position is not known then.
+        That batch may wait for other partitions, and their readers for the records that were removed. The leader epoch
+        read before may have ended in the gap, so the position's epoch is then not known.
         """
         if self.buffer and self.buffer[0].batch.base_offset > self.position:
             self.position, self.position_epoch = self.buffer[0].batch.base_offset, -1
 
     @property
     def is_held_back(self) -> bool:
-        """Whether what is buffered must wait so that keys keep their order."""
+        """Whether the first buffered batch must wait so that keys keep their order."""
         return bool(self.buffer) and self.buffer[0].leader_epoch > self.max_leader_epoch
 
     @property
     def has_held_back(self) -> bool:
-        """Whether some of what is buffered must wait; leader epochs ascend in a log."""
+        """Whether some buffered batch must wait. Leader epochs ascend in a log, so the last one decides."""
         return bool(self.buffer) and self.buffer[-1].leader_epoch > self.max_leader_epoch
 
     @property
@@ -199,7 +204,7 @@ class Mode(enum.Enum):
 
 
 class Subscription:
-    """Topics subscribed to, or partitions assigned by hand, and the state of every partition assigned."""
+    """The subscribed topics, or the partitions assigned by hand, and the state of every assigned partition."""
 
     def __init__(self, *, has_group: bool = True) -> None:
         self._has_group = has_group
@@ -245,11 +250,11 @@ class Subscription:
 
     @property
     def takes_every_partition(self) -> bool:
-        """Whether it is subscribed without a group: every partition of the topics is read here."""
+        """Whether topics are subscribed without a group. Then every partition of the topics is read here."""
         return not self._has_group and self.mode in (Mode.TOPICS, Mode.PATTERN)
 
     def match(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
-        """Find the topics of the pattern in ``cluster``; True when they are others than before."""
+        """Find the topics of the pattern in ``cluster``. Returns True if they have changed."""
         if self.pattern is None:
             return False
         matched = frozenset(
@@ -268,10 +273,10 @@ class Subscription:
         self.partitions = {tp: self.partitions.get(tp) or AssignedPartition(tp) for tp in partitions}
 
     def follow(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
-        """Without a group: hold every partition of the topics there are now. True when that changed something.
+        """Without a group: hold every present partition of the topics. Returns True if that changed something.
 
-        A partition that was removed stays until what was fetched of it is delivered, and those of a topic of which
-        nothing is known stay.
+        A removed partition stays until its fetched records are delivered. Partitions of a topic without known metadata
+        stay too.
         """
         self.match(cluster, exclude_internal=exclude_internal)
         found = {TopicPartition(name, p) for name in self.topics for p in _partitions(cluster, name)}
@@ -284,21 +289,21 @@ class Subscription:
         return True
 
     def state(self, tp: TopicPartition) -> AssignedPartition:
-        """The state of an assigned partition; IllegalStateError for another."""
+        """The state of an assigned partition. Raises IllegalStateError for another."""
         state = self.partitions.get(tp)
         if state is None:
             raise IllegalStateError(f"{tp} is not assigned to this consumer")
         return state
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
-        """(offset, leader epoch) of each partition that has a position: what a commit without arguments commits."""
+        """(offset, leader epoch) of each partition that has a position. A commit without arguments commits these."""
         return {tp: (s.position, s.position_epoch) for tp, s in self.partitions.items() if s.has_position}
 
     def in_state(self, state: FetchState) -> list[AssignedPartition]:
         return [s for s in self.partitions.values() if s.state is state and s.error is None]
 
     def on_metadata(self, cluster: Cluster) -> None:
-        """Have positions validated where the leader epoch grew (KIP-320), found anew where the partition is another."""
+        """Validate positions where the leader epoch grew (KIP-320), and find them anew for another incarnation."""
         for tp, state in self.partitions.items():
             info = cluster.partition(tp)
             if info is not None and info.incarnation != state.incarnation and info.incarnation >= 0:
@@ -316,9 +321,10 @@ class Subscription:
     def collect(
         self, max_records: int, only: Iterable[TopicPartition], deserializers: Deserializers, *, most: int | None = None
     ) -> dict[TopicPartition, Records]:
-        """Take at most ``max_records`` buffered records, of ``most`` partitions in turn; empty: nothing is deliverable.
+        """Take at most ``max_records`` buffered records, of at most ``most`` partitions, which take turns.
 
-        Raises the error of a partition when nothing before it was taken; it is raised once.
+        The result is empty if nothing is deliverable. The error of a partition is raised once, if no records were taken
+        before it.
         """
         found: dict[TopicPartition, Records] = {}
         for state in self._in_turn(frozenset(only)):

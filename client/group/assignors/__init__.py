@@ -1,4 +1,4 @@
-"""How a group's leader spreads partitions over members: pure functions that give what Kafka's assignors give."""
+"""Assignors, by which a group's leader assigns partitions: pure functions with the results of Kafka's assignors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Cooperative sticky assignment (KIP-429): balanced, and as much as possible stays where it is.
+"""Cooperative sticky assignment (KIP-429): balanced, with as few moves as possible.
 
-A partition that moves is left out until its present owner has given it up; the owner then joins again, and the second
-rebalance hands it over. The user data is what Kafka's CooperativeStickyAssignor sends: the generation as int32.
+A partition that moves is left out until its present owner has revoked it. The owner then joins again, and the second
+rebalance assigns it to the new owner. The user data is what Kafka's CooperativeStickyAssignor sends: the generation as
+int32.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _generation(member: MemberSubscription) -> int:
 
 
 def valid_owners(partition_counts: PartitionCounts, members: Members) -> dict[TopicPartition, str]:
-    """Who owns what: of two claims the one of the newer generation counts, of two equal ones neither."""
+    """The owner of each partition: of two claims the one of the newer generation counts, of two equal ones neither."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id in sorted(members):
         member = members[member_id]
@@ -62,7 +63,7 @@ def valid_owners(partition_counts: PartitionCounts, members: Members) -> dict[To
 def sticky_assign(
     partition_counts: PartitionCounts, members: Members, owners: dict[TopicPartition, str]
 ) -> dict[str, set[TopicPartition]]:
-    """Every partition to a member that subscribes to it; loads as even as the subscriptions allow, moves few.
+    """Assign every partition to a member that subscribes to it, with loads as even as possible and few moves.
 
     Each move takes a partition from a member to one with at least two fewer, so the sum of squared loads falls and the
     loop ends.
@@ -92,10 +93,10 @@ def _move_one(
 ) -> bool:
     """Move one partition from the member with the most that can spare one; False when loads are even.
 
-    One at a time, or a member would give away what the next most loaded one should.
+    Only one is moved at a time. Otherwise a member could give away partitions that the next most loaded one should.
     """
     for member_id in sorted(held, key=lambda m: -len(held[m])):
-        # What this member owned before is the last to leave it.
+        # Partitions that this member owned before are the last to leave it.
         for tp in sorted(held[member_id], key=lambda tp: (owners.get(tp) == member_id, tp)):
             least = min(candidates[tp.topic], key=lambda m: len(held[m]))
             if len(held[least]) + 1 < len(held[member_id]):

@@ -1,6 +1,7 @@
-"""Spreads partitions marked for deletion apart from the others (KIP-253, Proposed Changes 6).
+"""Assigns partitions marked for deletion apart from the others (KIP-253, Proposed Changes 6).
 
-No new records come to a marked partition. Counted together, one member could be left with little but these.
+No new records come to a marked partition. If both kinds were assigned together, one member could get little but marked
+partitions.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ class PartitionSpan(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Iterable[int], undeleted: int) -> PartitionSpan:
-        """Of a topic as metadata has it: ``partitions`` exist, -1 where it tells no count.
+        """The span of a topic in the metadata: ``partitions`` exist; ``undeleted`` is -1 if the metadata has no count.
 
-        Of those that a resize creates one may be there before another of a lower number, which is read as well then.
+        A resize may create a partition before another one of a lower number. The lower one is then assigned as well.
         """
         total = max(partitions) + 1
         return cls(total, min(undeleted, total) if undeleted > 0 else total)
 
 
 def spread(assignor: Assignor, topics: Mapping[str, PartitionSpan], members: Members) -> Assignment:
-    """The same assignor's answer for both kinds, put together. Topics without an entry do not exist."""
+    """The assignor's results for both kinds of partitions, joined. Topics without an entry do not exist."""
     result = assignor.assign({name: span.undeleted for name, span in topics.items()}, members)
     marked = {name: span.total - span.undeleted for name, span in topics.items() if span.total > span.undeleted}
     if not marked:

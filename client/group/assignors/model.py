@@ -1,4 +1,4 @@
-"""What an assignor gets and gives."""
+"""The types of an assignor's input and output."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from anabranch.protocol.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What one member said when it joined."""
+    """The subscription that one member sent when it joined."""
 
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
     """Partitions it still holds (cooperative protocol)."""
     generation_id: int = -1
-    """The generation it got them in; -1 when it did not say."""
+    """The generation it got them in; -1 if it sent none."""
     group_instance_id: str | None = None
     rack_id: str | None = None
     user_data: bytes | None = field(default=None, repr=False)
@@ -34,10 +34,10 @@ class Assignor(ABC):
 
     name: ClassVar[str]
     cooperative: ClassVar[bool] = False
-    """Members keep what they own over a rebalance and give up only what moves (KIP-429)."""
+    """Members keep their partitions during a rebalance and give up only those that move (KIP-429)."""
 
     def user_data(self, generation_id: int) -> bytes | None:
-        """What this member adds to its subscription."""
+        """The user data that this member adds to its subscription."""
         return None
 
     @abstractmethod
