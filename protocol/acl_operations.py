@@ -1,6 +1,6 @@
-"""The operations a client may be authorised for, and which a resource has: bit fields of the numbers (KIP-430).
+"""Authorised operations of a resource, as bit fields of the operations' numbers (KIP-430).
 
-A request that does not ask for them is answered with ``NOT_ASKED``.
+The response to a request that does not ask for them carries ``NOT_ASKED``.
 """
 
 from __future__ import annotations

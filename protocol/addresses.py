@@ -1,4 +1,4 @@
-"""``host:port``, as configurations, flags and peers have it; an IPv6 host is in brackets."""
+"""Addresses as ``host:port`` in configurations, flags and messages; an IPv6 host is in brackets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MAX_PORT = 65_535
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host without brackets, and port. The host may be empty, and the port 0. Raises ``ValueError`` otherwise."""
+    """Host without brackets, and port. The host may be empty, the port 0. Raises ``ValueError`` for another text."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise ValueError(f"{text!r} is not host:port")
@@ -14,5 +14,5 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """The text that ``split_address`` takes apart."""
+    """The address as the text that ``split_address`` parses."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

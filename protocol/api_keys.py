@@ -1,7 +1,7 @@
 """The APIs that are implemented: key, name, message classes and version range, all read from the field tables.
 
-What a broker advertises is decided by what it can dispatch; nothing outside of this table can be. Message classes are
-imported when they are first used, so a client does not load what only brokers say to each other.
+A broker advertises the APIs that it can dispatch, all of them from this table. Message classes are imported when they
+are first used, so a client does not load the messages between brokers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ApiKey(enum.IntEnum):
 
 
 class Api:
-    """One API: ``min_version`` to ``max_version`` is what is implemented."""
+    """One API. The versions from ``min_version`` to ``max_version`` are implemented."""
 
     def __init__(self, key: ApiKey) -> None:
         self.key = key
@@ -90,15 +90,16 @@ class Api:
 
     @functools.cached_property
     def flexible_from(self) -> int | None:
-        """None when no version that is implemented is flexible."""
+        """The first flexible version; None when no implemented version is flexible."""
         flexible = self._table.flexible
         return flexible.first if flexible.first <= flexible.last else None
 
     @functools.cached_property
     def first_flexible(self) -> int:
-        """As ``flexible_from``, but beyond all versions where that is None.
+        """``flexible_from``, or a number beyond all versions when that is None.
 
-        From this version on a request has header version 2 and a response 1 (ApiVersions responses always 0).
+        From this version on a request has header version 2 and a response header version 1 (ApiVersions responses
+        always 0).
         """
         return LATEST if self.flexible_from is None else self.flexible_from
 

@@ -1,6 +1,6 @@
-"""Record batch v2 as it is written: append records, compress, checksum; transaction markers; what compaction keeps.
+"""Writing a record batch v2: append records, compress, checksum; transaction markers; compacted batches.
 
-Written so that mypyc compiles it unchanged.
+mypyc compiles this file unchanged.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _SMALL: Final = [zigzag_varint(n) for n in range(_SMALL_LIMIT)]
 
 
 def _varint(value: int) -> bytes:
-    """``zigzag_varint`` with the small numbers ready made."""
+    """``zigzag_varint`` with a table for small numbers."""
     return _SMALL[value] if 0 <= value < _SMALL_LIMIT else zigzag_varint(value)
 
 
 def estimate_record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """At least as many bytes as a record of these fields takes in any batch."""
+    """An upper bound of the bytes that a record of these fields takes in any batch."""
     size = MAX_RECORD_OVERHEAD_BYTES + 15
     if key is not None:
         size += len(key)
@@ -73,7 +73,7 @@ def estimate_record_bytes(key: bytes | None, value: bytes | None, headers: Seque
 
 
 def estimate_batch_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """At least as many bytes as a batch of this one record takes uncompressed."""
+    """An upper bound of the bytes that a batch of this one record takes uncompressed."""
     return HEADER_BYTES + estimate_record_bytes(key, value, headers)
 
 
@@ -92,15 +92,15 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 RECORDS_AT_ONCE: Final = 2_000
-"""So many records of a batch are worked on between two moments at which others have their turn."""
+"""The number of records that are processed between two yields to other tasks."""
 
 
 class BatchBuilder:
     """Builds one batch by appending; used once.
 
-    ``max_bytes`` bounds the batch, its first record excepted, which always fits. With compression the bound holds for
-    ``compression_ratio`` (expected compressed size / plain size): 1.0 keeps it in any case, a lower figure is the
-    caller's estimate from earlier batches. A codec that makes the batch larger is left out.
+    ``max_bytes`` bounds the batch; the first record always fits. With compression, ``compression_ratio`` is the
+    expected compressed size divided by the plain size. A ratio of 1.0 keeps the bound in any case; a lower one is the
+    caller's estimate from earlier batches. The batch stays uncompressed when the codec would make it larger.
     """
 
     __slots__ = (
@@ -137,7 +137,7 @@ class BatchBuilder:
         self._last_delta = -1
 
     def start_at(self, base_timestamp: int, max_timestamp: int) -> None:
-        """Set the timestamps of a batch that is written again; without this the first record sets the base."""
+        """Set the timestamps of a rewritten batch; without this call the first record sets the base timestamp."""
         self._base_timestamp = base_timestamp
         self._max_timestamp = max_timestamp
         self._has_base = True
@@ -158,7 +158,7 @@ class BatchBuilder:
     def append_at(
         self, delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int
     ) -> int | None:
-        """``append`` at a given offset delta, above the last: compaction keeps offsets and leaves gaps."""
+        """``append`` at a given offset delta above the last record's: compaction keeps offsets and leaves gaps."""
         timestamp_delta = timestamp - self._base_timestamp if self._has_base else 0
         if key is None:
             key = b""
@@ -270,7 +270,7 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One batch of all ``records`` (key, value, headers, timestamp), however large."""
+    """One batch of all ``records`` (key, value, headers, timestamp), without a bound on its size."""
     builder = BatchBuilder(compression, max_bytes=MAX_SEQUENCE)
     for key, value, headers, timestamp in records:
         builder.append(key, value, headers, timestamp)
@@ -292,11 +292,11 @@ def retain_records(batch: RecordBatch, records: Sequence[Record], delete_horizon
 def retain_in_steps(
     batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None = None
 ) -> Generator[Callable[[], None] | None, None, bytes]:
-    """``batch`` with only ``records`` of it left, as compaction writes it: offsets, sequences and last offset stay.
+    """``batch`` reduced to ``records``, as compaction writes it: offsets, sequences and last offset stay.
 
-    With no record left the result is a bare header, kept for the producer's last sequence. ``delete_horizon_ms``
-    replaces the base timestamp and sets its attribute bit (KIP-534). Yields after each ``RECORDS_AT_ONCE``, and what
-    may be called in a thread, as ``RecordBatch.read_in_steps``.
+    Without records the result is a bare header, kept for the producer's last sequence. ``delete_horizon_ms``
+    replaces the base timestamp and sets its attribute bit (KIP-534). Yields after every ``RECORDS_AT_ONCE`` records,
+    and may yield a function for a thread, as ``RecordBatch.read_in_steps`` does.
     """
     builder = BatchBuilder(batch.compression, max_bytes=MAX_SEQUENCE)
     horizon = delete_horizon_ms
@@ -324,7 +324,7 @@ def retain_in_steps(
 
 
 def recode_in_steps(batch: RecordBatch, codec: CompressionType) -> Generator[Callable[[], None] | None, None, bytes]:
-    """``batch``, which has records, with another compression. Yields as ``retain_in_steps``."""
+    """``batch``, which has records, with another compression. Yields as ``retain_in_steps`` does."""
     builder = BatchBuilder(codec, max_bytes=MAX_SEQUENCE)
     records = batch.records()
     builder.start_at(records[0].timestamp, batch.max_timestamp)
@@ -346,7 +346,7 @@ def recode_in_steps(batch: RecordBatch, codec: CompressionType) -> Generator[Cal
 def _append_all(
     builder: BatchBuilder, records: Sequence[Record], base_offset: int
 ) -> Generator[Callable[[], None] | None, None, None]:
-    """Yields after each ``RECORDS_AT_ONCE``, earlier where they are large."""
+    """Append the records; yields after every ``RECORDS_AT_ONCE``, and earlier when they are large."""
     count, size = 0, 0
     for record in records:
         builder.append_at(record.offset - base_offset, record.key, record.value, record.headers, record.timestamp)
@@ -357,7 +357,7 @@ def _append_all(
 
 
 class _LargeBuild:
-    """The end of a large batch: compressing it takes long. ``run`` may be called in a thread."""
+    """The last step of a large batch, its compression, which takes long. ``run`` may be called in a thread."""
 
     __slots__ = ("_build", "_built")
 
@@ -366,12 +366,12 @@ class _LargeBuild:
         self._built: bytes | None = None
 
     def run(self) -> None:
-        """Do it, unless it was done."""
+        """Build the batch, unless it is built already."""
         if self._built is None:
             self._built = self._build()
 
     def result(self) -> bytes:
-        """The batch."""
+        """The built batch."""
         self.run()
         return cast(bytes, self._built)
 

@@ -1,4 +1,4 @@
-"""Where things lie in a record batch v2 (Kafka's ``DefaultRecordBatch``, KIP-98): offsets, bits, structs."""
+"""The layout of a record batch v2 (Kafka's ``DefaultRecordBatch``, KIP-98): offsets, bits, structs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LENGTH_PREFIX_BYTES: Final = 12
 MAX_RECORD_OVERHEAD_BYTES: Final = 21
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
 SMALL_BODY_BYTES: Final = 256 * 1024
-"""Records of so many bytes in all are decompressed, and compressed, in a moment."""
+"""Records of at most this many bytes in all are compressed or decompressed on the event loop, not in a thread."""
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 CREATE_TIME: Final = 0

@@ -1,10 +1,11 @@
-"""The four codecs of the record batch, with a bound on what comes out.
+"""The four codecs of the record batch, with a bound on the decompressed size.
 
-Compressed bytes come from strangers: a few kilobytes can claim gigabytes. ``decompress`` never allocates more than
-``max_bytes`` (plus the output of the guess before), and reports everything it refuses as ``CorruptRecordError``.
+Compressed bytes are not trusted: a few kilobytes can claim gigabytes. ``decompress`` never allocates more than
+``max_bytes``, besides the output of the previous guess. Every refusal is a ``CorruptRecordError``.
 
-Framing as Kafka's clients write it: gzip members; snappy either in the xerial stream format (Java) or as one raw block
-(librdkafka); LZ4 frames of independent 64 KiB blocks (Java refuses linked ones); zstd frames, content size optional.
+The framing is that of Kafka's clients: gzip members; snappy either in the xerial stream format (Java) or as one raw
+block (librdkafka); LZ4 frames of independent 64 KiB blocks (Java refuses linked ones); zstd frames, content size
+optional.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CompressionType(enum.IntEnum):
 
 
 class CorruptRecordError(KafkaError):
-    """A batch or record that cannot be what its header says; the code is CORRUPT_MESSAGE unless a narrower one fits."""
+    """A batch or record contradicts its header; the code is CORRUPT_MESSAGE unless a narrower one fits."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
         super().__init__(code, message)
@@ -49,7 +50,7 @@ _LZ4_STORED = 0x80000000
 _GZIP_MAX_RATIO = 1032
 _SMALLEST_GUESS = 1024
 _COPIED_AT_ONCE = 1024 * 1024
-"""A copy keeps other threads waiting. Larger buffers are mapped, as the kernel then clears them page by page."""
+"""The bytes copied in one piece: a copy holds the GIL. Larger buffers are mapped; the kernel clears them by page."""
 _GROWTH = 16
 
 
@@ -97,7 +98,7 @@ def _too_large(codec: CompressionType, max_bytes: int) -> CorruptRecordError:
 
 
 def _decompress_growing(module: Any, codec: CompressionType, data: Buffer, guess: int, max_bytes: int) -> bytes:
-    """Decompress into a buffer of ``guess`` bytes, into larger ones while it overflows, up to ``max_bytes``."""
+    """Decompress into a buffer of ``guess`` bytes; while it overflows, into larger ones, up to ``max_bytes``."""
     size = min(max(guess, _SMALLEST_GUESS), max_bytes)
     while True:
         output = bytearray(size) if size <= _COPIED_AT_ONCE else mmap.mmap(-1, size)
@@ -114,7 +115,7 @@ def _decompress_growing(module: Any, codec: CompressionType, data: Buffer, guess
 
 
 def copied(view: memoryview) -> bytes:
-    """The bytes, and other threads run in between where there are many."""
+    """The bytes of ``view``; many are copied in pieces, and other threads may run in between."""
     if len(view) <= _COPIED_AT_ONCE:
         return bytes(view)
     return b"".join([bytes(view[at : at + _COPIED_AT_ONCE]) for at in range(0, len(view), _COPIED_AT_ONCE)])

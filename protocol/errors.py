@@ -1,7 +1,7 @@
-"""Kafka's error codes, what a client does about each, and the exceptions that carry them.
+"""Kafka's error codes, the client's action for each, and the exceptions that carry them.
 
-Codes and names are Kafka's up to 3.9 (``org.apache.kafka.common.protocol.Errors``); 25310 is KIP-253's. Which are
-retriable follows the parent class of Kafka's exception.
+Codes and names are Kafka's up to 3.9 (``org.apache.kafka.common.protocol.Errors``); 25310 is KIP-253's. A code is
+retriable when the parent class of Kafka's exception makes it so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class ClientAction(enum.Enum):
-    """What a client does when a response carries an error code."""
+    """A client's action when a response carries an error code."""
 
     FAIL = "fail"
     """Report it to the caller. Some callers act on the code itself: rejoin a group, reset an offset."""
@@ -200,17 +200,17 @@ class ErrorCode(enum.IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """The same request may succeed later without the caller doing anything."""
+        """Whether the same request may succeed later without an action of the caller."""
         return self.client_action is not ClientAction.FAIL
 
     @property
     def refreshes_metadata(self) -> bool:
-        """A retry makes sense only after new metadata."""
+        """Whether a retry can succeed only after new metadata."""
         return self.client_action is ClientAction.REFRESH_METADATA
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The member for a code off the wire; one this version does not know is ``UNKNOWN_SERVER_ERROR``."""
+        """The member for a code off the wire; ``UNKNOWN_SERVER_ERROR`` for a code that is not known here."""
         return _BY_CODE.get(code, cls.UNKNOWN_SERVER_ERROR)
 
 
@@ -218,7 +218,7 @@ _BY_CODE: dict[int, ErrorCode] = {member.value: member for member in ErrorCode}
 
 
 MAX_MESSAGE_CHARS = 1000
-"""What is kept of an error's message."""
+"""An error's message is cut to this length."""
 
 
 class KafkaError(Exception):
@@ -242,14 +242,14 @@ class KafkaError(Exception):
 
 
 class RecordError(NamedTuple):
-    """One record of a refused batch (KIP-467): its index in the batch, and what is wrong with it."""
+    """One record of a refused batch (KIP-467): its index in the batch, and the reason."""
 
     batch_index: int
     message: str
 
 
 class RefusedRecordsError(KafkaError):
-    """A batch that was refused; ``records`` are those at fault, where it is known."""
+    """A batch was refused; ``records`` are the records at fault, as far as they are known."""
 
     def __init__(self, code: ErrorCode, message: str = "", records: Sequence[RecordError] = ()) -> None:
         self.records = records
@@ -277,7 +277,7 @@ _CLASS_BY_ACTION: dict[ClientAction, type[KafkaError]] = {
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
-    """The exception for an error code off the wire, of the class that says what to do about it."""
+    """The exception for an error code off the wire; its class stands for the client's action."""
     member = ErrorCode.of(code)
     if member.value != code and not message:
         message = f"unknown error code {code}"

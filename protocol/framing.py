@@ -19,12 +19,12 @@ from anabranch.protocol.types import Part
 
 BUFFER_BYTES: Final = 64 * 1024
 GROWTH: Final = 16
-"""A frame that does not fit gets a buffer of its size, but never of more than this many times what has arrived."""
+"""A buffer grows to the size of its frame, but at most to this many times the bytes that have arrived."""
 SIZE_BYTES: Final = 4
 LARGE_FRAME_BYTES: Final = 32 * 1024
-"""A frame of this size is decoded in steps: the items of 1 MiB may take 0.1 s."""
+"""A frame of this size is decoded in steps: decoding 1 MiB of items may take 0.1 s."""
 MANY_ITEMS: Final = 1_000
-"""A message whose arrays have more items in all is encoded in steps."""
+"""A message with more array items than this is encoded in steps."""
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """Kafka's default of ``socket.request.max.bytes``."""
 HEALTH_CHECK: Final = "anabranch-health"
@@ -45,7 +45,7 @@ ADMIN_APIS: Final = frozenset(
         ApiKey.DESCRIBE_LOG_DIRS,
     )
 )
-"""Requests that brokers forward to the controller for clients, and those about log dirs: many small parts each."""
+"""Requests of many small parts: those that brokers forward to the controller for clients, and those about log dirs."""
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 
@@ -77,13 +77,13 @@ def _other_protocol(first: bytes) -> str | None:
 
 
 class UnsupportedRequestError(FrameError):
-    """An API or version that is not implemented: there is no way to answer it."""
+    """The request's API or version is not implemented, so no response can be encoded."""
 
 
 class BufferPool:
     """Buffers of 64 KiB for the connections of one process.
 
-    A buffer may be given back while views of it live; ``take`` passes over it until they are gone.
+    A buffer may be given back while it still has views; ``take`` skips it until they are released.
     """
 
     _TRIES = 4
@@ -92,7 +92,7 @@ class BufferPool:
         self._buffers: deque[bytearray] = deque(maxlen=max_buffers)
 
     def take(self) -> bytearray:
-        """A buffer that nobody looks at."""
+        """A buffer that has no views."""
         for _ in range(min(self._TRIES, len(self._buffers))):
             buffer = self._buffers.popleft()
             if _is_unused(buffer):
@@ -101,13 +101,13 @@ class BufferPool:
         return bytearray(BUFFER_BYTES)
 
     def give(self, buffer: bytearray) -> None:
-        """Take a buffer back; one of another size, or more than the pool may hold, is left to its views."""
+        """Take a buffer back. One of another size is dropped; a full pool drops its oldest."""
         if len(buffer) == BUFFER_BYTES:
             self._buffers.append(buffer)
 
 
 def _is_unused(buffer: bytearray) -> bool:
-    """No view of the buffer is left: only then does Python let it change its size."""
+    """Whether no view of the buffer is left: Python resizes a bytearray only then."""
     try:
         buffer.append(0)
     except BufferError:
@@ -133,7 +133,7 @@ class FrameReader:
         return self._buffer is None
 
     def buffer(self) -> memoryview:
-        """Where to receive the next bytes: never empty. Frames handed out before stay valid."""
+        """The memory to receive the next bytes into, never empty. Frames handed out before stay valid."""
         held = self._end - self._start
         needed = SIZE_BYTES
         if held >= SIZE_BYTES:
@@ -165,7 +165,7 @@ class FrameReader:
         return self._view[begin : self._start]
 
     def close(self) -> None:
-        """Give the buffer back and forget what was received."""
+        """Give the buffer back and drop the received bytes."""
         if self._buffer is not None:
             self._let_go()
 
@@ -179,7 +179,7 @@ class FrameReader:
         return size
 
     def _move(self, held: int, needed: int) -> None:
-        """Carry the partial frame to a buffer that has room for more of it."""
+        """Copy the partial frame to a buffer with room for more of the frame."""
         partial = self._view[self._start : self._end]
         size = min(needed, GROWTH * held)
         target = self._pool.take() if size <= BUFFER_BYTES else bytearray(size)
@@ -216,10 +216,10 @@ class RequestHeader(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A decoded request. ``size`` is that of its frame in bytes, without the size field.
+    """A decoded request. ``size`` is the length of its frame in bytes, without the size field.
 
-    ``unsupported`` is set for an ApiVersions request of a version that is not implemented: ``body`` is then an empty
-    one, and it is to be answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
+    ``unsupported`` is set for an ApiVersions request of a version that is not implemented. Its ``body`` is then an
+    empty request, and the response is version 0 with UNSUPPORTED_VERSION (KIP-511).
     """
 
     header: RequestHeader
@@ -234,7 +234,7 @@ def decode_request(frame: memoryview) -> Request:
     cls = API_BY_NUMBER[header.api_key].request
     if not supported:
         return Request(header, cls(), len(frame), unsupported=True)
-    # Bytes after the request are ignored, as Kafka ignores them: librdkafka asks for all topics with three too many.
+    # Kafka ignores bytes after a request: librdkafka's request for all topics is three bytes too long.
     return Request(header, cls.decode_prefix(frame[pos:], header.api_version)[0], len(frame))
 
 
@@ -249,7 +249,7 @@ def decode_request_in_steps(frame: memoryview) -> Generator[None, None, Request]
 
 
 def _request_header(frame: memoryview) -> tuple[RequestHeader, int, bool]:
-    """The header, where the body begins, and whether its version is implemented."""
+    """The header, the position of the body, and whether the body's version is implemented."""
     size = len(frame)
     if size < 8:
         raise DecodeError(f"request header: {size} bytes where 8 are needed")
@@ -349,7 +349,7 @@ def _framed_in_steps(out: bytearray, message: Message, version: int) -> Generato
 def decode_response(api_key: int, api_version: int, frame: memoryview) -> tuple[int, Message]:
     """Correlation id and body of a response frame. Raises DecodeError.
 
-    A broker that does not know the version of an ApiVersions request answers in version 0, which is then decoded.
+    A broker that does not know the version of an ApiVersions request responds in version 0; that is decoded too.
     """
     correlation_id, pos, api_version = _response_header(api_key, api_version, frame)
     return correlation_id, API_BY_NUMBER[api_key].response.decode(frame[pos:], api_version)
@@ -368,7 +368,7 @@ def decode_response_in_steps(
 
 
 def _response_header(api_key: int, api_version: int, frame: memoryview) -> tuple[int, int, int]:
-    """The correlation id, where the body begins, and the version it is in."""
+    """The correlation id, the position of the body, and the body's version."""
     if len(frame) < 4:
         raise DecodeError(f"response header: {len(frame)} bytes where 4 are needed")
     correlation_id: int = _read_size(frame, 0)[0]
@@ -388,8 +388,8 @@ def _response_header(api_key: int, api_version: int, frame: memoryview) -> tuple
 class ServerConnection(FrameReader):
     """The broker's side of a connection: bytes in, requests out, in order.
 
-    ``max_admin_bytes`` limits requests that ask for changes of the cluster. They consist of many small parts, so
-    decoding one takes a hundred times as long as a Produce request of its size.
+    ``max_admin_bytes`` limits the requests of ``ADMIN_APIS``. They consist of many small parts, so decoding one takes
+    a hundred times as long as decoding a Produce request of the same size.
     """
 
     def __init__(
@@ -421,7 +421,7 @@ class ServerConnection(FrameReader):
 
 
 class ClientConnection(FrameReader):
-    """The client's side: response frames out, to be decoded by :func:`decode_response` once the request is known."""
+    """The client's side of a connection: response frames, for :func:`decode_response` once the request is known."""
 
     def __init__(self, max_frame_bytes: int = 2**31 - 1, pool: BufferPool | None = None) -> None:
         super().__init__(max_frame_bytes, pool)

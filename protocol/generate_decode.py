@@ -1,7 +1,7 @@
-"""Writes the flat decoders: one function per layout, runs of fixed-size fields in one ``unpack_from``.
+"""Writes the flat decoders: one function per layout, with one ``unpack_from`` for each run of fixed-size fields.
 
-A length prefix that follows a run is part of it: an int16 or int32 as it is, a compact length by its first byte, which
-is the whole of it below 128.
+A length prefix that follows a run is read with it: an int16 or int32 whole, a compact length by its first byte. Below
+128 that byte is the whole length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TAG_FORMATS = {name: code for name, code in FIXED_FORMATS.items() if name != "u
 
 
 class DecoderWriter:
-    """Writes the decoder of one layout of one message; ``in_steps`` one that yields after each item of an array."""
+    """Writes the decoder of one layout of one message; with ``in_steps`` it yields after each item of an array."""
 
     def __init__(self, source: Source, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.source = source
@@ -31,7 +31,7 @@ class DecoderWriter:
         self.run.append((code, target))
 
     def flush(self) -> None:
-        """Write the run that has gathered, if any."""
+        """Write the collected run of fixed-size fields, if any."""
         if not self.run:
             return
         codes = "".join(code for code, _ in self.run)
@@ -50,7 +50,7 @@ class DecoderWriter:
     # -------------------------------------------------------- structs
 
     def function(self, name: str, fields: Sequence[Field], cls: str) -> None:
-        """A decoder of a whole message, or of the value of a tagged field."""
+        """Write the decoder of a whole message, or of the value of a tagged field."""
         source = self.source
         result = f"tuple[{cls}, int]"
         source.line(f"def {name}(data: memoryview) -> {steps_of(result) if self.in_steps else result}:")
@@ -64,7 +64,7 @@ class DecoderWriter:
         source.line()
 
     def struct(self, fields: Sequence[Field], path: str) -> None:
-        """Statements that leave every field in a local variable."""
+        """Write statements that leave every field in a local variable."""
         for f in plain_fields(fields, self.version):
             self.field(f, path)
         if self.flexible:
@@ -72,7 +72,7 @@ class DecoderWriter:
         self.flush()
 
     def construct(self, before: str, fields: Sequence[Field], cls: str, path: str, after: str) -> None:
-        """A call of the class with the local variables, an argument a line."""
+        """Write a call of the class with the local variables, one argument per line."""
         self.source.line(f"{before}{cls}(")
         for f in fields:
             if self.version in f.versions:
@@ -93,7 +93,7 @@ class DecoderWriter:
             self.variable(f.type, target, dotted(path, f.name), self.version in f.nullable)
 
     def length(self, code: str) -> None:
-        """Leave a length in ``n``, -1 for null."""
+        """Write statements that leave a length in ``n``, -1 for null."""
         self.add("B" if self.flexible else code, "n")
         self.flush()
         if self.flexible:
@@ -102,7 +102,7 @@ class DecoderWriter:
             self.source.line("n -= 1")
 
     def variable(self, type: str, target: str, path: str, nullable: bool) -> None:
-        """A string, bytes or records of ``n`` bytes."""
+        """Write the decoding of a string, bytes or records of ``n`` bytes."""
         value = {"string": 'str(data[pos:end], "utf-8")', "bytes": "bytes(data[pos:end])", "records": "data[pos:end]"}
         source = self.source
         if nullable:
@@ -147,7 +147,7 @@ class DecoderWriter:
             source.line("pos += n * 16")
             return
         source.line(f"{target} = []")
-        # A variable of its own: mypyc looks at the bound of a range again on every turn, and n changes in the loop.
+        # A variable of its own: mypyc reads the bound of a range again in every iteration, and n changes in the loop.
         source.line(f"{target}_count = n")
         source.line(f"for _ in range({target}_count):")
         with source.indented():
@@ -188,7 +188,7 @@ FIXED_WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "d": 8}
 
 
 def write_tag_decoder(source: Source, name: str, f: Field, version: int) -> None:
-    """The function that decodes the value of a tagged field from exactly its bytes."""
+    """Write the function that decodes the value of a tagged field, which must use all of its bytes."""
     writer = DecoderWriter(source, version, True)
     if f.fields and not f.is_array:
         writer.function(name, f.fields, f.type)

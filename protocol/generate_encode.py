@@ -1,4 +1,4 @@
-"""Writes the flat encoders: one function per layout, runs of fixed-size fields in one ``pack``."""
+"""Writes the flat encoders: one function per layout, with one ``pack`` for each run of fixed-size fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.protocol.schema import FIXED_FORMATS, Field, plain_fields, requir
 
 
 class EncoderWriter:
-    """Writes the encoder of one layout of one message; ``in_steps`` one that yields after each item of an array."""
+    """Writes the encoder of one layout of one message; with ``in_steps`` it yields after each item of an array."""
 
     def __init__(self, source: Source, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.source = source
@@ -23,7 +23,7 @@ class EncoderWriter:
         self.run.append((code, value))
 
     def flush(self) -> None:
-        """Write the run that has gathered, if any."""
+        """Write the collected run of fixed-size fields, if any."""
         if not self.run:
             return
         codes = "".join(code for code, _ in self.run)
@@ -36,7 +36,7 @@ class EncoderWriter:
     # -------------------------------------------------------- structs
 
     def function(self, name: str, fields: Sequence[Field], cls: str) -> None:
-        """The encoder of a whole message."""
+        """Write the encoder of a whole message."""
         source = self.source
         result = steps_of("None") if self.in_steps else "None"
         source.line(f"def {name}(message: {cls}, out: bytearray, parts: list[Part]) -> {result}:")
@@ -75,7 +75,7 @@ class EncoderWriter:
             self.variable(f.type, value, nullable)
 
     def length(self, code: str, length: str, none_if: str | None = None) -> None:
-        """A length in front of a value; null when ``none_if`` is None at run time."""
+        """Write the length in front of a value; it is null when ``none_if`` is None at run time."""
         source = self.source
         if not self.flexible:
             null = f"-1 if {none_if} is None else " if none_if else ""
@@ -91,7 +91,7 @@ class EncoderWriter:
         source.line("    write_uvarint(out, n)")
 
     def variable(self, type: str, value: str, nullable: bool) -> None:
-        """A string or bytes."""
+        """Write a string or bytes."""
         source = self.source
         raw = value
         if type == "string":
@@ -163,7 +163,7 @@ class EncoderWriter:
 
 
 def write_tag_encoder(source: Source, name: str, f: Field, version: int) -> None:
-    """The function that encodes the value of a tagged field."""
+    """Write the function that encodes the value of a tagged field."""
     writer = EncoderWriter(source, version, True)
     # A struct is only encoded when it is set.
     accepted = f.type if f.fields and not f.is_array else python_type(f)
@@ -178,7 +178,7 @@ def write_tag_encoder(source: Source, name: str, f: Field, version: int) -> None
 
 
 def is_set(f: Field, value: str) -> str:
-    """Python source: the value differs from the default."""
+    """The Python condition that the value differs from the default."""
     if f.default is None:
         return f"{value} is not None"
     if f.is_array:

@@ -1,4 +1,4 @@
-"""Source text under construction: indentation, the ``struct`` constants it uses, and functions it needs in front."""
+"""Builds source text: indentation, the ``struct`` constants it uses, and the helper functions in front of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def steps_of(result: str) -> str:
 
 
 class Source:
-    """Lines of one generated module, and what they refer to."""
+    """The lines of one generated module, and the constants and functions they refer to."""
 
     def __init__(self, tag_writers: dict[str, TagWriter]) -> None:
         self.lines: list[str] = []
@@ -49,7 +49,7 @@ class Source:
         self.tag_lines: list[str] = []
 
     def line(self, text: str | None = None) -> None:
-        """Add a line; without text an empty one, with empty text none."""
+        """Add a line: an empty one for None, and none for an empty text."""
         if text is None:
             self.lines.append("")
         elif text:
@@ -77,7 +77,7 @@ class Source:
         return name
 
     def tag_function(self, verb: str, f: Field, path: str, version: int) -> str:
-        """The name of the function for the value of a tagged field; written when it is first asked for."""
+        """The name of the function for the value of a tagged field. The first call writes the function."""
         key = (verb, path, f.type, f.tag)
         if key not in self.tag_functions:
             suffix = path.replace("[]", "").replace(".", "_")

@@ -1,4 +1,4 @@
-"""Which partition a key is in: murmur2, linear hashing, and the tree of partitions that splits make (KIP-253).
+"""Placement of keys on partitions: murmur2, linear hashing, and the tree of partitions that splits make (KIP-253).
 
 ``initial`` is the partition count a topic was created with (N), ``undeleted`` the count producers use now (U); N <= U.
 The function ``place`` is the stock partitioner, ``hash % N``, until the first resize. Each partition from N on has one
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 MOVED_HEADER: Final = "__anabranch_moved"
-"""Header of a tombstone that a producer leaves where a key of a compacted topic lived before (KIP-253, section 9).
+"""Header of a tombstone in the previous partition of a moved key, written by the producer (KIP-253, section 9).
 
-It lets compaction remove the key's older values there; to a reader of the key it says nothing (docs/adr/0018).
+Only compacted topics have such tombstones. The tombstone lets compaction remove the key's older values there; a reader
+of the key ignores it (docs/adr/0018).
 """
 
 _M: Final = 0x5BD1E995
@@ -27,7 +28,7 @@ _SEED: Final = 0x9747B28C
 
 def murmur2(data: bytes) -> int:
     """MurmurHash2 of ``data`` with Kafka's seed, as an unsigned 32-bit number."""
-    # i64 matters to mypyc alone: its product may wrap, of which the mask keeps the 32 bits that count.
+    # i64 matters to mypyc alone: the product may wrap, and the mask keeps its low 32 bits.
     length = len(data)
     h: i64 = _SEED ^ length
     whole = length & ~3
@@ -51,7 +52,7 @@ def murmur2(data: bytes) -> int:
 
 
 def positive_hash(key: bytes) -> int:
-    """The hash every placement starts from: 31 bits, never negative."""
+    """The hash that determines a key's placement: 31 bits, never negative."""
     return murmur2(key) & 0x7FFFFFFF
 
 
@@ -100,8 +101,8 @@ def ancestors(partition: int, initial: int) -> list[int]:
 def ancestor_below(partition: int, initial: int, limit: int) -> int:
     """The nearest of ``partition`` and its ancestors with an id below ``limit`` (``limit >= initial``).
 
-    For a partition new in a grow from ``limit``: the one its keys came from. For one marked in a shrink to ``limit``:
-    the survivor its keys go to.
+    For a partition that a grow from ``limit`` adds, it is the partition that had the keys before. For a partition
+    that a shrink to ``limit`` marks, it is the survivor that gets the keys.
     """
     _check_layout(initial, limit)
     p = partition

@@ -1,7 +1,7 @@
-"""What the generated codecs stand on: errors, bounded lengths, tagged fields, and the base of every message class.
+"""The base of the generated codecs: errors, bounded lengths, tagged fields, and the base of every message class.
 
-Every length is checked against the bytes that are left before anything is allocated. Source of the encodings: KIP-482
-and Kafka's ``ByteBufferAccessor``.
+Every length is checked against the bytes left before anything is allocated. The encodings are those of KIP-482 and
+Kafka's ``ByteBufferAccessor``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DecodeError(ValueError):
 
 
 class EncodeError(ValueError):
-    """An object that the asked-for version cannot carry."""
+    """The requested version cannot carry the object."""
 
 
 # ---------------------------------------------------------------- decoding
@@ -73,7 +73,7 @@ def read_tags(data: memoryview, pos: int, count: int) -> tuple[dict[int, memoryv
 
 
 def skip_tags(data: memoryview, pos: int, count: int) -> int:
-    """Check and skip tagged fields of which none is known; the position after them."""
+    """Check and skip tagged fields, none of which is known; returns the position after them."""
     return read_tags(data, pos, count)[1]
 
 
@@ -101,7 +101,7 @@ def not_in_version(path: str) -> EncodeError:
 
 
 def not_nullable(path: str) -> EncodeError:
-    """The error for a None that this version cannot express."""
+    """The error for a None where this version has no null."""
     return EncodeError(f"{path} is None and this version has no null for it")
 
 
@@ -162,13 +162,13 @@ class Message(Struct):
 
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = ""
-    """Where the field table is: ``module:NAME`` under ``protocol.messages``."""
+    """The place of the field table: ``module:NAME`` under ``protocol.messages``."""
     DECODERS: ClassVar[Mapping[int, Decoder]] = {}
     ENCODERS: ClassVar[Mapping[int, Encoder]] = {}
 
     @classmethod
     def decode(cls, data: Buffer, version: int) -> Self:
-        """The message that ``data`` holds, all of it. ``records`` fields are slices of ``data``. Raises DecodeError."""
+        """The message that is all of ``data``. ``records`` fields are slices of ``data``. Raises DecodeError."""
         decoded, end = cls.decode_prefix(data, version)
         if end != len(data):
             raise DecodeError(f"{cls.__name__} v{version}: {len(data) - end} bytes are left over after byte {end}")
@@ -176,7 +176,7 @@ class Message(Struct):
 
     @classmethod
     def decode_prefix(cls, data: Buffer, version: int) -> tuple[Self, int]:
-        """The message at the start of ``data``, and where it ends. Raises DecodeError."""
+        """The message at the start of ``data``, and the position after it. Raises DecodeError."""
         decoder = cls.DECODERS.get(version)
         if decoder is None:
             raise DecodeError(f"{cls.__name__} has no version {version}")
@@ -228,11 +228,11 @@ class Message(Struct):
 
 
 _MAX_EXPLAINED_BYTES: Final = 4096
-"""A longer message is not read again: a broken peer must not cost much."""
+"""The longest message that is decoded again to name the field at fault: a broken peer must not cost much."""
 
 
 def _reason(cls: type[Message], data: memoryview, version: int, error: Exception) -> str:
-    """Which field is at fault. The flat codec does not keep track, so the reference reads a short message again."""
+    """The field at fault. The flat codec does not track it, so the reference codec decodes a short message again."""
     if isinstance(error, DecodeError):
         return str(error)
     if len(data) <= _MAX_EXPLAINED_BYTES:

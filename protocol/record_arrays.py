@@ -1,10 +1,10 @@
 """The records of many batches at once: numpy arrays of one entry a record, and Arrow arrays of their bytes (KIP-98).
 
-Records follow each other without an index, so the start of a record is known only when the one before it is read. Hence
-the starts are found step by step, for all batches side by side. Then each field is read for all records together. A
-batch that breaks a rule of the format is only marked; ``RecordBatch.records`` says what is wrong with it.
+Records have no index, so the start of a record is known only after the record before it is read. Hence the starts are
+found step by step, for all batches side by side. Then each field is read for all records together. A batch that breaks
+a rule of the format is only marked; ``RecordBatch.records`` raises the error that names the fault.
 
-Arrays are in the order of batches and of records in them. Positions are those in ``body``; a length of -1 is a null.
+Arrays are in the order of the batches, and of the records in them. Positions are in ``body``; a length of -1 is null.
 The rest of the project runs without numpy and pyarrow: only the two Spark sources import this.
 """
 
@@ -27,9 +27,9 @@ Arrays: TypeAlias = "pa.Array"
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 PADDING = bytes(16)
-"""What follows the last batch in a body, for a field that is cut off there."""
+"""The bytes after the last batch of a body: a truncated field is read from them, not beyond the array."""
 FEW_BATCHES = 48
-"""Below so many batches side by side, one after the other is faster."""
+"""With fewer batches than this, reading one batch after the other is faster than side by side."""
 _LONGEST_LENGTH_BYTES = 5
 
 
@@ -51,9 +51,10 @@ class Columns(NamedTuple):
 
 
 def decode(body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Ints) -> tuple[Columns, Bools]:
-    """The records of the batches whose decompressed bodies are ``body[start:end]``, and which batches are malformed.
+    """The records of decompressed batches, and a mask of the malformed batches.
 
-    ``body`` ends with ``PADDING``. Malformed batches have no records in the columns.
+    The batches are ``body[start:end]``; ``body`` ends with ``PADDING``. Malformed batches have no records in the
+    columns.
     """
     bad = (counts < 0) | (counts * SMALLEST_RECORD_BYTES > ends - starts)
     counts = np.where(bad, 0, counts)
@@ -67,7 +68,7 @@ def decode(body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Int
 
 
 def _record_bounds(body: Bytes, starts: Ints, ends: Ints, counts: Ints, bad: Bools) -> tuple[Ints, Ints]:
-    """Where each record begins behind its length, and where it ends. Marks batches whose lengths do not add up."""
+    """The start of each record behind its length, and its end. Marks in ``bad`` the batches with wrong lengths."""
     first = np.cumsum(counts) - counts
     begins, stops = np.zeros(int(counts.sum()), np.int64), np.zeros(int(counts.sum()), np.int64)
     order = np.argsort(-counts, kind="stable")
@@ -105,7 +106,7 @@ def _rest_of_batch(
     stops: Ints,
     bad: Bools,
 ) -> None:
-    """The bounds of a batch's records from the one with this number on."""
+    """The bounds of a batch's records, beginning with the record of this number."""
     batch = int(order[index])
     base, end, left = int(at[index]), int(limit[index]), int(counts[batch]) - number
     data = body[base:end].tobytes() + PADDING
@@ -134,7 +135,7 @@ def _rest_of_batch(
 
 
 def _read_fields(body: Bytes, batch: Ints, begins: Ints, stops: Ints) -> tuple[Columns, Bools]:
-    """The fields of the records in ``body[begin:stop]``, and which of the records are malformed."""
+    """The fields of the records in ``body[begin:stop]``, and a mask of the malformed records."""
     timestamp_delta, at, wrong = _varints(body, begins + 1, 64)
     offset_delta, at, overlong = _varints(body, at, 32)
     wrong |= overlong
@@ -162,7 +163,7 @@ def _read_fields(body: Bytes, batch: Ints, begins: Ints, stops: Ints) -> tuple[C
 
 
 def _skip_header(body: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Bools]:
-    """The positions behind one header each, and which of them are malformed."""
+    """The position behind the header at each position, and a mask of the malformed headers."""
     length, at, wrong = _varints(body, at, 32)
     wrong |= (length < 0) | (length > stops - at)
     length, at, overlong = _varints(body, np.where(wrong, 0, at + length), 32)
@@ -171,9 +172,9 @@ def _skip_header(body: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Bools]:
 
 
 def _varints(body: Bytes, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
-    """Zigzag numbers of at most ``bits`` bits at these positions, the positions behind them, and which are longer.
+    """The zigzag numbers of at most ``bits`` bits at these positions, the positions behind, and a mask of longer ones.
 
-    Of those with 32 bits some larger ones are let through. They are lengths and deltas, whose bounds are checked.
+    With 32 bits, some larger numbers pass. They are lengths and deltas, and the caller checks the bounds of those.
     """
     last = len(body) - 1
     byte = body[np.minimum(at, last)]
@@ -197,7 +198,7 @@ def _varints(body: Bytes, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
 
 
 def timestamps(columns: Columns, is_append_time: Bools, base: Ints, largest: Ints) -> Ints:
-    """The timestamp of each record. The other arrays have an entry for each batch, from its header."""
+    """The timestamp of each record. The array arguments have one entry per batch, from the batch headers."""
     created = base[columns.batch] + columns.timestamp_delta
     return np.where(is_append_time[columns.batch], largest[columns.batch], created)
 
@@ -213,7 +214,7 @@ class Headers(NamedTuple):
 
 
 def headers(body: Bytes, columns: Columns) -> Headers:
-    """All headers of records that ``decode`` has found well-formed."""
+    """All headers of the records in ``columns``, which ``decode`` has checked."""
     left = np.flatnonzero(columns.header_count)
     at, number, found = columns.headers_at[left], 0, [Headers(*(np.zeros(0, np.int64),) * 5)]
     while left.size:
@@ -242,9 +243,10 @@ def having_header(body: Bytes, columns: Columns, name: str) -> Bools:
 
 
 def gather(body: Bytes, at: Ints, lengths: Ints) -> Arrays:
-    """The bytes at these ascending positions of ``body``, of less than 2 GiB; null where the length is negative.
+    """The bytes at these ascending positions of ``body``; null where the length is negative.
 
-    All of the body is one array, in which what is asked for and what lies between alternate: Arrow copies from there.
+    ``body`` is less than 2 GiB. One array covers all of it: the requested ranges alternate with the gaps between
+    them, and Arrow copies the requested ones.
     """
     count = len(at)
     if not count:

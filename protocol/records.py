@@ -1,9 +1,9 @@
-"""Record batch v2 as it is read: header view, CRC32C, iteration, the checks of a produce request (KIP-98).
+"""Reading a record batch v2: header view, CRC32C, iteration, the checks of a produce request (KIP-98).
 
 A batch is 61 bytes of header and ``count`` records, compressed as one block. The CRC32C covers byte 21 to the end, so a
 broker may rewrite base offset and partition leader epoch in place. Views share the caller's buffer; nothing is copied
-until records are read. This file holds no module state and uses no dynamic tricks, so mypyc compiles it unchanged;
-``batch_builder`` writes what is read here.
+until records are read. This file holds no module state and uses no dynamic tricks, so mypyc compiles it unchanged.
+``batch_builder`` writes these batches.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _read_record(data: bytes, pos: int, end: int, base_offset: int, base_timesta
 def _read_records(
     data: bytes, count: int, base_offset: int, last_offset: int, base_timestamp: int, fixed: bool
 ) -> list[Record]:
-    """All ``count`` records of a decompressed batch body, which must be used up exactly."""
+    """All ``count`` records of a decompressed batch body, which must end with the last of them."""
     _check_count(data, count)
     records: list[Record] = []
     pos = _read_some(data, 0, count, records, base_offset, last_offset, base_timestamp, fixed)
@@ -231,7 +231,7 @@ def _read_some(
     base_timestamp: int,
     fixed: bool,
 ) -> int:
-    """Read ``count`` more records, from ``pos`` on, behind those in ``records``; where they end."""
+    """Append the ``count`` records that begin at ``pos`` to ``records``, and return the position behind them."""
     size = len(data)
     previous = records[-1].offset if records else base_offset - 1
     try:
@@ -252,12 +252,12 @@ def _read_some(
 
 
 def _keyless(records: list[Record], first: int) -> list[int]:
-    """Indices, from ``first`` on, of the records without a key."""
+    """Indices of the records without a key, from index ``first`` on."""
     return [index for index in range(first, len(records)) if records[index]._key_end < 0]
 
 
 def _read_keys(data: bytes, count: int) -> list[bytes | None]:
-    """The keys of ``count`` records of a decompressed batch body; nothing behind a key is looked at."""
+    """The keys of ``count`` records of a decompressed batch body; the rest of a record is not checked."""
     size = len(data)
     _check_count(data, count)
     keys: list[bytes | None] = []
@@ -388,7 +388,7 @@ class RecordBatch:
 
     @property
     def has_delete_horizon(self) -> bool:
-        """The base timestamp is the time from which tombstones may go (KIP-534)."""
+        """Whether the base timestamp is the time from which compaction may remove tombstones (KIP-534)."""
         return self.attributes & DELETE_HORIZON_BIT != 0
 
     @property
@@ -419,7 +419,7 @@ class RecordBatch:
         return crc32.iscsi(self.buffer[CRC_START:])
 
     def verify_crc(self) -> bool:
-        """Whether the bytes the CRC covers are the ones it was computed over."""
+        """Whether the CRC matches the bytes that it covers."""
         return self.compute_crc() == self.crc
 
     def ensure_valid(self) -> None:
@@ -437,13 +437,13 @@ class RecordBatch:
         return decompress(self.compression, self.buffer[HEADER_BYTES:], self.max_decompressed_bytes)
 
     def records(self) -> list[Record]:
-        """All records. The CRC is not checked here; the structure is, and CorruptRecordError raised for any fault."""
+        """All records. Raises CorruptRecordError for a fault of the structure; the CRC is not checked here."""
         if self._failure is not None:
             raise self._failure
         if self._records is not None:
             return self._records
         if self.count == 0 and self.length == HEADER_BYTES:
-            return []  # what compaction leaves of a batch whose producer state still matters
+            return []  # compaction keeps the bare header while the producer's state is needed
         fixed = self.timestamp_type == LOG_APPEND_TIME
         timestamp = self.max_timestamp if fixed else self.base_timestamp
         return _read_records(self.body(), self.count, self.base_offset, self.last_offset, timestamp, fixed)
@@ -451,7 +451,8 @@ class RecordBatch:
     def keys(self) -> list[bytes | None]:
         """The records' keys, at a third of the cost of ``records``.
 
-        The CRC is not checked here, and of the structure only what leads to a key. Raises CorruptRecordError.
+        The CRC is not checked here. The structure is checked only as far as the keys need it. Raises
+        CorruptRecordError.
         """
         if self._failure is not None or self._records is not None:
             return [record.key for record in self.records()]
@@ -461,15 +462,15 @@ class RecordBatch:
 
     @property
     def may_be_large(self) -> bool:
-        """Whether its records may be of more than ``SMALL_BODY_BYTES``; how many they are says ``count``."""
+        """Whether the records may have more than ``SMALL_BODY_BYTES`` in all once decompressed."""
         return self.attributes & CODEC_MASK != 0 or self.length > SMALL_BODY_BYTES
 
     def unpack(self) -> None:
-        """Decompress the records and keep them so, or the fault. May be called in a thread."""
+        """Decompress the records, and keep the bytes or the error. May be called in a thread."""
         self._unpack(self.max_decompressed_bytes)
 
     def _unpack(self, max_bytes: int) -> bool:
-        """Whether it was done: not for records of more than ``max_bytes``."""
+        """``unpack`` for records of at most ``max_bytes``; False for larger ones, which stay compressed."""
         if self._body is not None or self._failure is not None:
             return True
         at_most = min(max_bytes, self.max_decompressed_bytes)
@@ -482,9 +483,10 @@ class RecordBatch:
         return True
 
     def read_in_steps(self, at_once: int) -> Generator[Callable[[], None] | None, None, None]:
-        """Read the records and keep them, or the fault, for ``records`` and ``keys``; yields after each ``at_once``.
+        """Read the records for ``records`` and ``keys``, or keep the error; yields after every ``at_once`` records.
 
-        It may yield what takes long and can be called in a thread, before the next step; else the step does it.
+        It may yield a function. The caller may call that in a thread before the next step; otherwise the next step
+        calls it.
         """
         if not self._unpack(SMALL_BODY_BYTES):
             yield self.unpack
@@ -513,7 +515,7 @@ class RecordBatch:
         self._body = None
 
     def keyless(self) -> list[int]:
-        """Indices of the records without a key. Raises as ``records``."""
+        """Indices of the records without a key. Raises the errors of ``records``."""
         return self._keyless if self.is_read else _keyless(self.records(), 0)
 
     @property
@@ -522,7 +524,7 @@ class RecordBatch:
         return self._records is not None
 
     def take_over(self, other: RecordBatch) -> None:
-        """Keep what ``other``, of the same records, has read in steps."""
+        """Take the records or the error that ``other``, a batch of the same records, has read in steps."""
         self._records, self._failure, self._keyless = other._records, other._failure, other._keyless
 
     def __iter__(self) -> Iterator[Record]:
@@ -542,7 +544,7 @@ def increment_sequence(sequence: int, by: int) -> int:
 
 
 def _check_frame(view: memoryview, pos: int) -> int:
-    """The length in bytes of the v2 batch at ``pos``, 0 when it is not there whole; CorruptRecordError for others."""
+    """The length in bytes of the v2 batch at ``pos``; 0 when it is cut short. Raises CorruptRecordError otherwise."""
     left = len(view) - pos
     if left < MAGIC_AT + 1:
         return 0
@@ -569,8 +571,9 @@ def iter_batches(
 ) -> Iterator[RecordBatch]:
     """The batches that ``buf`` holds back to back, headers only.
 
-    A batch cut short at the end, as fetch responses have it, ends the iteration when ``allow_partial_tail``, else it is
-    a CorruptRecordError, as is anything that is not a v2 batch. CRCs are left to ``RecordBatch.ensure_valid``.
+    A fetch response may end with a batch cut short. With ``allow_partial_tail`` it ends the iteration, otherwise it
+    raises CorruptRecordError. Anything that is not a v2 batch raises CorruptRecordError too. CRCs are checked by
+    ``RecordBatch.ensure_valid``, not here.
     """
     view = memoryview(buf)
     pos = 0
@@ -649,7 +652,7 @@ def set_log_append_time(buf: bytearray | memoryview, timestamp_ms: int) -> None:
 
 
 def read_control_record(record: Record) -> tuple[int, int]:
-    """(kind, coordinator epoch) of the record of a control batch; kinds besides 0 and 1 are for others to know."""
+    """(kind, coordinator epoch) of the record of a control batch. Kinds other than 0 and 1 are not interpreted."""
     key = record.key
     value = record.value
     if key is None or len(key) < CONTROL_KEY.size:

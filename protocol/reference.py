@@ -1,7 +1,7 @@
 """The reference codec: a construct struct for every message and version, built from the field tables on first use.
 
-Slow (tens of microseconds a message) and simple: the generated codec must equal it, and it names the field at fault
-when a message does not decode. A message is a mapping of field names to values; null is None.
+It is slow (tens of microseconds a message) and simple. The generated codec must equal it. When a message does not
+decode, it names the field at fault. A message is a mapping of field names to values; null is None.
 """
 
 # construct has no types, so its classes are Any to mypy.
@@ -72,7 +72,7 @@ class CompactLength(construct.Adapter):
 
 
 class Counted(construct.Construct):
-    """A length, then that many items of at least ``least`` bytes each. The length is checked before the items."""
+    """A length and as many items, of at least ``least`` bytes each. The length is checked before the items are read."""
 
     def __init__(self, length: construct.Construct, least: int, nullable: bool) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ def struct_for(reference: str, version: int) -> construct.Construct:
 
 
 def explain(reference: str, data: memoryview, version: int) -> str | None:
-    """Which field of ``data`` does not decode, where and why; None when all of it does."""
+    """The field of ``data`` that does not decode, with position and reason; None when all of it decodes."""
     stream = io.BytesIO(data)
     try:
         struct_for(reference, version).parse_stream(stream)

@@ -1,9 +1,9 @@
-"""The language of the field tables in ``protocol/messages``: fields with version ranges, and their layout in one
-version.
+"""The classes of the field tables in ``protocol/messages``: fields with version ranges, and a version's layout.
 
-A table says what Kafka's message definitions say: a field's type, the versions that have it, where it may be null,
-its default, whether an older version may leave it out silently (``ignorable``), and its tag (KIP-482). Both codecs
-are made from the tables: ``reference`` builds construct structs, ``generate`` writes flat Python.
+A table has the content of Kafka's message definitions: a field's type, the versions that have it, the versions in
+which it may be null, its default, its tag (KIP-482), and whether a version without it drops it silently
+(``ignorable``). Both codecs are made from the tables: ``reference`` builds construct structs, ``generate`` writes flat
+Python.
 
 Types: ``bool int8 int16 int32 int64 uint16 float64 uuid string bytes records``, ``[]T`` for arrays, or the name of
 a struct whose ``fields`` follow.
@@ -181,12 +181,12 @@ def tagged_fields(fields: Sequence[Field], version: int) -> list[Field]:
 
 
 def required_elsewhere(fields: Sequence[Field], version: int) -> list[Field]:
-    """Fields that ``version`` cannot carry and that must have their default in it."""
+    """The fields that ``version`` cannot carry: they must have their default when it is encoded."""
     return [f for f in fields if version not in f.versions and not f.ignorable]
 
 
 def min_bytes(field: Field, version: int, flexible: bool) -> int:
-    """The fewest bytes one element of the array ``field`` takes: a length times this must fit in what is left."""
+    """The fewest bytes of one element of the array ``field``: a length times this must fit in the bytes left."""
     if not field.fields:
         return _min_value_bytes(field.element_type, flexible)
     total = 1 if flexible else 0
@@ -207,7 +207,7 @@ Layout = tuple[object, ...]
 
 
 def layout(table: Message, version: int) -> Layout:
-    """What decides the bytes of a version: two versions with equal layouts share one codec."""
+    """The layout that determines a version's bytes: two versions with equal layouts share one codec."""
     return (table.is_flexible(version), _layout(table.fields, version))
 
 

@@ -1,11 +1,11 @@
-"""Numbers that stand for something else in fields of requests."""
+"""Numbers with a special meaning in fields of requests."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LATEST_TIMESTAMP: Final = -1
-"""ListOffsets: the high watermark, for a committed reader the last stable offset."""
+"""ListOffsets: the high watermark, or the last stable offset for a ``read_committed`` consumer."""
 EARLIEST_TIMESTAMP: Final = -2
 """ListOffsets: the log start offset."""
 MAX_TIMESTAMP: Final = -3

@@ -1,6 +1,6 @@
-"""Codecs that yield after each item of an array: for messages of many items, so that a process can pause in between.
+"""Codecs that yield after each item of an array, so that other tasks run while a large message is processed.
 
-The writers of ``generated/`` make them from the same field tables, on first use: only messages that are large need one.
+The writers of ``generated/`` make them from the same field tables on first use, because only large messages need one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ StepEncoder: TypeAlias = Callable[[Any, bytearray, list[Part]], Generator[None, 
 
 @functools.cache
 def decoder(cls: type[Message], version: int) -> StepDecoder:
-    """Raises DecodeError for a version that ``cls`` does not have."""
+    """The step decoder of one version. Raises DecodeError for a version that ``cls`` does not have."""
     if version not in cls.DECODERS:
         raise DecodeError(f"{cls.__name__} has no version {version}")
     made: StepDecoder = _made(DecoderWriter, cls, version)
@@ -32,7 +32,7 @@ def decoder(cls: type[Message], version: int) -> StepDecoder:
 
 @functools.cache
 def encoder(cls: type[Message], version: int) -> StepEncoder:
-    """Raises EncodeError for a version that ``cls`` does not have."""
+    """The step encoder of one version. Raises EncodeError for a version that ``cls`` does not have."""
     if version not in cls.ENCODERS:
         raise EncodeError(f"{cls.__name__} has no version {version}")
     made: StepEncoder = _made(EncoderWriter, cls, version)

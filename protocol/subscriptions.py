@@ -1,8 +1,9 @@
-"""Reads the blobs of a consumer group's members: the topics they subscribe to, and who was assigned what.
+"""Reads the blobs of a consumer group's members: their subscribed topics and their assigned partitions.
 
-Clients of every make write them, and no two read them alike, so nothing here is strict. A newer version is read as the
-newest known, and bytes behind the last field are left alone, as Java clients do. A subscription that ends early (old
-kafka-go writes version 1 without its last field) is read as far as it goes: each version only adds fields at the end.
+Every client writes and reads these blobs in its own way, so nothing here is strict. A newer version is read as the
+newest known one. Bytes behind the last field are ignored, as Java clients ignore them. A subscription that ends early
+is read as far as it goes, because each version only adds fields at the end: old kafka-go writes version 1 without its
+last field.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LENGTH = struct.Struct(">h")
 
 
 def read_subscription(blob: bytes) -> ConsumerProtocolSubscription:
-    """A member's subscription, as much of it as there is. Raises ``DecodeError`` when not even its topics are."""
+    """A member's subscription, as far as the blob goes. Raises ``DecodeError`` when it ends before the topics."""
     version = read_version(blob)
     if version < 0:
         raise DecodeError(f"ConsumerProtocolSubscription has no version {version}")

@@ -1,4 +1,4 @@
-"""Which topic names are legal, and which topics are the brokers' own."""
+"""The rule for topic names, and the names of the brokers' internal topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
-"""Written by brokers; a client's produce is refused, and they are never resized."""
+"""The topics that only brokers write: a client's Produce request is refused, and they are never resized."""
 MAX_NAME_LENGTH = 249
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

@@ -1,4 +1,4 @@
-"""Names for the integers of the protocol, so that a signature says which one it wants.
+"""Type names for the integers of the protocol, so that a signature shows which one it takes.
 
 NewTypes cost nothing at run time. ``-1`` stands for "none" wherever Kafka uses it.
 """
@@ -36,7 +36,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class SizedPart(Protocol):
-    """Bytes that are somewhere else, such as a piece of a file: only their number is needed to frame them."""
+    """Bytes outside of memory, such as a piece of a file: only their number is needed to frame them."""
 
     def __len__(self) -> int: ...
 

@@ -1,1 +1,1 @@
-"""One file per API: field tables with version ranges, version notes, what is skipped."""
+"""The field tables of the APIs, one file per API, with version ranges and version notes."""

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45): move partitions to other brokers, or cancel it (null replicas)."""
+"""AlterPartitionReassignments (45): move partitions to other brokers, or cancel a move (null replicas)."""
 
 from anabranch.protocol.schema import field, message
 

@@ -1,20 +1,24 @@
-"""ConsumerGroupPosition (25300): members of a group tell each other how far they are (KIP-253, Public Interfaces 3, 4).
+"""ConsumerGroupPosition (25300): members of a group exchange their positions (KIP-253, Public Interfaces 3 and 4).
 
-A long poll of the group's coordinator, beside KIP-253's fields: ``max_wait_ms``, ``group_instance_id`` and each
-partition's incarnation. In a request ``need_position`` says "tell me the group's position", and ``position`` (-1: none)
-reports that of the member that sends it; in a response ``need_position`` says "report yours", and ``position`` is the
+A member sends it to the group's coordinator as a long poll. ``max_wait_ms``, ``group_instance_id`` and each partition's
+incarnation are not in KIP-253. In a request ``need_position`` asks for the group's position, and ``position`` reports
+the sender's (-1: none). In a response ``need_position`` asks the member to report its position, and ``position`` is the
 group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82.
 
-Each request replaces what the member wants to be told, each answer names all of it and all that is to be reported. With
-an empty member id and generation -1 it is a question that anybody may ask: answered at once. Its ``need_position`` has
-the owner, if it polls, asked to report until the generation ends; in the answer it says that somebody waits. Without
-topics it is about all that is waited for or was reported.
+Each request replaces the member's list of wanted positions. Each response has all of these, and all partitions that the
+member has to report.
 
-Tag 10263 of an answer says that a live member alone can tell the position: it owns the partition, or may still do so.
-Until it has, that the log begins behind what is waited for says nothing: the records may be with its user.
+Any client may send a request with an empty member id and generation -1, and gets the response at once. With
+``need_position``, the coordinator asks the owner, if it polls, to report until the generation ends. In the response
+``need_position`` means that a member waits for the partition, or may do so. Without topics the response has all
+partitions that a member waits for or has reported.
 
-Tag 10273 of an answer counts how often a commit of the group lowered its offset of the partition. A member that knows
-another count has missed that the group went back, and has perhaps read everything again since.
+Tag 10263 of a response means that only a live member knows the position: it owns the partition and polls, or may do so
+soon. Until it reports, a log start beyond the wanted offset proves nothing, because the member's user may still hold
+the records.
+
+Tag 10273 of a response counts how often a commit of the group lowered its offset of the partition. A member that knows
+another count has missed that the group went back, and the group may have read the records again since.
 """
 
 from anabranch.protocol.schema import Field, field, message

@@ -1,11 +1,11 @@
 """The records of ``__consumer_offsets``: each key and value starts with an int16 version, then the fields below.
 
-Key versions 0 and 1 are offset commits, 2 is group metadata. An offset value has an expiry time in version 1 only,
-a leader epoch from 3, and is flexible from 4, where KIP-253's tag 10256 keeps the incarnation, and tag 10273 how often
-the offset was lowered. A group value is flexible from 4.
+Key versions 0 and 1 are offset commits, 2 is group metadata. An offset value has an expiry time in version 1 only, a
+leader epoch from 3, and is flexible from 4. Its tag 10256 (KIP-253) is the incarnation, and its tag 10273 counts how
+often a commit lowered the offset. A group value is flexible from 4.
 
-No version comes after these: a release that does not know it could not read the records. New fields are tagged ones of
-the highest version (KIP-915).
+No version comes after these, because older releases could not read its records. New fields are tagged fields of the
+highest version (KIP-915).
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,7 +1,7 @@
-"""What members of a consumer group put into JoinGroup and SyncGroup: an int16 version, then the fields below.
+"""The blobs of consumer group members in JoinGroup and SyncGroup: an int16 version, then the fields below.
 
-A newer version than 3 is read as 3, whatever follows it is ignored. ``StickyAssignorUserData`` is the user data of
-the sticky assignor and has no version in front.
+A newer version than 3 is read as 3, and bytes behind its fields are ignored. ``StickyAssignorUserData`` is the user
+data of the sticky assignor and has no version in front.
 """
 
 from anabranch.protocol.schema import field, message

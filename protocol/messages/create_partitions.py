@@ -1,7 +1,8 @@
 """CreatePartitions (37): change the partition count of topics.
 
-Version 2 is flexible; 3 may answer THROTTLING_QUOTA_EXCEEDED. Tag 10269 of a topic that is only validated
-asks for what was appended to it, as the controller measured it, in place of a judgement: tags 10269 to 10271.
+Version 2 is flexible; 3 may respond with THROTTLING_QUOTA_EXCEEDED. With ``validate_only``, tag 10269 of a topic asks
+for the bytes appended to the topic, as the controller measured them, instead of a validation. The response has them in
+tags 10269 to 10271.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,7 +1,7 @@
 """CreateTopics (19).
 
 Version 4 allows -1 for the broker's default partition count and replication factor; 5 is flexible and returns the
-configs (a config source is one of DescribeConfigs's); 6 may answer THROTTLING_QUOTA_EXCEEDED; 7 returns topic ids.
+configs (with the config sources of DescribeConfigs); 6 may respond with THROTTLING_QUOTA_EXCEEDED; 7 returns topic ids.
 """
 
 from anabranch.protocol.schema import field, message

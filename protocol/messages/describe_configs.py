@@ -1,6 +1,6 @@
 """DescribeConfigs (32): configs of topics (resource type 2) and brokers (4).
 
-Version 1 returns where a value comes from (1 topic, 2 dynamic broker, 3 dynamic default broker, 4 static broker, 5
+Version 1 returns the source of a value (1 topic, 2 dynamic broker, 3 dynamic default broker, 4 static broker, 5
 default) and synonyms; 3 types and documentation; 4 is flexible.
 """
 

@@ -1,9 +1,9 @@
-"""DescribeHolds (25303): the groups that a leader of held stock consumers waits for, and since when.
+"""DescribeHolds (25303): the groups that a leader waits for while it holds stock consumers, and since when.
 
-For topics with ``ordered.delivery.legacy.consumers=hold``. Partition leaders answer. ``served_epoch`` is the highest
-leader epoch whose batches stock consumers get, -1: none; at ``leader_epoch`` they get all. A wait ends when the group
-has processed ``from_partition`` up to the end of ``leader_epoch``, which is ``end_offset``, -1 while not known. The
-group is at ``position``, -1: none. A leader does not wait any more for a group that ``is_let_go``.
+For topics with ``ordered.delivery.legacy.consumers=hold``. Partition leaders respond. ``served_epoch`` is the highest
+leader epoch whose batches stock consumers get, -1 for none; when it equals ``leader_epoch`` they get all. A wait ends
+when the group has processed ``from_partition`` up to the end of ``leader_epoch``. That end is ``end_offset``, -1 while
+it is not known. ``position`` is the group's, -1 for none. A leader no longer waits for a group with ``is_let_go``.
 """
 
 from anabranch.protocol.schema import field, message

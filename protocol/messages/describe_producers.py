@@ -1,7 +1,8 @@
-"""DescribeProducers (61): the producers a partition keeps state of.
+"""DescribeProducers (61): the producers whose state a partition keeps.
 
-With tag 10274 a follower that has to begin at its leader's log start asks for those of whose records none is left:
-nothing that it will fetch says that they were there. They are answered in the same tag, as a ``.snapshot`` file.
+Tag 10274 (Anabranch's) asks for the producers without any record left in the log. A follower sets it when it has to
+begin at its leader's log start, because no record that it will fetch carries these producers' state. The response has
+them in the same tag, as a ``.snapshot`` file.
 """
 
 from anabranch.protocol.schema import field, message

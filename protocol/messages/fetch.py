@@ -1,8 +1,8 @@
 """Fetch (1): read record batches from partitions.
 
 Version 4 brings the isolation level and aborted transactions; 5 the log start offset; 7 incremental sessions
-(KIP-227); 8 says that the client knows throttling before the response; 9 the client's leader epoch; 10 allows zstd;
-11 rack and preferred read replica (KIP-392); 12 is flexible and returns the diverging epoch.
+(KIP-227); 8 means that the client accepts the response before it is throttled; 9 brings the client's leader epoch; 10
+allows zstd; 11 brings rack and preferred read replica (KIP-392); 12 is flexible and returns the diverging epoch.
 Version 13 (topic ids) is not implemented. The tagged structs are None when they are not sent.
 KIP-903: tag 10258 is a follower's broker epoch, which Kafka's version 15 sends in a struct of its own.
 """

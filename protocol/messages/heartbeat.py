@@ -1,7 +1,7 @@
 """Heartbeat (12): a member is alive.
 
-Version 3 brings static members; 4 is flexible. Tag 10265 is Anabranch's: the member reports positions (25300) in every
-generation, once its user has given up what went to others.
+Version 3 brings static members; 4 is flexible. Tag 10265 (Anabranch's) means that the member reports positions (25300)
+in every generation, once its user has given up the partitions assigned to other members.
 """
 
 from anabranch.protocol.schema import field, message

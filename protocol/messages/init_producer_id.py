@@ -1,6 +1,6 @@
 """InitProducerId (22): a producer id for an idempotent or transactional producer.
 
-Version 2 is flexible; 3 lets a producer ask for the next epoch of the id it has; 4 says that the client knows
+Version 2 is flexible; 3 lets a producer ask for the next epoch of its id; 4 means that the client knows
 PRODUCER_FENCED.
 """
 

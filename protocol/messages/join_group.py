@@ -1,7 +1,7 @@
 """JoinGroup (11): become a member of a group, or take part in its rebalance.
 
-Version 1 brings the rebalance timeout; 4 answers a new member with MEMBER_ID_REQUIRED and its id; 5 static members;
-6 is flexible; 7 returns the protocol type.
+Version 1 brings the rebalance timeout; in 4 a new member gets MEMBER_ID_REQUIRED and its id first; 5 brings static
+members; 6 is flexible; 7 returns the protocol type.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members leave a group.
+"""LeaveGroup (13): remove members from a group.
 
 Versions 0-2 name one member; 3 a list, with static members by their instance id; 4 is flexible.
 """

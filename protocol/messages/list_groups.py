@@ -1,7 +1,7 @@
 """ListGroups (16): the groups this broker coordinates.
 
-Version 3 is flexible; 4 filters by state and returns it. Tag 10266 is Anabranch's: only groups that may read one of
-these topics, none named for all. Who does not know it answers with all.
+Version 3 is flexible; 4 filters by state and returns it. Tag 10266 (Anabranch's) limits the response to groups that may
+read one of these topics; an empty list means all groups. A broker that does not know the tag returns all groups.
 """
 
 from anabranch.protocol.schema import field, message

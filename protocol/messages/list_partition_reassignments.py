@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): the moves that are under way. A null topic list asks for all."""
+"""ListPartitionReassignments (46): the reassignments in progress. A null topic list asks for all."""
 
 from anabranch.protocol.schema import field, message
 

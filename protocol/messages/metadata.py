@@ -1,11 +1,11 @@
 """Metadata (3): brokers, topics and partitions.
 
-A null topic list asks for all topics; in version 0 an empty one does. Version 1 brings racks, controller and
+A null topic list asks for all topics; in version 0 an empty list does. Version 1 brings racks, controller and
 internal topics; 2 the cluster id; 4 lets the client forbid auto-creation; 5 offline replicas; 7 leader epochs; 8
 authorised operations; 9 is flexible; 10 returns topic ids; 11 drops the cluster's authorised operations.
-KIP-253: the topic's partition counts, layout version and whether delivery is ordered, and each partition's
-incarnation. Tag 10267 tells a topic from another of the same name that was deleted before: the topic id does not, for
-a resize changes it.
+KIP-253: the topic's partition counts, its layout version, whether its delivery is ordered, and each partition's
+incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name; the topic id does not, because a
+resize changes it.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget committed offsets of topics nobody in the group subscribes to. Never flexible."""
+"""OffsetDelete (47): delete committed offsets of topics that no member of the group subscribes to. Never flexible."""
 
 from anabranch.protocol.schema import field, message
 

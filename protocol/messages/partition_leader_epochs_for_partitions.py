@@ -1,17 +1,19 @@
 """PartitionLeaderEpochsForPartitions (25301): the lineage of partitions (KIP-253, Public Interfaces 5).
 
-A lineage names the partitions that had a partition's keys before.
-Any broker answers, from one read of the znodes after a ``sync``. Version 1 answers the lineage: ``as_of`` is the
-partition's leader epoch, -1 where the partition does not exist. ``over`` is the last leader epoch of the last removed
-incarnation of the number, -1 for none. Tag 10273 is the log end of that incarnation, -1 from older brokers: a reader
-compares its position with it. ``floor`` and ``lineage`` are the partition's; entries ascend by epoch, and all up to
-``as_of`` are there or below the floor. ``topic_incarnation`` distinguishes a topic from a deleted one of the same name:
-in a request it is the one that the client's metadata names, -1 for any. A broker that has read less than the client
-asks for answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for". For a malformed znode the answer is the same,
-and tag 10266 names the fault.
+A lineage names the partitions that had a partition's keys before. Any broker responds, from one read of the znodes
+after a ``sync``.
 
-Version 0 is for consumers that know one ancestor and one survivor of a partition. It is answered for topics that were
-never resized, and else with LEADER_NOT_AVAILABLE (5), which blocks.
+Version 1 returns the lineage. ``as_of`` is the partition's leader epoch, -1 where the partition does not exist.
+``over`` is the last leader epoch of the last removed incarnation of the number, -1 for none. Tag 10273 is the log end
+of that incarnation, -1 from older brokers; a reader compares its position with it. ``floor`` and ``lineage`` are the
+partition's. Entries ascend by epoch; every entry up to ``as_of`` is in the response or below the floor.
+``topic_incarnation`` distinguishes a topic from a deleted one of the same name. In a request it is the incarnation in
+the client's metadata, -1 for any. A broker that has read an older state than the client asks for responds with
+LEADER_NOT_AVAILABLE (5), never with an empty lineage. For a malformed znode the response is the same, and tag 10266
+names the fault.
+
+Version 0 is for consumers that know one ancestor and one survivor of a partition. Topics that were never resized get a
+response; for others it is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,4 +1,4 @@
-"""SyncGroup (14): the leader hands in the assignment, every member gets its part.
+"""SyncGroup (14): the leader sends the assignment, and every member gets its part of it.
 
 Version 3 brings static members; 4 is flexible; 5 carries protocol type and name for a check.
 """

@@ -4,8 +4,8 @@ A value is flexible from version 1 (KIP-915). Nothing writes these records yet: 
 ``transaction_status`` is Kafka's number: 0 empty, 1 ongoing, 2 prepare commit, 3 prepare abort, 4 complete commit,
 5 complete abort, 6 dead, 7 prepare epoch fence.
 
-No version comes after these: a release that does not know it could not read the records. New fields are tagged ones of
-the highest version (KIP-915).
+No version comes after these, because older releases could not read its records. New fields are tagged fields of the
+highest version (KIP-915).
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,7 +1,7 @@
 """UpdateFeatures (57): finalize, downgrade or delete feature levels of the cluster (KIP-584, Public Interfaces).
 
-Version 1 (Kafka 3.3) tells safe downgrades from unsafe ones and can validate alone. Tag 10264 of the answer (ours) is
-the epoch of the finalized features from then on; -1: nothing was written.
+Version 1 (Kafka 3.3) distinguishes safe downgrades from unsafe ones and can validate alone. Tag 10264 of the response
+(Anabranch's) is the new epoch of the finalized features; -1 when nothing was written.
 """
 
 from anabranch.protocol.schema import field, message

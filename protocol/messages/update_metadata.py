@@ -1,13 +1,16 @@
-"""UpdateMetadata (6): the controller tells a broker about brokers, topics and leaders.
+"""UpdateMetadata (6): the controller sends a broker the brokers, topics and leaders of the cluster.
 
 Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-253 tags carry the topic's partition
-counts, its layout version, whether the order of its keys is settled (-1: its configuration says), and each partition's
-incarnation. Before a split that producers without a layout can follow, tags announce its count to them (10258), have
-brokers send them for new metadata (10259), and name who is to lead the new partitions (10265). Tag 10267 tells a topic
-from another of the same name that was deleted before. The answer says of the named topics when such producers wrote
-last, and what this broker has appended to those whose tag 10269 asks for it. Tag 10272 of a partition says to its
-leader from which offset on retention by time removes nothing, for how long, and which group has yet to read it ("":
-not known); None when nothing is said of it.
+counts, its layout version, whether its delivery is ordered (-1: its configuration decides), and each partition's
+incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name.
+
+Three tags precede a split that producers without a layout can follow. 10258 announces its count to them, 10259 makes
+brokers refuse their batches so that they refresh their metadata, and 10265 names the future leaders of the new
+partitions. The response has the time of the last write of such producers to the named topics.
+
+Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition is for its leader:
+the offset from which on retention by time removes nothing, for how long, and the group that has yet to read from there
+("": not known). It is None when there is no such offset.
 """
 
 from anabranch.protocol.schema import field, message
