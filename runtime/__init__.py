@@ -1,1 +1,1 @@
-"""The only door to the operating system. Importing this package imports no implementation."""
+"""The only access to the operating system. Importing this package imports no implementation."""

@@ -1,4 +1,4 @@
-"""Accepting connections for as long as a listener is open, whatever becomes of one of them."""
+"""Accepts connections as long as a listener is open, also after a failed accept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-"""Clients wait meanwhile, so a listener that fails is tried again soon."""
+"""The longest pause after a failed accept: clients wait meanwhile, so it is short."""
 
 
 async def _at_once() -> None:
@@ -29,10 +29,10 @@ async def accept_connections(
     take: Callable[[Stream], None],
     room: Callable[[], Awaitable[None]] = _at_once,
 ) -> None:
-    """Give each connection to ``take``, until the listener is closed (EBADF) or this is cancelled.
+    """Pass each connection to ``take``, until the listener is closed (EBADF) or this is cancelled.
 
-    accept(2) also reports what happened to the connection it would have returned (EPROTO, ENETDOWN and others, Linux
-    man page): that is no reason to accept no more. ``room`` returns when another connection may be accepted.
+    accept(2) also reports errors of the connection that it would have returned (EPROTO, ENETDOWN and others, Linux man
+    page). They must not end the loop. ``room`` returns when another connection may be accepted.
     """
     in_a_row = 0
     while True:

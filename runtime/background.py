@@ -1,7 +1,7 @@
-"""What a process does behind its requests, task by task and item by item: what fails is counted, named and left alone.
+"""Background work of a process: failures of its tasks and items are counted, reported, and retried after a pause.
 
-A task looks after many items: logs, directories, groups, peers. One that fails must not stop the others, nor the
-process, and must not be tried without a pause. ``guard`` is put around the work for one item, ``keep`` around a task.
+A task works on many items: logs, directories, groups, peers. A failing item must not stop the other items or the
+process, and must not be retried without a pause. ``guard`` wraps the work on one item, ``keep`` wraps a task.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 LONGEST_RESTART_S = 30.0
 FORGOTTEN_AFTER_S = 3600.0
-"""A failure is no longer shown when the item was not tried again for so long: nobody looks after it any more."""
+"""A failure is no longer shown after this time without another try: no task works on the item any more."""
 MAX_FAILING = 1000
-"""So many failing items are named; all are counted."""
+"""The most failing items that are named; all are counted."""
 _EXPECTED = (OSError, KafkaError, ZkError, ValueError)
 
 
 class Monotonic(Protocol):
-    """A clock, as far as failures need one."""
+    """The part of a clock that failures need."""
 
     def monotonic(self) -> float: ...
 
@@ -45,7 +45,7 @@ class LoopTime:
 
 @dataclass(slots=True)
 class Failure:
-    """An item that fails. ``times``: in a row; ``retry_at`` and ``failed_at`` are times of ``clock.monotonic()``."""
+    """A failing item. ``times`` counts failures in a row; ``retry_at``, ``failed_at`` are of ``clock.monotonic()``."""
 
     task: str
     item: str
@@ -62,14 +62,14 @@ class Failure:
 
 
 class Background:
-    """The failures of one process. ``propagate_bugs``: what is no error of a disk, a peer or a format is raised."""
+    """The failures of one process. ``propagate_bugs``: raise errors that are not of a disk, a peer or a format."""
 
     def __init__(self, clock: Monotonic | None = None, *, propagate_bugs: bool = False) -> None:
         self._clock: Monotonic = clock or LoopTime()
         self._propagate_bugs = propagate_bugs
         self._failing: dict[tuple[str, str], Failure] = {}
         self.sources: list[Callable[[], list[str]]] = []
-        """What else does not work, a line each."""
+        """Further faults, which are not retried, one line each."""
         self.failures = Counter(
             "anabranch_background_failures",
             "Failures of background work that the process survived; `python -m anabranch.health` names the items",
@@ -83,9 +83,9 @@ class Background:
 
     @contextmanager
     def guard(self, task: str, item: object = "", *, passes: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """Survive the failure of the block, which works on one item; ``due`` then says no for a while.
+        """Catch and count errors of the block, which works on one item. ``due`` is then False for a while.
 
-        An error of the kind ``passes`` is no failure of the item and goes on.
+        An error of the type ``passes`` is not a failure of the item, and is raised.
         """
         try:
             yield
@@ -97,7 +97,7 @@ class Background:
             self.succeeded(task, item)
 
     def failed(self, task: str, item: object, error: Exception, longest_s: float = LONGEST_PAUSE_S) -> float:
-        """Count a failure; the seconds until the item may be tried again."""
+        """Count a failure, and return the seconds until the item may be tried again."""
         now = self._clock.monotonic()
         key = task, str(item)
         known = self._failing.pop(key, None)
@@ -110,7 +110,7 @@ class Background:
         return pause_s
 
     def failed_once(self, task: str, item: object, error: Exception) -> None:
-        """Count the failure of something that is over with it, such as a connection."""
+        """Count the failure of an item that ends with it, such as a connection."""
         self._count(task, str(item), error)
 
     def _count(self, task: str, item: str, error: Exception, **more: float) -> None:
@@ -120,37 +120,37 @@ class Background:
         logger.error("background.failed", task=task, item=item, error=_text(error), **more, exc_info=_is_bug(error))
 
     def succeeded(self, task: str, item: object = "") -> None:
-        """The item works again, if it did not."""
+        """The item works; if it was failing, it has recovered."""
         if self._failing and (known := self._failing.pop((task, str(item)), None)) is not None:
             logger.info("background.recovered", task=task, item=known.item, times=known.times)
 
     def forget(self, item: object) -> None:
-        """There is nothing by this name any more."""
+        """The item no longer exists: drop its failures."""
         for key in [key for key in self._failing if key[1] == str(item)]:
             del self._failing[key]
 
     def failing(self) -> list[Failure]:
-        """What fails now, the longest untried first."""
+        """The items that fail now, the longest untried first."""
         oldest = self._clock.monotonic() - FORGOTTEN_AFTER_S
         self._failing = {key: known for key, known in self._failing.items() if known.failed_at >= oldest}
         return list(self._failing.values())
 
     def faults(self) -> list[str]:
-        """What does not work and is not tried again, a line each."""
+        """The faults that are not retried, one line each."""
         return [line for source in self.sources for line in source()]
 
     def line(self, failure: Failure) -> str:
-        """The failure in words."""
+        """The failure as a line for an operator."""
         return failure.describe(self._clock.monotonic())
 
     def describe(self) -> list[str]:
-        """What fails now, a line each."""
+        """All faults and failing items, one line each."""
         return self.faults() + [self.line(failure) for failure in self.failing()]
 
     async def keep(self, task: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a task that should not end by itself, again after each failure, until cancelled.
+        """Run a task that should not end by itself, and restart it after each failure, until cancelled.
 
-        It counts as recovered once it has run for as long as it paused before.
+        The task counts as recovered once it has run for as long as the pause before it.
         """
         pause_s = 0.0
         while True:

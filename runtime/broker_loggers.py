@@ -1,6 +1,7 @@
-"""Configs of BROKER_LOGGER (resource type 8): what this broker or controller logs, until it ends (KIP-412).
+"""Configs of BROKER_LOGGER (resource type 8): this process's log levels, until it ends (KIP-412).
 
-A key is the name of a logger, its value a level in Kafka's words. They are this process's alone, so nobody is asked.
+A key is the name of a logger, its value a level by Kafka's name. The levels are this process's own, so a request is
+served here and not forwarded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SET, _DELETE = 0, 1
 
 
 def describe(node_id: int, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
-    """The level in force of each logger. Raises ``KafkaError`` unless this node is asked for its own."""
+    """The level in force of each logger. Raises ``KafkaError`` for the loggers of another node."""
     _check_is_ours(node_id, resource.resource_name)
     wanted = resource.configuration_keys
     return [
@@ -33,7 +34,7 @@ def describe(node_id: int, resource: DescribeConfigsResource) -> list[DescribeCo
 
 
 def altered(node_id: int, resource: AlterConfigsResource, *, validate_only: bool) -> AlterConfigsResourceResponse:
-    """Set levels, or take them back, all or none; the answer."""
+    """Set or unset levels, all or none, and return the response."""
     answer = AlterConfigsResourceResponse(
         error_code=ErrorCode.NONE,
         error_message=None,

@@ -1,10 +1,10 @@
-"""One connection to a broker or controller: requests, their answers, the versions both sides speak, and deadlines.
+"""One connection to a broker or controller: requests, responses, the versions both sides support, and deadlines.
 
 Clients, brokers and controllers use it, under trio and asyncio alike. There are two ways to send. ``post`` is a plain
-call, so the order of two requests is the order of two statements; what the socket takes leaves at once, and who wants
-the answer awaits the ``Pending`` it returns. ``request`` sends and waits, with a deadline for both, and lets other
-tasks run while it encodes a large request. Answers find their request by correlation id. A channel that failed stays
-failed: connect a new one.
+call, so requests leave in the order of the calls. It hands the socket as many bytes as it takes at once, and returns a
+``Pending``, which can be awaited for the response. ``request`` sends and waits, with one deadline for both, and lets
+other tasks run while it encodes a large request. Responses are matched to requests by correlation id. A failed channel
+stays failed: connect a new one.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _MAX_CORRELATION_ID = 2**31 - 1
 
 
 class ChannelClosedError(ConnectionError):
-    """The connection ended, so it is not known whether the request was applied; the message names peer and cause."""
+    """The connection ended, so the request may or may not have been applied; the message names peer and cause."""
 
 
 class ChannelTimeoutError(ChannelClosedError, TimeoutError):
-    """No answer in time. The channel is closed: the answer could still come and nobody would wait for it."""
+    """The response did not come in time. The channel is closed, because no task would wait for a late response."""
 
 
 class Failures(NamedTuple):
-    """The exceptions that requests of a channel end with; both take the peer and what happened."""
+    """The exceptions of a channel's failed requests; both take the peer and the cause."""
 
     closed: Callable[[str, str], Exception]
     """The connection ended."""
     late: Callable[[str, str], Exception]
-    """The answer did not come in time."""
+    """The response did not come in time."""
 
 
 CHANNEL_FAILURES = Failures(
@@ -71,18 +71,18 @@ class Pending:
         self.api_key = api_key
         self.version = version
         self.due_at = float("inf")
-        """When the answer is due, by the clock of the channel."""
+        """The time at which the response is due, by the clock of the channel."""
         self.response: Any = None
         self.error: Exception | None = None
         self.on_settled: Callable[[], None] | None = None
-        """For who waits for other things too, instead of ``wait``."""
+        """Called once the request is settled, for callers that do not use ``wait``."""
 
     @property
     def settled(self) -> bool:
         return self.response is not None or self.error is not None
 
     def settle(self, response: Any = None, error: Exception | None = None) -> None:
-        """Set the outcome; the first stands."""
+        """Set the outcome; only the first call counts."""
         if self.settled:
             return
         self.response, self.error = response, error
@@ -105,7 +105,7 @@ class Pending:
             await self._event.wait()
 
     def result(self, waited_s: float) -> Any:
-        """As ``wait``, by one who has waited already."""
+        """The response, as from ``wait``, for a caller that has waited already."""
         if not self.settled:
             self.error = self._channel.close_late(self.api_key, waited_s)
         if self.error is not None:
@@ -114,12 +114,12 @@ class Pending:
 
 
 class Channel:
-    """One connection for requests. Its ``run`` must run in a task; ``open`` and ``start`` see to that.
+    """One connection for requests. ``run`` must run in a task: ``open`` and ``start`` start it.
 
-    At most ``max_in_flight`` calls of ``request`` wait for answers; one more waits its turn. Requests end with the
-    errors of ``failures``, both ``OSError`` unless others are given, and with ``KafkaError`` UNSUPPORTED_VERSION when
-    the sides share no version of an API. ``on_answer`` is called for each answer. ``now`` is the clock in seconds that
-    ``unanswered`` goes by.
+    At most ``max_in_flight`` calls of ``request`` wait for responses; further calls wait for a slot. A failed request
+    raises one of ``failures``, by default an ``OSError``. It raises ``KafkaError`` UNSUPPORTED_VERSION when the sides
+    share no version of an API. ``on_answer`` is called for each response. ``now`` is the clock, in seconds, of
+    ``Pending.due_at``.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Channel:
         self._max_pending = 2 * max_in_flight
         self._encoding = anyio.Lock()
         self._outgoing: list[Part] = []
-        """What did not leave at once, for the task that writes."""
+        """The parts that the socket did not take at once, for the writing task."""
         self._writing = False
         self._wake = Signal()
         self._correlation_id = 0
@@ -162,7 +162,7 @@ class Channel:
         timeout_s: float = REQUEST_TIMEOUT_S,
         **options: Any,
     ) -> Channel:
-        """Connect; ``start`` it then. Raises ``OSError``, ``ChannelTimeoutError`` after ``timeout_s``."""
+        """A connected channel, to be started with ``start``. Raises ``OSError``: ``ChannelTimeoutError`` when late."""
         stream: Stream | None = None
         with anyio.move_on_after(timeout_s):
             stream = await network.connect(host, port)
@@ -183,7 +183,7 @@ class Channel:
         negotiate: bool = False,
         **options: Any,
     ) -> AsyncIterator[Channel]:
-        """A channel for the length of a block; an error in the block comes out as it is, not in a group."""
+        """A channel for the length of a block. An error of the block is raised as it is, not in a group."""
         channel = await cls.connect(network, host, port, client_id, timeout_s=timeout_s, **options)
         failure: Exception | None = None
         try:
@@ -202,7 +202,7 @@ class Channel:
             raise failure
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Run in a task of ``tasks`` until the channel is closed. A trio nursery calls ``start_soon(run)``."""
+        """Start ``run`` in a task of ``tasks``. With a trio nursery, call ``nursery.start_soon(channel.run)``."""
         tasks.start_soon(self.run)
 
     @property
@@ -215,20 +215,20 @@ class Channel:
 
     @property
     def closed_because(self) -> str | None:
-        """Why it was closed; None while it is not."""
+        """The reason why the channel was closed; None while it is open."""
         return self._closed_because
 
     @property
     def in_flight(self) -> int:
-        """Requests posted and not answered."""
+        """The number of requests without a response."""
         return len(self._pending)
 
     def unanswered(self) -> Pending | None:
-        """The request that the other side has to answer next; None when there is none."""
+        """The oldest request without a response, which the peer has to answer next; None when there is none."""
         return next(iter(self._pending.values()), None)
 
     def close(self, because: str = "closed by this side") -> None:
-        """Close at once; every request that waits fails with ``because``."""
+        """Close at once; every waiting request fails with ``because``."""
         if self._closed_because is not None:
             return
         self._closed_because = because
@@ -239,7 +239,7 @@ class Channel:
             request.settle(error=self._failures.closed(self.peer, because))
 
     def close_late(self, api_key: int, waited_s: float) -> Exception:
-        """Close because a request was not answered in time, and return the error for that request."""
+        """Close because a response did not come in time, and return the error for its request."""
         because = f"{ApiKey(api_key).name} was not answered within {waited_s:g} s"
         self.close(because)
         return self._failures.late(self.peer, because)
@@ -247,7 +247,7 @@ class Channel:
     # ------------------------------------------------------------ bytes
 
     async def run(self) -> None:
-        """Read and write until the connection ends; returns then. Cancelling it closes the channel."""
+        """Read and write until the connection ends, then return. Cancelling it closes the channel."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write)
@@ -270,7 +270,7 @@ class Channel:
                     await self._answer(frame)
         except (OSError, anyio.ClosedResourceError) as error:
             self.close(f"receiving failed: {error}")
-        except ValueError as error:  # FrameError, DecodeError: nothing after it on the stream can be trusted
+        except ValueError as error:  # FrameError, DecodeError: the rest of the stream cannot be trusted
             self.close(f"an answer could not be read: {error}")
 
     async def _answer(self, frame: memoryview) -> None:
@@ -306,9 +306,9 @@ class Channel:
         answered: bool = True,
         held_s: float = 0.0,
     ) -> Pending:
-        """Send a request, behind those that wait. ``answered=False``: it has no response (Produce with acks=0).
+        """Send a request behind the waiting ones. ``answered=False``: it has no response (Produce with acks=0).
 
-        ``held_s``: how long the other side may hold it back, e.g. the ``max_wait_ms`` of a Fetch.
+        ``held_s`` is the time that the peer may hold the request back, such as the ``max_wait_ms`` of a Fetch.
         """
         pending = self._pending_for(body, version, max_version)
         pending.due_at = self._now() + held_s
@@ -327,11 +327,11 @@ class Channel:
         max_version: int | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
-        """Send ``body`` and return the decoded response; views in it stay valid as long as they are held.
+        """Send ``body`` and return the decoded response. Views in it stay valid as long as they are held.
 
-        ``version`` fixes the version; else it is the highest both sides speak, at most ``max_version``. The deadline
-        covers waiting for a slot, sending and the answer. Cancelled before it was sent, a request leaves no trace;
-        cancelled later, its answer is dropped.
+        ``version`` fixes the version; by default it is the highest that both sides support, at most ``max_version``.
+        The deadline covers waiting for a slot, sending, and the response. A request that is cancelled before it is
+        sent has no effect; when it is cancelled later, its response is dropped.
         """
         pending = self._pending_for(body, version, max_version)
         with anyio.move_on_after(timeout_s):
@@ -345,7 +345,7 @@ class Channel:
         async with self._encoding:
             header = self._next_header(pending)
             parts = await write_request(header, body)
-            if len(self._pending) >= self._max_pending:  # cancelled requests whose answers never came
+            if len(self._pending) >= self._max_pending:  # cancelled requests without responses
                 self.close(f"{len(self._pending)} requests are unanswered")
             if self._closed_because is None:
                 self._send(parts, header, pending, answered=True)
@@ -386,9 +386,9 @@ class Channel:
         return highest
 
     async def negotiate(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Ask which versions the other side speaks; an old broker is asked again with version 0 (KIP-511).
+        """Request the versions that the peer supports; from an old broker, a second time in version 0 (KIP-511).
 
-        Raises ``KafkaError`` when it refuses.
+        Raises ``KafkaError`` when the peer refuses.
         """
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version())
         response: ApiVersionsResponse = await self.post(request).wait(timeout_s)

@@ -1,4 +1,4 @@
-"""RLIMIT_NOFILE: how many files and connections a process may have open at a time."""
+"""RLIMIT_NOFILE: the number of files and connections that a process may have open at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 Limits = tuple[int, int]
 _FALLBACKS = (1 << 20, 10_240)
-"""Tried where a kernel refuses the hard limit as a soft one: macOS has no hard limit and allows 10,240."""
+"""Soft limits to try when the kernel refuses the hard limit: macOS has no hard limit and allows 10,240."""
 
 
 class DescriptorLimit(NamedTuple):
-    """The soft limit, the hard one, and the soft one as it was before."""
+    """The soft limit, the hard limit, and the soft limit before it was raised."""
 
     soft: int
     hard: int
@@ -20,7 +20,7 @@ class DescriptorLimit(NamedTuple):
 
     @property
     def allows(self) -> str:
-        """What the soft limit means for a server."""
+        """The meaning of the soft limit for a server."""
         return f"{self.soft} log segments in use, connections and other files together"
 
 
@@ -28,7 +28,7 @@ def raise_descriptor_limit(
     get: Callable[[], Limits] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
     put: Callable[[Limits], None] = lambda limits: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
 ) -> DescriptorLimit:
-    """Raise the soft limit as far as the system allows; it stays as it is where that is refused."""
+    """Raise the soft limit as far as the system allows. It does not change when the system refuses."""
     soft, hard = get()
     unlimited = resource.RLIM_INFINITY
     if soft == unlimited:

@@ -1,6 +1,6 @@
-"""A real ZooKeeper server for machines that have none: run on Java from the jars in PySpark's wheel.
+"""A real ZooKeeper server for machines without one, run on Java from the jars in PySpark's wheel.
 
-PySpark is found, not imported. The server listens on the loopback interface only.
+PySpark's files are located without importing it. The server listens on the loopback interface only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 class ZookeeperUnavailableError(RuntimeError):
-    """The server cannot run here or did not come up; the message says what to do."""
+    """The server cannot run here or did not start; the message says what to do."""
 
 
 def find_jars() -> list[Path]:
@@ -91,7 +91,7 @@ def find_java() -> str:
 
 
 def parse_java_version(text: str) -> int:
-    """The major version in what ``java -version`` prints; 0 when there is none."""
+    """The major version in the output of ``java -version``; 0 when it has none."""
     _before, quote, after = text.partition('version "')
     numbers = after.partition('"')[0].split("-")[0].split(".")
     if not quote or not numbers[0].isdigit():
@@ -100,7 +100,7 @@ def parse_java_version(text: str) -> int:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port nobody listens on now; someone else may take it before it is used."""
+    """A port without a listener; another process may take it before it is used."""
     with socket.socket() as sock:
         sock.bind((host, 0))
         port: int = sock.getsockname()[1]
@@ -110,9 +110,9 @@ def free_port(host: str = HOST) -> int:
 class EmbeddedZookeeper:
     """One standalone server with its files in ``data_dir``.
 
-    Blocking use: ``start()`` and ``stop()``, or ``with``. Under trio: ``async with``. A supervisor of its own calls
-    ``prepare()``, runs ``command`` and awaits ``wait_until_serving()``. ``client_port`` 0 takes a free one.
-    ``durable=False`` leaves out the fsync of each transaction, for tests.
+    Blocking use: ``start()`` and ``stop()``, or ``with``. Under trio: ``async with``. A caller with a supervisor of its
+    own calls ``prepare()``, runs ``command`` and awaits ``wait_until_serving()``. ``client_port`` 0 takes a free port.
+    ``durable=False`` omits the fsync of each transaction, for tests.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class EmbeddedZookeeper:
 
     @property
     def log_path(self) -> Path:
-        """Where the server started here writes its warnings."""
+        """The file of the started server's warnings."""
         return self._directory / "zookeeper.log"
 
     @property
     def pid(self) -> int:
-        """Process id of the server started here, 0 when it does not run."""
+        """Process id of the started server, 0 when it does not run."""
         return self._process.pid if self._process is not None else 0
 
     def prepare(self) -> None:
@@ -177,7 +177,7 @@ class EmbeddedZookeeper:
 
     @property
     def command(self) -> list[str]:
-        """The server's argv, after ``prepare()``."""
+        """The server's command line, after ``prepare()``."""
         return [
             self._java,
             f"-Xmx{self._heap_mib}m",
@@ -194,7 +194,7 @@ class EmbeddedZookeeper:
         ]
 
     def serves(self) -> bool:
-        """Whether the server answers; blocks for at most a few seconds."""
+        """Whether the server responds; blocks for at most a few seconds."""
         try:
             with socket.create_connection((HOST, self.client_port), timeout=_PROBE_TIMEOUT_S) as sock:
                 sock.sendall(b"srvr")
@@ -206,7 +206,7 @@ class EmbeddedZookeeper:
         return b"Mode:" in answer
 
     async def wait_until_serving(self, deadline_s: float = START_DEADLINE_S) -> None:
-        """Raises ``ZookeeperUnavailableError`` when the deadline passes."""
+        """Wait until the server serves. Raises ``ZookeeperUnavailableError`` when the deadline passes."""
         with trio.move_on_after(deadline_s):
             while not await trio.to_thread.run_sync(self.serves):
                 await trio.sleep(_POLL_S)
@@ -225,7 +225,7 @@ class EmbeddedZookeeper:
                 raise self._failure("ended while starting")
 
     def stop(self) -> None:
-        """End the server; harmless when it does not run."""
+        """End the server, if it runs."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -256,7 +256,7 @@ class EmbeddedZookeeper:
             )
 
     def _wait(self, deadline_s: float) -> bool:
-        """False when the process ended; raises when the deadline passed."""
+        """Wait until the server serves; False when its process ended. Raises when the deadline passes."""
         assert self._process is not None
         give_up = time.monotonic() + deadline_s
         while time.monotonic() < give_up:
@@ -299,8 +299,8 @@ class EmbeddedZookeeper:
 
 
 def _die_with_parent() -> None:
-    """In the child, before exec: a process that is killed leaves no server behind (Linux).
+    """Make the server end with its parent, also when that is killed (Linux). Called in the child, before exec.
 
-    The signal comes when the *thread* that forked ends, so only the main thread may ask for it.
+    The signal comes when the *thread* that forked ends, so only the main thread may use this.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""The world as the processes see it: protocols for clock, network, storage, ZooKeeper and randomness.
+"""The environment of a process: protocols for clock, network, storage, ZooKeeper and randomness.
 
-Every process is ``async def run(config, env)``. The real implementations live in ``real_trio`` (broker, controller),
-``real_anyio`` (client) and ``zk_kazoo``; the simulated ones in ``sim_*``. One contract suite runs against both.
-This module imports none of them.
+Every process is ``async def run(config, env)``. The real implementations are in ``real_trio`` (broker, controller),
+``real_anyio`` (client) and ``zk_kazoo``; the simulated ones in ``sim_*``. One contract suite tests both. This module
+imports none of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; on the event loop's own clock, so deadlines compare."""
+        """Seconds on the event loop's clock, which never goes back and compares with deadlines."""
         ...
 
 
@@ -35,7 +35,7 @@ class Clock(Protocol):
 class File(Protocol):
     """One open file, appended to at its end and read at any position.
 
-    ``append`` and ``pread`` are plain calls that end in the page cache; what is not there makes ``pread`` wait for the
+    ``append`` and ``pread`` are plain calls on the page cache; for bytes that are not cached, ``pread`` waits for the
     disk. Errors are ``OSError``.
     """
 
@@ -59,21 +59,21 @@ class File(Protocol):
         ...
 
     async def read_through(self, offset: int, length: int) -> None:
-        """Have the disk read these bytes in a thread, into the page cache. It never fails: ``pread`` says why."""
+        """Read these bytes from the disk into the page cache, in a thread. It never fails: ``pread`` reports errors."""
         ...
 
     def pwrite(self, offset: int, data: Buffer) -> None:
-        """Overwrite in place (index entries, tests that corrupt a file)."""
+        """Overwrite in place: for index entries, and for tests that corrupt a file."""
         ...
 
     def truncate(self, size: int) -> None: ...
 
     async def cut(self, size: int) -> None:
-        """``truncate`` in a thread, for very many bytes. Nobody may change the file before it returns."""
+        """``truncate`` in a thread, for very many bytes. No other call may change the file before it returns."""
         ...
 
     def range(self, offset: int, length: int) -> FileRange:
-        """A piece of this file to be sent; it stays readable after ``close`` and after the file is unlinked."""
+        """A piece of this file to send. It stays readable after ``close`` and after the file is unlinked."""
         ...
 
     async def sync(self) -> None:
@@ -81,7 +81,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the file up. The descriptor closes once no ``FileRange`` refers to it."""
+        """Close the file. The descriptor closes once no ``FileRange`` refers to it."""
         ...
 
 
@@ -98,7 +98,7 @@ class FileRange(Protocol):
         ...
 
     async def load(self) -> bytes:
-        """``read``; what is not in the page cache is read in a thread first."""
+        """``read``, after a thread has read the bytes that are not in the page cache."""
         ...
 
     def behind(self, count: int) -> FileRange:
@@ -107,7 +107,7 @@ class FileRange(Protocol):
 
 
 class Storage(Protocol):
-    """A file system. Calls are plain, but for the ones that wait in a thread; errors are ``OSError``."""
+    """A file system. Calls are plain, except for the asynchronous ones, which use a thread; errors are ``OSError``."""
 
     def open(self, path: str, *, create: bool = False) -> File: ...
     def exists(self, path: str) -> bool: ...
@@ -118,15 +118,15 @@ class Storage(Protocol):
     def makedirs(self, path: str) -> None: ...
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, path: str) -> None:
-        """Take a file's name away. The blocks of a large file are given back later, in a thread."""
+        """Unlink a file. A thread frees the blocks of a large file later."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a small directory and all in it, at once."""
+        """Remove a small directory and its contents at once."""
         ...
 
     async def unlink_tree(self, path: str) -> None:
-        """``remove_tree`` in a thread, for directories of any size that nothing else uses."""
+        """``remove_tree`` in a thread, for a directory of any size that is not in use."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -137,20 +137,20 @@ class Storage(Protocol):
         ...
 
     async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
-        """Have the disk read these files in a thread, and of those ``opened`` what an ``open`` needs.
+        """Read these files from the disk in a thread; of the files in ``opened``, only what ``open`` needs.
 
-        It never fails: ``read_bytes`` and ``open`` say why.
+        It never fails: ``read_bytes`` and ``open`` report errors.
         """
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Write to a temporary name, sync, rename over ``path``: a reader sees the old or the new content whole."""
+        """Write to a temporary name, sync, rename to ``path``: a reader sees either the old or the new content."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock, held until the returned function is called.
+        """Take an exclusive lock, which is held until the returned function is called.
 
-        ``BlockingIOError`` when another process, or another caller in this one, holds it.
+        Raises ``BlockingIOError`` when another process, or another caller in this one, holds it.
         """
         ...
 
@@ -165,7 +165,7 @@ DEFAULT_BACKLOG = 1024
 
 
 class Stream(Protocol):
-    """A connected byte stream. ``OSError`` (``ConnectionError``) when it breaks."""
+    """A connected byte stream. A broken one raises ``OSError`` (``ConnectionError``)."""
 
     @property
     def peer(self) -> str:
@@ -173,7 +173,7 @@ class Stream(Protocol):
         ...
 
     async def wait_readable(self) -> None:
-        """Return when ``receive_into`` would not wait: an idle connection holds no buffer."""
+        """Return when ``receive_into`` would not wait. Thus an idle connection needs no buffer."""
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -181,13 +181,13 @@ class Stream(Protocol):
         ...
 
     async def send(self, parts: Sequence[Part]) -> None:
-        """Send all parts in order. A part that is no buffer is a ``FileRange``: sent without a copy where possible."""
+        """Send all parts in order. A part is a buffer or a ``FileRange``, which is sent without a copy if possible."""
         ...
 
     def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Send what can be sent without waiting, and return the rest, for ``send``; not while a ``send`` is going on.
+        """Send as much as possible without waiting, and return the rest, for ``send``. No ``send`` may be running.
 
-        It never raises: on a broken stream everything is the rest, and ``send`` tells.
+        It never raises: on a broken stream it returns all parts, and ``send`` raises.
         """
         ...
 
@@ -215,9 +215,9 @@ class Network(Protocol):
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
     ) -> Listener:
-        """Bind (port 0: any free one) and listen; ``backlog`` connections may wait to be accepted.
+        """Bind (port 0: any free port) and listen; ``backlog`` connections may wait to be accepted.
 
-        The buffer sizes are those of accepted connections (SO_SNDBUF, SO_RCVBUF); -1 leaves them to the system.
+        The buffer sizes (SO_SNDBUF, SO_RCVBUF) are for accepted connections; -1 keeps the system's.
         """
         ...
 
@@ -254,17 +254,17 @@ class NotEmptyError(ZkError):
 
 
 class ZkConnectionError(ZkError):
-    """The connection was lost: a write may or may not have been applied. Read back before anything else."""
+    """The connection was lost: a write may or may not have been applied. Read the znode before writing again."""
 
 
 class ZkSessionExpiredError(ZkError):
-    """The session is over: its ephemerals are gone or going, every watch is dropped."""
+    """The session has expired: its ephemerals are deleted now or soon, and every watch is dropped."""
 
 
 class ZkRequestTooLargeError(ZkError):
-    """The request is longer than what the server accepts: it was not sent, and no repetition can succeed.
+    """The request is longer than the server accepts: it was not sent, and no repetition can succeed.
 
-    A server closes the connection on such a request and says nothing, so the length is compared before.
+    A server closes the connection on such a request without a response, so the length is checked before sending.
     """
 
     def __init__(self, path: str, size: int, limit: int) -> None:
@@ -276,14 +276,14 @@ class ZkRequestTooLargeError(ZkError):
 class SessionState(enum.Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """Not connected; the session may still live. Stop sending, keep serving."""
+    """Not connected; the session may still be valid. Stop sending, keep serving."""
     LOST = "lost"
-    """The session expired. A new one starts; ephemerals and watches must be made anew."""
+    """The session expired. A new session starts; ephemerals and watches must be created again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """A znode as read: data and the parts of its stat that are used."""
+    """A znode that was read: its data, and the fields of its stat that are used."""
 
     data: bytes
     version: int
@@ -320,20 +320,19 @@ class CheckOp:
 
 ZkOp: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
 Watch: TypeAlias = Callable[[], None]
-"""Called once, in the event loop, when the watched thing changed, or may have: the connection was lost.
+"""Called once, in the event loop, when the watched znode has changed, or may have because the connection was lost.
 
-It only marks something dirty; a task reads. Equal callbacks on one path count as one watch.
+It only marks state as outdated; a task reads it again. Equal callbacks on one path count as one watch.
 """
 
 
 class ZkStore(Protocol):
-    """A ZooKeeper session, its successors after expiry included.
+    """A ZooKeeper session and, after its expiry, its successors.
 
     Calls of one session are applied in the order in which they were made, and a watch fires before a read shows the
-    change. Calls raise ``ZkError``; without a connection they fail at once (``ZkConnectionError``), after expiry and
-    until the next session with ``ZkSessionExpiredError``; neither was sent. A session that is closed stays silent.
-    A request above ``max_request_bytes`` is refused with ``ZkRequestTooLargeError`` and not sent; its answer may be
-    longer.
+    change. Calls raise ``ZkError``. Without a connection they raise ``ZkConnectionError`` at once; after expiry, until
+    the next session, ``ZkSessionExpiredError``. In both cases nothing was sent. A closed session calls no callbacks.
+    A request above ``max_request_bytes`` raises ``ZkRequestTooLargeError`` and is not sent; responses may be longer.
     """
 
     @property
@@ -349,51 +348,51 @@ class ZkStore(Protocol):
         ...
 
     def on_state(self, callback: Callable[[SessionState], None]) -> Callable[[], None]:
-        """Call ``callback`` in the event loop at every change of state; returns what unregisters it."""
+        """Call ``callback`` in the event loop at every change of state; returns a function that unregisters it."""
         ...
 
     async def get(self, path: str, watch: Watch | None = None) -> Znode:
-        """Data and stat; the watch fires when the znode is written or deleted.
+        """The data and stat of a znode; the watch fires when the znode is written or deleted.
 
-        After ``NoNodeError`` no watch can be relied on: use ``exists`` to wait for a znode.
+        ``NoNodeError`` leaves no reliable watch: use ``exists`` to wait for a znode.
         """
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
-        """The stat with empty data, or None; the watch fires on creation too."""
+        """The znode with its stat and empty data, or None; the watch fires on creation too."""
         ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names of the children, sorted; the watch fires when one comes or goes."""
+        """Names of the children, sorted; the watch fires when a child is created or deleted."""
         ...
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
     ) -> str:
-        """Create and return the path, with ten digits appended that only grow when ``sequence``.
+        """Create a znode and return its path. With ``sequence``, ten digits are appended, an always larger number.
 
-        ``NodeExistsError``; ``NoNodeError`` when the parent is missing, unless ``make_parents``. An ephemeral znode is
-        deleted with the session and has no children.
+        Raises ``NodeExistsError``, and ``NoNodeError`` when the parent is missing, unless ``make_parents`` is set. An
+        ephemeral znode is deleted with the session and has no children.
         """
         ...
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
-        """Write and return the new version; ``BadVersionError`` unless ``version`` is -1 or the current one."""
+        """Write the data, return the new version. ``BadVersionError`` unless ``version`` is -1 or the current one."""
         ...
 
     async def delete(self, path: str, version: int = -1) -> None:
-        """``NotEmptyError`` when it has children; ``version`` as in ``set``."""
+        """Delete a znode. Raises ``NotEmptyError`` when it has children; ``version`` is as in ``set``."""
         ...
 
     async def multi(self, ops: Sequence[ZkOp]) -> list[int]:
-        """All or nothing. Returns the new version for each op (0 for create, -1 for delete and check).
+        """Apply all ops or none. Returns the new version for each op (0 for create, -1 for delete and check).
 
         Raises the error of the first op that failed, with its path.
         """
         ...
 
     async def sync(self, path: str) -> None:
-        """Let the server this session talks to catch up with the leader."""
+        """Let the session's server catch up with the leader."""
         ...
 
 
@@ -402,7 +401,7 @@ class ZkStore(Protocol):
 
 @dataclass(slots=True)
 class Env:
-    """Everything a process may touch. A client has no ``storage`` and no ``zk``."""
+    """All access of a process to its environment. A client has no ``storage`` and no ``zk``."""
 
     clock: Clock
     network: Network
@@ -410,4 +409,4 @@ class Env:
     storage: Storage | None = None
     zk: ZkStore | None = None
     propagate_bugs: bool = False
-    """Whether an unexpected error in background work ends the process, as a simulation wants it."""
+    """Whether an unexpected error in background work ends the process, as simulations require."""

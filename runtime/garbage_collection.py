@@ -1,9 +1,9 @@
 """Keeps each garbage collection of a process short, however many objects the process has.
 
-CPython looks at all objects at once, for 100 ms or more in a broker with 4,000 partitions. Here objects that have
-survived a collection of the oldest generation move to the permanent one (``gc.freeze``), at which no collection looks.
-Reference counts still free them; only a cycle of them stays. A process that has grown looks at everything once, so
-such cycles take a bounded share of its memory (ADR 34).
+CPython traverses all objects at once, for 100 ms or more in a broker with 4,000 partitions. Here objects that have
+survived a collection of the oldest generation move to the permanent generation (``gc.freeze``), which no collection
+traverses. Reference counts still free them; only cycles of them stay. A process that has grown traverses all objects
+once, so such cycles take a bounded share of its memory (ADR 34).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 from anabranch.runtime.metrics import Histogram
 
 THRESHOLDS = (2_500, 4, 2)
-"""The oldest generation is collected, and then frozen, when 60,000 objects or fewer have come."""
+"""The oldest generation is collected, and then frozen, after at most 60,000 new objects."""
 OLDEST = 2
 GROWTH = 1.5
 GROWTH_BYTES = 256 << 20
-"""A process looks at everything once it is so many times as large as after the last such look, and so much larger."""
+"""A process traverses all objects above ``GROWTH`` times its size at the last full traversal plus this."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class ShortCollections:
-    """What is done at each collection. ``resident_bytes`` is the process's size, None where the system does not say."""
+    """Freezes the survivors of each collection. ``resident_bytes`` is the process's size, None where it is unknown."""
 
     def __init__(self, resident_bytes: Callable[[], int | None]) -> None:
         self.pauses = Histogram(
@@ -38,12 +38,12 @@ class ShortCollections:
         self._began = 0.0
         self._limit_bytes = 0
         self._looks_at_everything = True
-        """Whether nothing is frozen, so that the next collection of the oldest generation looks at everything."""
+        """Whether nothing is frozen, so that the next collection of the oldest generation traverses all objects."""
 
     def begin(self) -> None:
-        """For the rest of the process's time. What is alive now, the loaded modules, is looked at no more."""
+        """Start, for the rest of the process. The objects that exist now, the loaded modules, are frozen."""
         self._after_oldest()
-        gc.collect()  # CPython now counts no old objects, a quarter of which would have to come before the next one
+        gc.collect()  # else CPython waits with the next full collection until a quarter of the old objects is added
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self.on_collection)
 
@@ -59,7 +59,7 @@ class ShortCollections:
     def _after_oldest(self) -> None:
         resident = self._resident_bytes()
         if resident is None:
-            return  # nothing would bound what stays
+            return  # without a size, nothing would bound the cycles that stay
         if self._looks_at_everything:
             self._limit_bytes = int(GROWTH * resident) + GROWTH_BYTES
         self._looks_at_everything = resident > self._limit_bytes
@@ -70,7 +70,7 @@ class ShortCollections:
 
 
 def resident_bytes() -> int | None:
-    """Of this process, on Linux."""
+    """The resident size of this process on Linux; None elsewhere."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -79,4 +79,4 @@ def resident_bytes() -> int | None:
 
 
 OF_THIS_PROCESS = ShortCollections(resident_bytes)
-"""Collections are the interpreter's, and so is this. ``__main__`` begins it."""
+"""The only instance, because collections are the interpreter's. ``__main__`` begins it."""

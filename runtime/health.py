@@ -1,8 +1,8 @@
-"""What is wrong with a process, for ``/health/live`` and ``/health/ready``.
+"""The problems of a process, for ``/health/live`` and ``/health/ready``.
 
-An answer shows that the process is alive: its loop serves. It is ready unless a problem says that it cannot do its work
-now. A problem of a part of it, such as a log, is listed; it is no reason to take the process out of
-service, unless the question is ``?strict``.
+Any response shows that the process is alive: its loop serves. The process is ready unless a fatal problem keeps it from
+its work. A problem of a part of it, such as a log, is listed. It makes the process unready only for a request with
+``?strict``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.runtime.loop_lag import LoopLag
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``kind`` is one word for programs, ``what`` a sentence for people. ``is_fatal``: the process cannot serve."""
+    """A problem: ``kind`` is a word for programs, ``what`` a sentence. ``is_fatal``: the process cannot serve."""
 
     kind: str
     what: str
@@ -31,7 +31,7 @@ Check = Callable[[], list[Problem]]
 
 
 class Health:
-    """What ``checks`` find, all of them at each question."""
+    """The problems that ``checks`` find; each request for readiness runs all of them."""
 
     def __init__(self, kind: str, node_id: int, uptime_s: Callable[[], float]) -> None:
         self._who = {"process": kind, "id": node_id}
@@ -42,11 +42,11 @@ class Health:
         return [problem for check in self.checks for problem in check()]
 
     async def live(self, _query: str) -> Answer:
-        """200 from a loop that serves."""
+        """200, which shows that the loop serves."""
         return json_answer(200, {**self._who, "status": "live", "uptime_s": round(self._uptime_s(), 3)})
 
     async def ready(self, query: str) -> Answer:
-        """200 while the process does its work, 503 otherwise, with all that is wrong."""
+        """200 while the process can do its work, 503 otherwise, with all problems."""
         found = self.problems()
         is_strict = "strict" in parse_qs(query, keep_blank_values=True)
         is_ready = not any(problem.is_fatal or is_strict for problem in found)
@@ -60,7 +60,7 @@ class Health:
 
 
 def zookeeper_check(zk: ZkStore) -> Check:
-    """Without a session nothing new is decided, and a broker may be taken for dead."""
+    """A check of the session: without one nothing new is decided, and a broker may be considered dead."""
 
     def check() -> list[Problem]:
         if zk.state is SessionState.CONNECTED:
@@ -71,7 +71,7 @@ def zookeeper_check(zk: ZkStore) -> Check:
 
 
 def loop_check(lag: LoopLag, limit_s: float) -> Check:
-    """A loop that was held up for long answers nobody meanwhile."""
+    """A check of the event loop: while it is blocked, it serves no request."""
 
     def check() -> list[Problem]:
         longest_s = lag.longest_s()
@@ -84,7 +84,7 @@ def loop_check(lag: LoopLag, limit_s: float) -> Check:
 
 
 def background_check(background: Background) -> Check:
-    """What fails behind a process that serves. A task that ended is dead until it is started again."""
+    """A check of background work. A failed task is fatal, because it does not run until it is started again."""
 
     def check() -> list[Problem]:
         found = [Problem(_kind_of(line), line) for line in background.faults()]

@@ -1,4 +1,4 @@
-"""How much one client of ``metrics.listener`` may ask for, by the keys ``metrics.http.*``."""
+"""The limits for one client of ``metrics.listener``, by the keys ``metrics.http.*``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Defaults as in the configuration."""
+    """The limits, with the configuration's defaults."""
 
     connections: int = 16
     head_bytes: int = 8192
-    """Of one request: its first line and its headers."""
+    """The first line and the headers of one request."""
     requests: int = 1000
-    """Of one connection; it is closed then."""
+    """The requests of one connection, which is closed after them."""
     timeout_s: float = 5.0
-    """How long a client may take to ask, and to read the answer."""
+    """The time a client has to send a request, and again to read the response."""
     idle_timeout_s: float = 75.0
-    """How long a connection may be quiet between two requests: longer than a usual interval of scrapes."""
+    """The time a connection may be idle between two requests: longer than a usual scrape interval."""

@@ -1,4 +1,4 @@
-"""``metrics.listener``: what operators and Prometheus read over HTTP. h11 parses (ADR 39)."""
+"""``metrics.listener``: the HTTP server for operators and Prometheus, with h11 as parser (ADR 39)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LIVE = "/health/live"
 READY = "/health/ready"
 _LINGER_S = 1.0
 _LINGER_BYTES = 256 << 10
-"""For so long, and so many bytes, a client that gets no further answer is read on."""
+"""After the last response, a client's bytes are read for ``_LINGER_S`` and up to this many."""
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
 
 class Answer(NamedTuple):
-    """What a path says."""
+    """A response."""
 
     status: int
     content_type: str
@@ -40,11 +40,11 @@ class Answer(NamedTuple):
 
 
 Handler = Callable[[str], Awaitable[Answer]]
-"""The answer to a request with this query string."""
+"""Returns the response to a request with this query string."""
 
 
 def metrics_handler(metrics: Metrics) -> Handler:
-    """Prometheus' text, with a turn of the loop between its pieces."""
+    """The handler that returns Prometheus' text; other tasks run between its pieces."""
 
     async def answer(_query: str) -> Answer:
         pieces = []
@@ -63,7 +63,7 @@ def json_answer(status: int, content: Any) -> Answer:
 
 
 class HttpListener:
-    """Serves ``handlers`` by path. ``address`` is ``host:port``; port 0 is any free one, ``port`` says which."""
+    """Serves ``handlers`` by path at ``address`` (``host:port``). Port 0: any free port; ``port`` is the bound one."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class HttpListener:
         self._is_local = _is_loopback(self._host)
         self._listener: Listener | None = None
         self._open: dict[Stream, bool] = {}
-        """Connections, and whether each waits for its next request; the longest quiet first."""
+        """The open connections, and whether each waits for its next request; the longest idle first."""
 
     @property
     def port(self) -> int:
@@ -116,14 +116,14 @@ class HttpListener:
             await self._talk(stream)
         except OSError as error:
             logger.debug("metrics.connection_lost", reason=str(error))
-        except Exception as error:  # a number that cannot be worked out must not end the process
+        except Exception as error:  # a metric that cannot be computed must not end the process
             self._background.failed_once("metrics", "", error)
         finally:
             self._open.pop(stream, None)
             stream.close()
 
     def _close_idle(self) -> bool:
-        """Make room by closing the connection that has waited longest for its next request; whether there was one."""
+        """Close the connection that has waited longest for its next request. False when there is none."""
         for stream, is_idle in self._open.items():
             if is_idle:
                 del self._open[stream]
@@ -144,7 +144,7 @@ class HttpListener:
     async def _exchange(
         self, connection: h11.Connection, stream: Stream, scope: trio.CancelScope, *, is_last: bool
     ) -> bool:
-        """One request and its answer; whether another may follow."""
+        """Serve one request. True when another may follow."""
         try:
             request = await self._next_request(connection, stream, scope)
         except h11.RemoteProtocolError as error:
@@ -160,7 +160,7 @@ class HttpListener:
             path, _, query = request.target.decode("latin-1").partition("?")
             answer = await self._handlers[path](query)
             scope.deadline = trio.current_time() + self._limits.timeout_s
-        # A body is not read, so what follows it cannot be found.
+        # A body is not read, so a request behind it cannot be found.
         closes = is_last or answer.status in (421, 404, 405) or _has_body(request)
         await _send(connection, stream, answer, is_head=request.method == b"HEAD", closes=closes)
         if closes:
@@ -172,14 +172,14 @@ class HttpListener:
     ) -> h11.Request | None:
         """The head of the next request; None at the end of the stream. Raises ``h11.RemoteProtocolError``.
 
-        From its first byte on the client has the time of ``HttpLimits.timeout_s`` for the whole head.
+        The client has ``HttpLimits.timeout_s`` for the whole head, from its first byte on.
         """
         buffer = memoryview(bytearray(4096))
         is_first = True
         while True:
             event = connection.next_event()
             if isinstance(event, h11.Request):
-                if _head_bytes(event) > self._limits.head_bytes:  # h11 looks at heads that came in pieces
+                if _head_bytes(event) > self._limits.head_bytes:  # h11 limits only heads that come in pieces
                     raise h11.RemoteProtocolError("its head is too long", error_status_hint=431)
                 if not _has_body(event):
                     connection.next_event()  # its end
@@ -236,7 +236,7 @@ async def _send(connection: h11.Connection, stream: Stream, answer: Answer, *, i
 
 
 async def _read_out(stream: Stream) -> None:
-    """Read on for a moment: a connection that is closed with bytes unread takes the answer with it."""
+    """Read for a moment before closing: a close with unread bytes resets the connection and loses the response."""
     buffer = memoryview(bytearray(4096))
     with trio.move_on_after(_LINGER_S):
         for _ in range(_LINGER_BYTES // len(buffer)):
@@ -245,7 +245,7 @@ async def _read_out(stream: Stream) -> None:
 
 
 def _head_bytes(request: h11.Request) -> int:
-    """What its first line and its headers take."""
+    """The size of a request's first line and headers."""
     first = len(request.method) + len(request.target) + len(b"  HTTP/1.1\r\n")
     return first + sum(len(name) + len(value) + len(b": \r\n") for name, value in request.headers)
 
@@ -265,7 +265,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_address_or_localhost(host: str) -> bool:
-    """Whether a ``Host`` header names an address, or this machine by a name that no DNS answers for."""
+    """Whether a ``Host`` header has an address or ``localhost``, which no foreign DNS server can point at this host."""
     name = host.rpartition(":")[0] if host.count(":") == 1 or (host.startswith("[") and "]:" in host) else host
     name = name.strip("[]")
     if name == "localhost":

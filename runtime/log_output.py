@@ -1,4 +1,4 @@
-"""Where a process writes its log lines, so that a pipe that nobody reads never holds the event loop."""
+"""Writes a process's log lines in a thread, so that a pipe without a reader never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 
 STDERR = 2
 MAX_WAITING_BYTES = 4 << 20
-"""Lines that are written while nobody reads; those above are dropped and counted."""
+"""The bytes of lines that may wait to be written; lines above that are dropped and counted."""
 _LAST_WAIT_S = 1.0
 
 
@@ -41,7 +41,7 @@ class LogOutput:
         """Do nothing: the writing thread takes each line at once."""
 
     def close(self) -> None:
-        """Write what is waiting, for a second at most."""
+        """Write the waiting lines, for at most a second."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

@@ -1,7 +1,7 @@
-"""What a process logs: the level of each logger, and how a line is written. Also while it runs (KIP-412).
+"""The log of a process: the level of each logger, which may change while it runs (KIP-412), and the form of a line.
 
-structlog's loggers and those of the standard library (the controller's, kazoo's) go the same way. A logger is named as
-the module that logs; what has no level of its own takes its parent's.
+structlog's loggers and those of the standard library (the controller's, kazoo's) share one output. A logger has the
+name of its module. A logger without a level of its own has its parent's level.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 ROOT = "root"
-"""The parent of all, in levels that are asked for and told."""
+"""The name of the parent of all loggers, in levels that are set and described."""
 TRACE = 5
 LEVELS = {
     "TRACE": TRACE,
@@ -26,10 +26,10 @@ LEVELS = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
-"""Kafka's names."""
+"""The levels by Kafka's names."""
 FORMATS = CONSOLE, JSON = "console", "json"
 _QUIET = {"kazoo": logging.WARNING}
-"""Loggers of libraries that tell more than an operator asks for, unless they are set."""
+"""The levels of verbose libraries' loggers, unless the operator sets others."""
 _OURS = "anabranch"
 _FIRST = ["timestamp", "level", "logger", "event"]
 
@@ -53,7 +53,7 @@ def settings(arguments: argparse.Namespace) -> list[str]:
 
 
 def begin(stream: TextIO, levels: Iterable[str] = ("INFO",), form: str = CONSOLE) -> None:
-    """Log to ``stream`` from now on. ``levels``: ``LEVEL`` for all, ``LOGGER=LEVEL`` for a logger and those below."""
+    """Log to ``stream`` from now on. ``LEVEL`` is for all loggers, ``LOGGER=LEVEL`` for a logger and those below it."""
     shared: list[Processor] = [
         structlog.stdlib.add_logger_name,
         _add_level,
@@ -98,22 +98,22 @@ def parse_level(entry: str) -> tuple[str, str]:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Give a logger a level; None: take its parent's again. Raises ``KeyError`` for what is none of ``LEVELS``."""
+    """Set a logger's level; None returns it to its parent's. Raises ``KeyError`` for a level not in ``LEVELS``."""
     _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
 
 
 def levels() -> dict[str, str]:
-    """The level in force of every logger there is or may be: also of modules that have not logged yet."""
+    """The level in force of every logger, also of modules that have not logged yet."""
     return {name: level_name(_logger(name).getEffectiveLevel()) for name in sorted(_names())}
 
 
 def exists(name: str) -> bool:
-    """Whether there is a logger of the name, or below it."""
+    """Whether there is a logger of this name, or one below it."""
     return name in _names()
 
 
 def level_name(level: int) -> str:
-    """Kafka's name of a level of the standard library: the highest that is not above it."""
+    """Kafka's name of a standard library level: the highest of ``LEVELS`` that is not above it."""
     return next((name for name, number in reversed(LEVELS.items()) if number <= level), "TRACE")
 
 
@@ -127,7 +127,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _add_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The level as both libraries call it, in lower case."""
+    """Add the level by the name that both libraries use, in lower case."""
     record = event.get("_record")
     if record is not None:
         event["level"] = record.levelname.lower()

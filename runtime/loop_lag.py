@@ -1,4 +1,4 @@
-"""How long the event loop was busy between two moments at which it looked for what had arrived."""
+"""Measures how long the event loop was busy between two polls of its sockets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from anabranch.runtime.metrics import Histogram
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 WINDOW_S = 60.0
-"""How far back the longest round, and the share of idle time, are looked for."""
+"""The time over which the longest round and the share of idle time are computed."""
 _SLICES = 6
 _SHORT_S = BOUNDS_S[0]
 
 
 class _Slice(NamedTuple):
-    """A part of the window: when it began, busy seconds before it, its longest round once it is over."""
+    """A part of the window: its begin, the busy seconds before it, and its longest round once it is over."""
 
     began: float
     busy_before_s: float
@@ -28,7 +28,7 @@ class _Slice(NamedTuple):
 
 
 class LoopLag(trio.abc.Instrument):
-    """Measures every round of the loop while ``run`` runs: as long waits what arrives at a socket."""
+    """Measures every round of the loop while ``run`` runs: bytes that arrive at a socket wait for the round's end."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.rounds = Histogram(
@@ -40,7 +40,7 @@ class LoopLag(trio.abc.Instrument):
         self._began: float | None = None
         self._slice_ends = 0.0
         self._longest = 0.0
-        """The longest round of the slice that lasts."""
+        """The longest round of the present slice."""
         self._slices: deque[_Slice] = deque(maxlen=_SLICES)
         """The parts of the window, the oldest first."""
 
@@ -48,7 +48,7 @@ class LoopLag(trio.abc.Instrument):
         self._began = self._now()
 
     def before_io_wait(self, timeout: float) -> None:
-        """Called in every round of a busy loop."""
+        """Measure the round that ends. This runs in every round of a busy loop, so it must be cheap."""
         if self._began is None:
             return
         now = self._now()
@@ -68,14 +68,14 @@ class LoopLag(trio.abc.Instrument):
         self._longest, self._slice_ends = 0.0, now + WINDOW_S / _SLICES
 
     def longest_s(self) -> float:
-        """The longest round of the last minute, more or less; 0 when nothing was measured in it."""
+        """The longest round of about the last minute; 0 when nothing was measured in it."""
         oldest = self._now() - WINDOW_S - WINDOW_S / _SLICES
         if not self._slices or self._slices[-1].began < oldest:
             return 0.0
         return max(self._longest, *(part.longest_s for part in self._slices if part.began >= oldest))
 
     def idle_share(self) -> float:
-        """The part of the last minute, more or less, in which the loop waited for something to do; 1 before that."""
+        """The share of about the last minute in which the loop was idle; 1 before the first measurement."""
         if not self._slices:
             return 1.0
         began, busy_before, _ = self._slices[0]

@@ -1,4 +1,4 @@
-"""What a process counts, and Prometheus' text of it. Counting is adding to a number (ADR 39)."""
+"""The metrics of a process, and their text for Prometheus. To count is to add to a number (ADR 39)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from anabranch.runtime.background import Background
 
 OTHERS = "(others)"
-"""The label value under which all above a limit are summed. No topic or group has this name."""
+"""The label value for the sum of all series above a limit. No topic or group has this name."""
 TOPIC = "topic"
 
 Source = Callable[[], Iterator["Metric | None"]]
-"""Families made of state at the moment they are asked for; None where other tasks may run."""
+"""Yields metric families, computed when they are read; yields None where other tasks may run."""
 
 
 class Counter:
-    """A number for each combination of label values; it only grows."""
+    """A number for each combination of label values, which only grows."""
 
     __slots__ = ("help", "label_names", "name", "values")
 
@@ -33,7 +33,7 @@ class Counter:
         self.values: dict[tuple[str, ...], int] = {}
 
     def add(self, *labels: str, by: int = 1) -> None:
-        """One value for each of ``label_names``."""
+        """Add ``by`` to the number of ``labels``, one value for each of ``label_names``."""
         assert len(labels) == len(self.label_names)
         self.values[labels] = self.values.get(labels, 0) + by
 
@@ -42,7 +42,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that is computed when metrics are read."""
+    """A number that is computed when the metrics are read."""
 
     __slots__ = ("compute", "help", "name")
 
@@ -67,7 +67,7 @@ class LabelledGauge:
 
 
 class Histogram:
-    """How many values were at most each of ``bounds``, which ascend."""
+    """Counts values by buckets with the ascending upper bounds ``bounds``."""
 
     __slots__ = ("bounds", "counts", "help", "name", "total")
 
@@ -76,7 +76,7 @@ class Histogram:
         self.help = help_text
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
-        """By bucket, the last for values above all bounds; not cumulated."""
+        """The counts by bucket, not cumulated; the last is for values above all bounds."""
         self.total = 0.0
 
     def observe(self, value: float) -> None:
@@ -84,12 +84,12 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(bound, values up to it), as Prometheus wants them."""
+        """(bound, number of values up to it) pairs, as Prometheus expects them."""
         return cumulated(self.bounds, self.counts)
 
 
 def cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """(bound, values up to it) of the values in each bucket."""
+    """(bound, number of values up to it) pairs from the counts of each bucket."""
     found, count = [], 0
     for bound, more in zip((*map(str, bounds), "+Inf"), counts):
         count += more
@@ -98,7 +98,7 @@ def cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str,
 
 
 class ShownTopics:
-    """Which topics have series of their own: ``most`` at a time. One that was shown stays while it exists."""
+    """The topics with series of their own, at most ``most`` at a time. A shown topic stays while it exists."""
 
     def __init__(self, most: int, existing: Callable[[], Iterable[str]]) -> None:
         self._most = most
@@ -106,7 +106,7 @@ class ShownTopics:
         self._shown: dict[str, None] = {}
 
     def update(self) -> None:
-        """Let go of topics that are gone; those that came take their places in order of name."""
+        """Remove deleted topics; new topics take the free places in order of name."""
         names = set(self._existing())
         self._shown = {name: None for name in self._shown if name in names}
         if len(self._shown) < self._most:
@@ -121,7 +121,7 @@ class ShownTopics:
 
 
 class Metrics(Collector):
-    """One process's numbers."""
+    """The metrics of one process."""
 
     def __init__(self, *counters: Counter) -> None:
         self.counters = counters
@@ -130,9 +130,9 @@ class Metrics(Collector):
         self.histograms: list[Histogram] = []
         self.sources: list[Source] = []
         self.shown_topics: ShownTopics | None = None
-        """None: every topic is shown."""
+        """The topics with series of their own; None when every topic has them."""
         self.most_series: int | None = None
-        """Of one counter or labelled gauge, beside the sum of the others. None: there is no limit."""
+        """The most series of one counter or labelled gauge, besides the sum of the others; None for no limit."""
 
     def add_background(self, background: Background) -> None:
         """Count and show the failures of the process's background work."""
@@ -146,7 +146,7 @@ class Metrics(Collector):
         )
 
     def families(self) -> Iterator[Metric | None]:
-        """All families; None where other tasks may run."""
+        """Yields all families, and None where other tasks may run."""
         if self.shown_topics is not None:
             self.shown_topics.update()
         for counter in self.counters:
@@ -170,11 +170,11 @@ class Metrics(Collector):
             yield from source()
 
     def collect(self) -> Iterator[Metric]:
-        """For a Prometheus registry."""
+        """All families, for a Prometheus registry."""
         return (family for family in self.families() if family is not None)
 
     def _folded(self, names: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Mapping[tuple[str, ...], float]:
-        """``values`` with the topics that are not shown, and what is above the limit, summed."""
+        """``values`` with the topics that are not shown, and the series above the limit, summed."""
         shown = self.shown_topics
         at = names.index(TOPIC) if shown is not None and TOPIC in names else None
         if at is None and (self.most_series is None or len(values) <= self.most_series):
@@ -191,18 +191,18 @@ class Metrics(Collector):
         return folded
 
     def render(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return b"".join(text for text in self.render_in_steps() if text is not None)
 
     def render_in_steps(self) -> Iterator[bytes | None]:
-        """``render`` in pieces; None where other tasks may run."""
+        """``render`` in pieces; yields None where other tasks may run."""
         for family in self.families():
             yield None if family is None else _text(family)
             yield None
 
 
 class _One(Collector):
-    """A collector of a family that is there already."""
+    """A collector of one finished family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family

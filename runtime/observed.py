@@ -1,4 +1,4 @@
-"""What brokers and controllers show alike: the listener, the loop, the process, ZooKeeper, what is wrong."""
+"""The observability of brokers and controllers: listener, loop, process and ZooKeeper metrics, health."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.runtime.zk_metrics import ZkMetrics
 
 
 class Observed:
-    """One process's listener. ``kind`` is broker or controller."""
+    """One process's metrics, health and their listener. ``kind`` is broker or controller."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Observed:
         self._listener: HttpListener | None = None
 
     def add_loop_gauges(self) -> None:
-        """Kafka's numbers of its thread pools. The loop is both of them."""
+        """Add Kafka's gauges of its two thread pools. The event loop stands for both."""
         what = "The part of the last minute, more or less, in which the event loop had nothing to do"
         self._metrics.gauges += [
             Gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", what, self._lag.idle_share),
@@ -53,7 +53,7 @@ class Observed:
         ]
 
     def check_loop(self, limit_s: float) -> None:
-        """A loop held up for longer than this within the last minute makes the process unready."""
+        """Make the process unready when its loop was blocked for longer than ``limit_s`` within the last minute."""
         self.health.checks.append(loop_check(self._lag, limit_s))
 
     async def listen(self, address: str, limits: HttpLimits) -> None:

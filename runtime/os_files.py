@@ -20,9 +20,9 @@ _FILE_MODE = 0o644
 
 
 class Descriptor:
-    """A file descriptor that closes with its last reference: a file's own or a range's that waits to be sent.
+    """A file descriptor that closes with its last reference, from a file or from a range that waits to be sent.
 
-    With ``reclaimer``, a large file whose name was removed is closed in its thread: that close frees the blocks.
+    With ``reclaimer``, a large removed file is closed in the reclaimer's thread, because that close frees the blocks.
     """
 
     __slots__ = ("fd", "reclaimer")
@@ -159,7 +159,7 @@ def _pwrite_all(fd: int, offset: int, data: Buffer) -> None:
 
 
 class _Commit:
-    """Files that one thread call syncs; ``errors`` by descriptor once ``finished``."""
+    """Files that one call in a thread syncs; ``errors`` are by descriptor, once ``finished``."""
 
     __slots__ = ("descriptors", "done", "errors", "finished")
 
@@ -179,7 +179,7 @@ class _Commit:
 
 
 class _Device:
-    """One file system: the commit that runs and the one that collects."""
+    """One file system: its running commit, and the commit that collects files for the next run."""
 
     __slots__ = ("collecting", "running")
 
@@ -189,7 +189,7 @@ class _Device:
 
 
 class GroupCommits:
-    """fdatasync in a thread: per file system one call runs while one collects whoever comes meanwhile."""
+    """fdatasync in a thread: per file system one commit runs, and the next collects the files of later callers."""
 
     def __init__(self) -> None:
         self._devices: dict[int, _Device] = {}
@@ -213,7 +213,7 @@ class GroupCommits:
         device.running = commit
         if device.collecting is commit:
             device.collecting = None
-        commit.done = trio.Event()  # a leader cancelled before its thread started has set the one before
+        commit.done = trio.Event()  # a leader that was cancelled before its thread started has set the previous event
         try:
             await trio.to_thread.run_sync(commit.run)
         finally:
@@ -248,7 +248,7 @@ class OsStorage:
     def remove(self, path: str) -> None:
         held: Descriptor | None = None
         if os.lstat(path).st_size > SMALL_FILE_BYTES and self._reclaimer.has_room:
-            with contextlib.suppress(OSError):  # out of descriptors: the caller waits for the blocks
+            with contextlib.suppress(OSError):  # out of descriptors: the removal itself frees the blocks
                 held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._reclaimer)
         os.remove(path)
         del held
@@ -270,7 +270,7 @@ class OsStorage:
             return file.read()
 
     def is_cold(self, path: str) -> bool:
-        return True  # the kernel says of bytes alone whether it has them, not of names
+        return True  # RWF_NOWAIT works for bytes only: for names the kernel cannot be asked
 
     async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
         await trio.to_thread.run_sync(_read_files_through, paths, opened)

@@ -1,7 +1,7 @@
-"""Non-blocking TCP, whatever event loop waits: how to wait comes in as ``Waits``.
+"""Non-blocking TCP for any event loop: ``Waits`` has the loop's ways to wait.
 
-An operation is tried first and waited for only when the kernel says so; a stream that never has to wait still yields
-to other tasks every few operations.
+An operation is tried first, and waits only when the kernel would block. A stream that never has to wait still yields to
+other tasks every few operations.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
 from anabranch.runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
 
 SMALL_RANGE_BYTES = 4096
-"""A file range up to this size is read and goes out with the buffers around it in one call."""
+"""A file range up to this size is read, and sent in one call with the buffers around it."""
 _MAX_IOVECS = 64
 _PARTS_AT_ONCE = 512
-"""So many parts leave before other sockets are looked at: a small range costs some 20 us."""
+"""The parts sent before other sockets get their turn: a small range costs some 20 us."""
 _OPERATIONS_PER_YIELD = 8
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -34,7 +34,7 @@ AddressInfo = Sequence[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What an event loop offers. ``closed_errors`` are what a waiter gets when the socket is closed under it."""
+    """The functions of an event loop. A waiter gets one of ``closed_errors`` when its socket is closed meanwhile."""
 
     readable: Callable[[socket.socket], Awaitable[None]]
     writable: Callable[[socket.socket], Awaitable[None]]
@@ -42,7 +42,7 @@ class Waits:
     checkpoint: Callable[[], Awaitable[None]]
     sleep: Callable[[float], Awaitable[None]]
     resolve: Callable[[str, int, bool], Awaitable[AddressInfo]]
-    """``(host, port, passive)``; raises ``OSError``."""
+    """``(host, port, passive)``: resolve a host. Raises ``OSError``."""
     closed_errors: tuple[type[BaseException], ...]
     in_thread: Callable[..., Awaitable[None]]
     """``(function, *arguments)``: call it in a thread, and wait until it is done."""
@@ -91,14 +91,14 @@ class SocketStream(_Socket):
     def __init__(self, sock: socket.socket, waits: Waits) -> None:
         super().__init__(sock, waits)
         self._cold: FileRange | None = None
-        """What the next part waits for: the disk, not the socket."""
+        """The next part, when it waits for the disk and not for the socket."""
         self._looked_at: FileRange | None = None
-        """The range that was read in a thread: it is sent, whatever has become of it in the cache since."""
+        """The range that was read in a thread: it is sent without another check, even if it has left the cache."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             self._peer = format_address(sock.getpeername())
-        except OSError:  # reset before it was accepted: the first receive will tell
+        except OSError:  # reset before it was accepted: the first receive will raise
             self._peer = "unknown:0"
 
     @property
@@ -136,9 +136,9 @@ class SocketStream(_Socket):
         return tuple(left)
 
     def _pushed(self, left: deque[Part]) -> bool:
-        """Send ``left``, and take out of it what has left; whether that is all: the rest would wait, or is much.
+        """Send parts and remove them from ``left``. False when some are left: they would wait, or are too many.
 
-        Then ``_cold`` is what waits for the disk; None: the socket takes no more.
+        ``_cold`` is then the part that waits for the disk; it is None when the socket takes no more.
         """
         self._cold = None
         enough = len(left) - _PARTS_AT_ONCE
@@ -158,7 +158,7 @@ class SocketStream(_Socket):
         return not left
 
     def _send_buffers(self, left: deque[Part]) -> None:
-        """What is before the first range that goes by ``sendfile``, in one call."""
+        """Send the parts in front of the first range for ``sendfile`` in one call."""
         flags = 0
         buffers: list[Buffer] = []
         for part in left:
@@ -195,7 +195,7 @@ class SocketStream(_Socket):
         return is_cold(descriptor.fd, file_range.offset, min(file_range.length, WINDOW_BYTES))
 
     async def _read_through(self, part: FileRange) -> None:
-        """Have the disk read what is sent next, while others are served."""
+        """Read the next bytes to send from the disk in a thread, while other connections are served."""
         self._busy_operations = 0
         descriptor = cast(Any, part).descriptor
         await self._waits.in_thread(read_through, descriptor.fd, part.offset, min(part.length, WINDOW_BYTES))
@@ -203,12 +203,12 @@ class SocketStream(_Socket):
 
 
 def _not_empty(parts: Sequence[Part]) -> deque[Part]:
-    """Nothing behind what is held back for more (MSG_MORE) may turn out to be nothing."""
+    """The parts without empty ones: bytes sent with MSG_MORE wait for more, so more must follow."""
     return deque(part for part in parts if len(part))
 
 
 def _descriptor(part: Part) -> int | None:
-    """The file to send a part from; None for buffers and for ranges that are read."""
+    """The descriptor to send a part from; None for buffers and for ranges that are read."""
     if isinstance(part, bytes | bytearray | memoryview) or len(part) <= SMALL_RANGE_BYTES:
         return None
     descriptor = getattr(part, "descriptor", None)
@@ -216,7 +216,7 @@ def _descriptor(part: Part) -> int | None:
 
 
 def buffer_of(part: Part) -> Buffer:
-    """A part that is in memory, the bytes of a range. Raises ``OSError`` when the file has become shorter."""
+    """The bytes of a part: the buffer itself, or a range read. Raises ``OSError`` when the file has become shorter."""
     if isinstance(part, bytes | bytearray | memoryview):
         return part
     data = cast(FileRange, part).read()
@@ -246,7 +246,7 @@ class SocketListener(_Socket):
         return self._port
 
     async def accept(self) -> Stream:
-        """The next connection. Out of descriptors: waits until one may be free."""
+        """The next connection. Without a free descriptor it waits until one may be free."""
         while True:
             try:
                 sock, _address = self._socket.accept()

@@ -27,11 +27,11 @@ from anabranch.protocol.types import Part
 T = TypeVar("T")
 
 STEPS_AT_ONCE = 256
-"""Steps of a few microseconds each, as the codecs make them."""
+"""The number of steps between two pauses: a step of the codecs takes a few microseconds."""
 
 
 async def with_pauses(steps: Generator[None, None, T]) -> T:
-    """What ``steps`` returns; other tasks run after every ``STEPS_AT_ONCE`` of them."""
+    """The return value of ``steps``; other tasks run after every ``STEPS_AT_ONCE`` steps."""
     count = 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Numbers of the operating system's process: CPU, memory, descriptors, disk traffic; on Linux."""
+"""Metrics of the process from the operating system: CPU, memory, descriptors, disk traffic; on Linux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real world of a client: AnyIO under asyncio or trio, TCP, no storage."""
+"""The real ``Env`` of a client: AnyIO under asyncio or trio, TCP, no storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, pass
 
 
 class RealClock:
-    """The system's clocks; ``monotonic`` is the running event loop's, so deadlines compare."""
+    """The system's clocks. ``monotonic`` is the running event loop's clock, so it compares with deadlines."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -46,12 +46,12 @@ ANYIO_WAITS = Waits(
 
 
 class RealNetwork(SocketNetwork):
-    """TCP, waited for by whatever event loop AnyIO runs on."""
+    """TCP under the event loop that AnyIO runs on."""
 
     def __init__(self) -> None:
         super().__init__(ANYIO_WAITS)
 
 
 def client_env(*, rng: random.Random | None = None) -> Env:
-    """The real world under asyncio or trio; neither storage nor ZooKeeper."""
+    """The real ``Env`` under asyncio or trio, without storage and ZooKeeper."""
     return Env(clock=RealClock(), network=RealNetwork(), rng=rng or random.Random())

@@ -1,4 +1,4 @@
-"""The real world of a broker or controller: trio, TCP, the local file system."""
+"""The real ``Env`` of a broker or controller: trio, TCP, the local file system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, pass
 
 
 class RealClock:
-    """The system's clocks; ``monotonic`` is trio's, so deadlines compare and a mock clock moves it."""
+    """The system's clocks. ``monotonic`` is trio's clock: it compares with deadlines, and a mock clock moves it."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -45,7 +45,7 @@ TRIO_WAITS = Waits(
 
 
 class RealNetwork(SocketNetwork):
-    """TCP, waited for by trio."""
+    """TCP under trio."""
 
     def __init__(self) -> None:
         super().__init__(TRIO_WAITS)
@@ -56,5 +56,5 @@ class RealStorage(OsStorage):
 
 
 def real_env(*, zk: ZkStore | None = None, rng: random.Random | None = None) -> Env:
-    """The real world under trio."""
+    """The real ``Env`` under trio."""
     return Env(clock=RealClock(), network=RealNetwork(), rng=rng or random.Random(), storage=RealStorage(), zk=zk)

@@ -1,7 +1,7 @@
-"""Gives the blocks of removed files back to the file system in a thread: the kernel takes 0.4 s for a gibibyte.
+"""Frees the blocks of removed files in a thread: the kernel takes 0.4 s for a gibibyte.
 
-An unlinked file's blocks are freed by the close of its last descriptor. Whoever removes a large file keeps one open and
-hands it over to be closed here.
+The close of an unlinked file's last descriptor frees its blocks. The remover of a large file keeps a descriptor open
+and passes it on to be closed here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _END = -1
 
 
 class Reclaimer:
-    """Closes descriptors in one thread, which is started with the first of them and ends with this object."""
+    """Closes descriptors in one thread. The thread starts with the first descriptor and ends with this object."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -28,13 +28,13 @@ class Reclaimer:
 
     @property
     def has_room(self) -> bool:
-        """Whether another descriptor may be kept open for this."""
+        """Whether another descriptor may wait to be closed."""
         return self._queue.qsize() < MAX_WAITING
 
     def close(self, fd: int) -> None:
-        """Close ``fd`` soon. Never waits for the file system; a finalizer may call it at any moment.
+        """Close ``fd`` soon, without waiting for the file system; a finalizer may call this at any moment.
 
-        While the interpreter ends no thread starts any more (Python 3.11 would wait for it): ``fd`` is closed at once.
+        While the interpreter ends, no thread can start (Python 3.11 would wait for it), so ``fd`` is closed at once.
         """
         if sys.is_finalizing():
             os.close(fd)

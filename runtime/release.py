@@ -1,4 +1,4 @@
-"""Which release of this software runs."""
+"""The release of this software."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ SOFTWARE_NAME = "anabranch"
 
 @cache
 def software_version() -> str:
-    """The version that was installed, as pyproject.toml has it."""
+    """The installed version, from pyproject.toml."""
     try:
         return version(SOFTWARE_NAME)
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return "unknown"

@@ -30,7 +30,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Settings(NamedTuple):
-    """What this module needs of a server's configuration; times in milliseconds."""
+    """The part of a server's configuration that this module uses; times are in milliseconds."""
 
     logging_levels: Sequence[str]
     logging_format: str
@@ -44,9 +44,9 @@ class Settings(NamedTuple):
 class ServerProgram(Generic[Config]):
     """One kind of server: ``broker`` or ``controller``.
 
-    ``acting`` leaves out the keys that do nothing in its file and gives a warning for each. ``parse`` takes the rest
-    and the file's name, and raises ``ConfigError``. ``run`` serves until it is cancelled or the server has shut down.
-    ``failures`` end it with a sentence on stderr and status 1.
+    ``acting`` leaves out the keys without an effect and returns a warning for each. ``parse`` takes the other keys and
+    the file's name, and raises ``ConfigError``. ``run`` serves until it is cancelled or the server has shut down.
+    An exception of ``failures`` ends the server with a sentence on stderr and status 1.
     """
 
     kind: str
@@ -90,7 +90,7 @@ class ServerProgram(Generic[Config]):
         return trio.run(self._serve, config)
 
     def _configure(self, arguments: argparse.Namespace) -> tuple[Config, list[str]]:
-        """The configuration and what has no effect in it. Raises ``ConfigError`` and ``OSError``."""
+        """The configuration, and warnings about keys without an effect. Raises ``ConfigError`` and ``OSError``."""
         where = str(arguments.config or "")
         properties = read_properties(arguments.config) if arguments.config is not None else None
         chosen = [*arguments.set, *log_setup.settings(arguments)]

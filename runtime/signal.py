@@ -1,4 +1,4 @@
-"""A wake-up that is remembered: many may ``set`` it, one loop waits."""
+"""A wake-up that is kept until it is seen: any task may ``set`` it, and one loop waits for it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Signal:
         self._event: anyio.Event | None = None
 
     def set(self) -> None:
-        """Let the waiter go on, now or at its next ``wait``."""
+        """Wake the waiter, now or at its next ``wait``."""
         self._pending = True
         if self._event is not None:
             self._event.set()
 
     def clear(self) -> None:
-        """Forget what was set and not seen."""
+        """Drop a ``set`` that no ``wait`` has seen."""
         self._pending = False
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until ``set`` was called since the last wait returned; False when ``timeout_s`` passed first.
 
-        Several tasks may wait at once; one ``set`` lets all of them go on.
+        Several tasks may wait at once; one ``set`` wakes all of them.
         """
         if not self._pending:
             if timeout_s is not None and timeout_s <= 0:
@@ -39,7 +39,7 @@ class Signal:
                     event = self._event = anyio.Event()
                 with anyio.move_on_after(timeout_s):
                     await event.wait()
-                if self._event is event and event.is_set():  # else another task may wait for it
+                if self._event is event and event.is_set():  # a new event may have waiters already
                     self._event = None
         seen = self._pending
         self._pending = False

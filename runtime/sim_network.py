@@ -1,8 +1,8 @@
 """TCP in memory: connections with delay, split, stall, reset, refusal, cuts and dead machines; never a reordered byte.
 
 ``SimFabric`` joins the machines; ``node(name)`` is one machine's ``Network``. Machines are reached by name;
-``localhost`` and loopback addresses mean the machine itself. What a cut holds back arrives when it heals, as TCP's
-retransmission would have it.
+``localhost`` and loopback addresses mean the machine itself. Bytes that a cut holds back arrive when the cut heals, as
+with TCP's retransmission.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from anabranch.runtime.env import DEFAULT_BACKLOG, Part
 from anabranch.runtime.os_sockets import buffer_of
 
 WINDOW_BYTES = 256 * 1024
-"""A sender waits while this much is under way and not read."""
+"""A sender waits while this many bytes are in flight and not read."""
 FIRST_EPHEMERAL_PORT = 40_000
 UNREACHABLE_AFTER_S = 3.0
-"""How long a connection to a machine without power takes to fail."""
+"""A connection attempt to a machine without power fails after this time."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 _BACKLOG = 1024
 
@@ -33,7 +33,7 @@ def _error(number: int, detail: str = "") -> OSError:
 
 
 class _Signal:
-    """Wakes everyone who waits; waiters look again at what they wait for."""
+    """Wakes all waiters, which then check their conditions again."""
 
     __slots__ = ("_event",)
 
@@ -75,7 +75,7 @@ class _Pipe:
         self.ended_at: float | None = None
         self.reset = False
         self.lost = False
-        """One of the two machines has no power: nothing arrives."""
+        """Whether one of the two machines has no power, so that nothing arrives."""
         self.changed = _Signal()
 
     def _arrival(self) -> float:
@@ -99,7 +99,7 @@ class _Pipe:
         self.changed.fire()
 
     def next_event(self) -> float:
-        """When there is something to read: bytes, the end or a reset; infinite when nothing is under way."""
+        """The time from which there is something to read: bytes, the end or a reset; infinite when there is nothing."""
         if self._fabric.is_cut(self.source, self.target):
             return float("inf")
         if self.reset:
@@ -175,7 +175,7 @@ class SimStream:
         return left
 
     def _push(self, left: list[Part]) -> None:
-        """Send what there is room for, and take it out of ``left``."""
+        """Send as much of ``left`` as there is room for, and remove it from ``left``."""
         while left:
             self._check_open()
             if self._outgoing.reset:
@@ -199,10 +199,10 @@ class SimStream:
             self.wake()
             return
         self._outgoing.end()
-        self._incoming.break_off()  # who sends to a closed socket is reset
+        self._incoming.break_off()  # a send to a closed socket is answered with a reset
 
     def wake(self) -> None:
-        """Something about the network changed: look again."""
+        """The network has changed: check the connection again."""
         self._incoming.changed.fire()
 
     @property
@@ -210,11 +210,11 @@ class SimStream:
         return self._incoming.lost
 
     def lose(self) -> None:
-        """The machine at one end has no power any more; the other end does not notice."""
+        """The machine at one end loses power; the other end does not notice."""
         self._incoming.lost = self._outgoing.lost = True
 
     def reset(self) -> None:
-        """Both ends fail; what was under way is lost."""
+        """Both ends fail; bytes in flight are lost."""
         self._incoming.break_off()
         self._outgoing.break_off()
 
@@ -267,7 +267,7 @@ class SimListener:
 
 
 class SimNetwork:
-    """One machine's ``Network``, until its process or the machine dies: then every call fails."""
+    """One machine's ``Network``. Once the machine or its process has died, every call fails."""
 
     def __init__(self, fabric: SimFabric, name: str) -> None:
         self.name = name
@@ -346,17 +346,17 @@ class SimFabric:
         self._streams: list[SimStream] = []
 
     def node(self, name: str) -> SimNetwork:
-        """The machine called ``name``, made at the first call. One that died is up again by this."""
+        """The machine called ``name``. It is created at the first call, and a dead machine starts again."""
         node = self._nodes.get(name)
         if node is None or node.dead:
             self._nodes[name] = SimNetwork(self, name)
             for stream in self._streams:
                 if stream.lost and name in (stream.node, stream.peer_node):
-                    stream.reset()  # it knows nothing of them, and says so
+                    stream.reset()  # a restarted machine resets connections that it does not know
         return self._nodes[name]
 
     def find(self, name: str) -> SimNetwork:
-        """Raises ``OSError`` for a name nobody has."""
+        """The machine called ``name``. Raises ``OSError`` when there is none."""
         if name not in self._nodes:
             raise OSError(errno.EHOSTUNREACH, f"{name}: no such machine")
         return self._nodes[name]
@@ -371,7 +371,7 @@ class SimFabric:
         return near
 
     def split(self, count: int) -> int:
-        """How many of ``count`` bytes one receive gets."""
+        """The number of bytes, of ``count``, that one receive gets."""
         if count > 1 and self._rng.random() < self.split_probability:
             return self._rng.randint(1, count)
         return count
@@ -382,7 +382,7 @@ class SimFabric:
         return (source, target) in self._cuts
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing from ``source`` reaches ``target`` any more; nothing is lost, and connecting takes until it heals."""
+        """Hold back everything from ``source`` to ``target`` until the cut heals; connecting waits for that too."""
         self._cuts[source, target] = None
 
     def heal(self, source: str, target: str) -> None:
@@ -390,7 +390,7 @@ class SimFabric:
         self._wake()
 
     def heal_all(self) -> None:
-        """No cut, no slow line and no refusal any more."""
+        """End all cuts, delays and refusals."""
         self._cuts.clear()
         self._slow.clear()
         self._refusing.clear()
@@ -400,14 +400,14 @@ class SimFabric:
         return self._slow.get((source, target), 0.0)
 
     def slow_down(self, source: str, target: str, extra_delay_s: float) -> None:
-        """What ``source`` sends to ``target`` from now on takes so much longer; 0 ends that."""
+        """Delay what ``source`` sends to ``target`` from now on by ``extra_delay_s``; 0 ends the delay."""
         self._slow[source, target] = extra_delay_s
 
     def refuses(self, name: str) -> bool:
         return name in self._refusing
 
     def refuse(self, name: str) -> None:
-        """The machine refuses new connections; those it has go on."""
+        """The machine refuses new connections; its open connections continue."""
         self._refusing[name] = None
 
     def accept(self, name: str) -> None:
@@ -421,20 +421,20 @@ class SimFabric:
                 stream.reset()
 
     def crash(self, name: str) -> None:
-        """A machine dies: its connections are reset, and it listens no more."""
+        """A machine dies: its connections are reset, and its listeners close."""
         for stream in self._of(name):
             stream.reset()
         self._die(name)
 
     def kill(self, name: str) -> None:
-        """The machine's process ends as by SIGKILL: what it sent arrives, then its connections end."""
+        """The machine's process ends as by SIGKILL: the bytes it sent arrive, then its connections end."""
         for stream in self._of(name):
             if stream.node == name:
                 stream.close()
         self._die(name)
 
     def power_off(self, name: str) -> None:
-        """The machine vanishes: nobody is told anything. ``node`` switches it on again."""
+        """The machine loses power, and its peers get no notice. ``node`` switches it on again."""
         for stream in self._of(name):
             stream.lose()
         self._die(name).without_power = True

@@ -1,8 +1,8 @@
-"""One seed, one history: trio with virtual time and a scheduler whose order depends on the seed alone.
+"""Deterministic simulation: trio with virtual time and a scheduler whose order depends on the seed alone.
 
-trio shuffles the tasks that are ready at once, on purpose. It has a switch for property tests that sorts them first and
-a generator that shuffles; both are private, and so is the queue of tasks that are ready, which ``SimTasks`` holds
-tasks back from. They are touched here only, and a canary test tells when they move.
+trio shuffles the tasks that are ready at the same time. It has a switch for property tests that sorts the tasks first,
+a generator for the shuffle, and a queue of ready tasks, from which ``SimTasks`` holds tasks back. All three are
+private. Only this module uses them, and a canary test fails when they change.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 class SchedulerChangedError(RuntimeError):
-    """This trio has not the switches the simulation needs."""
+    """The installed trio lacks the internals that the simulation needs."""
 
 
 class SimTasks:
     """The tasks of one simulated process, which can be stopped and continued as by SIGSTOP and SIGCONT.
 
-    Time goes on for a stopped process, and what is sent to it arrives; but none of its tasks runs.
+    For a stopped process time goes on and bytes arrive, but none of its tasks runs.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class SimTasks:
         return self._held is not None
 
     async def run(self, async_fn: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run ``async_fn`` in the current task, as the process: what it starts belongs to it too."""
+        """Run ``async_fn`` in the current task, as the process; the tasks that it starts belong to the process too."""
         token = _process.set(self)
         try:
             return await async_fn(*arguments)
@@ -46,18 +46,18 @@ class SimTasks:
             _process.reset(token)
 
     def stop(self) -> None:
-        """Tasks that are ready in this very moment still make one step."""
+        """Stop the process. Tasks that are ready now still make one step."""
         if self._held is None:
             self._held = []
 
     def resume(self) -> None:
-        """All that became ready meanwhile, deadlines included, is ready now."""
+        """Continue the process. Tasks that became ready meanwhile, also by a deadline, run now."""
         held, self._held = self._held or [], None
         for task in held:
             trio_run.GLOBAL_RUN_CONTEXT.runner.runq.append(task)
 
     def holds(self, task: trio.lowlevel.Task) -> bool:
-        """Take a task that is ready, if the process is stopped."""
+        """Hold back a ready task of a stopped process; False for other tasks."""
         if self._held is None:
             return False
         self._held.append(task)
@@ -77,9 +77,9 @@ class _RunQueue(deque[trio.lowlevel.Task]):
 
 
 def run_deterministic(seed: int, async_fn: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """``trio.run`` in virtual time that jumps whenever nothing is left to do; the schedule follows from ``seed``.
+    """``trio.run`` in virtual time, with a schedule that follows from ``seed``. Time jumps when all tasks wait.
 
-    Threads and real sockets have no place in it. Raises ``SchedulerChangedError``.
+    Threads and real sockets must not be used. Raises ``SchedulerChangedError``.
     """
     if not hasattr(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING") or not isinstance(
         getattr(trio_run, "_r", None), random.Random

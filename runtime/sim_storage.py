@@ -1,8 +1,8 @@
-"""Files in memory, on a disk that outlives the process: a crash loses what was not synced.
+"""Files in memory, on a disk that outlives the process: a crash loses bytes that were not synced.
 
 ``SimDisk`` is the disk, ``mount()`` a process's ``Storage``. Names (create, rename, remove) are journalled at once, as
-an ordered file system does; contents reach the disk by ``sync``. A crash keeps of an unsynced tail a prefix of random
-length, perhaps with its end zeroed, and of a file overwritten in place either the old or the new content.
+in an ordered file system; contents reach the disk by ``sync``. After a crash, a prefix of random length is left of an
+unsynced tail, perhaps with its end zeroed. A file overwritten in place has either the old or the new content.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from anabranch.runtime.sim_clock import SimClock
 
 SECTOR_BYTES = 512
 OPENING = frozenset({"open", "listdir", "read_bytes", "write_atomic", "lock", "sync_directory"})
-"""What takes a descriptor: EMFILE strikes here."""
+"""The operations that need a descriptor and may fail with EMFILE."""
 WRITING = frozenset({"open", "makedirs", "rename", "write_atomic", "append", "pwrite", "sync"})
-"""What may take room: ENOSPC strikes here."""
+"""The operations that may need space and may fail with ENOSPC."""
 ALL_OPERATIONS = OPENING | WRITING | {"remove", "remove_tree", "size", "modified_ms", "pread", "truncate"}
 _UNLIMITED_BYTES = 1 << 40
 
@@ -32,7 +32,7 @@ def _os_error(number: int, path: str) -> OSError:
 
 
 class _Inode:
-    """One file's bytes. ``overwritten`` is the synced content when something below ``synced_size`` changed since."""
+    """One file's bytes. ``overwritten`` is the synced content, if bytes below ``synced_size`` were changed since."""
 
     __slots__ = ("content", "modified_ms", "overwritten", "synced_size")
 
@@ -47,7 +47,7 @@ class _Inode:
             self.overwritten = bytes(self.content[: self.synced_size])
 
     def synced(self, size: int) -> None:
-        """Everything up to ``size`` is on disk; what was appended after the sync began is not."""
+        """Everything up to ``size`` is on disk, but not the bytes appended after the sync began."""
         self.synced_size = min(size, len(self.content))
         self.overwritten = None
 
@@ -65,10 +65,10 @@ class _Inode:
 
 
 class FailingCalls:
-    """Fails the file operation number ``first`` of ``operations`` with ``number``, and all later ones if ``lasting``.
+    """Fails the ``first``-th of ``operations`` with the errno ``number``, and all later ones if ``lasting``.
 
-    Counting begins with 0. Nothing has happened when one fails, but for an append to a disk that goes on failing: what
-    it has written is not cut off.
+    Counting begins with 0. A failed operation changes nothing, except for an append to a disk that keeps failing: the
+    bytes it has written are not cut off.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class FailingCalls:
         """The operations that failed, with their paths."""
 
     def check(self, operation: str, path: str) -> None:
-        """Raises ``OSError`` when this call is to fail."""
+        """Raise ``OSError`` when this call is to fail."""
         if operation not in self.operations:
             return
         call = self.calls
@@ -96,7 +96,7 @@ class FailingCalls:
 class SimDisk:
     """One machine's disk. ``capacity_bytes`` bounds the sum of all files.
 
-    ``write_errno`` makes every write fail, and ``sync_errno`` every sync; what failed to sync stays unsynced.
+    ``write_errno`` makes every write fail, and ``sync_errno`` every sync; after a failed sync the bytes stay unsynced.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class SimDisk:
         return SimStorage(self)
 
     def kill(self, storage: SimStorage) -> None:
-        """The process behind ``storage`` ends as by SIGKILL: its locks are gone, every byte it wrote is there."""
+        """The process of ``storage`` ends as by SIGKILL: its locks are released, and every byte it wrote is kept."""
         storage.fenced = True
         self.locks = {path: owner for path, owner in self.locks.items() if owner is not storage}
 
     def crash(self, storage: SimStorage) -> None:
-        """The machine goes down, and with it the process behind ``storage`` and all unsynced bytes."""
+        """The machine crashes: the process of ``storage`` ends, and unsynced bytes are lost."""
         self.kill(storage)
         for inode in self.files.values():
             inode.crash(self._rng)
@@ -138,7 +138,7 @@ class SimDisk:
         return sum(len(inode.content) for inode in self.files.values())
 
     def call(self, operation: str, path: str) -> None:
-        """One file operation begins. Raises ``OSError`` when it is to fail."""
+        """Begin a file operation. Raises ``OSError`` when it is to fail."""
         if self.failing is not None:
             self.failing.check(operation, path)
 

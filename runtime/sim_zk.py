@@ -1,7 +1,7 @@
 """ZooKeeper in the same event loop: sessions that disconnect and expire, ephemerals, watches, transactions.
 
-``FakeZk`` is the server, ``session()`` a client's ``ZkStore``. What a client sends and what it is told travel on two
-lines, each in order and each with a delay of its own, so that an answer can be lost after the write was applied.
+``FakeZk`` is the server, ``session()`` a client's ``ZkStore``. Requests and responses travel on two lines, each in
+order and with a delay of its own, so a response can be lost after the write was applied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def no_delay() -> float:
 
 
 class _Line:
-    """Carries callbacks in order, each after a delay, and drops what is under way when it is cut."""
+    """Carries callbacks in order, each after a delay, and drops the undelivered ones when it is cut."""
 
     def __init__(self, delay_s: DelayS) -> None:
         self._delay_s = delay_s
@@ -47,7 +47,7 @@ class _Line:
         self._last_arrival = 0.0
         self._draining = False
         self.held = False
-        """The receiver does not run: what arrives waits for it."""
+        """Whether the receiver is stopped, so that callbacks wait for it."""
 
     def send(self, callback: Callable[[], None]) -> None:
         self._last_arrival = max(self._last_arrival, trio.current_time() + self._delay_s())
@@ -79,7 +79,7 @@ class _Line:
 
 
 class _Call:
-    """A request under way and the task that waits for it."""
+    """A request without a response, and the task that waits for it."""
 
     __slots__ = ("done", "error", "result")
 
@@ -94,14 +94,14 @@ class _Call:
 
 
 class _Loss(enum.Enum):
-    """Which half of the next write the connection is lost in."""
+    """The half of the next write in which the connection is lost."""
 
     REQUEST = "request"
     ANSWER = "answer"
 
 
 class FakeZk:
-    """The server. Sessions are served in the order in which they were made, so a seed gives one history."""
+    """The server. Sessions are served in the order in which they were created, so a seed gives one history."""
 
     def __init__(self, delay_s: DelayS = no_delay, max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> None:
         self.tree = Tree()
@@ -112,13 +112,13 @@ class FakeZk:
         self._live: dict[int, None] = {}
 
     def session(self, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> FakeSession:
-        """A new client, connected."""
+        """A new, connected client."""
         client = FakeSession(self, timeout_ms, self._delay_s)
         self._clients.append(client)
         return client
 
     def stop(self) -> None:
-        """The server goes away: every client is disconnected until ``start``. No session ends meanwhile."""
+        """Stop the server: every client is disconnected until ``start``. No session expires meanwhile."""
         for client in self._clients:
             client.disconnect(server_down=True)
 
@@ -135,7 +135,7 @@ class FakeZk:
         return self._last_session_id
 
     def end_session(self, session_id: int) -> None:
-        """The server drops a session: its ephemerals go, in one transaction each."""
+        """End a session, and delete its ephemerals in one transaction each."""
         if self._live.pop(session_id, 0) == 0:
             return
         for path in self.tree.ephemerals(session_id):
@@ -153,7 +153,7 @@ class FakeZk:
 
 
 class FakeSession:
-    """``ZkStore`` on a ``FakeZk``. The methods after ``sync`` make trouble; a process under test calls none of them."""
+    """``ZkStore`` on a ``FakeZk``. The methods after ``sync`` inject faults; processes under test do not call them."""
 
     def __init__(self, server: FakeZk, timeout_ms: int, delay_s: DelayS) -> None:
         self._server = server
@@ -165,10 +165,10 @@ class FakeSession:
         self._calls: dict[_Call, str] = {}
         self._watches: dict[Event, dict[Watch, None]] = {}
         self._on_their_way: list[Watch] = []
-        """Watches whose news the client has not got: it holds them until then, and calls them when the line is cut."""
+        """Fired watches whose events have not reached the client. They are called then, or when the line is cut."""
         self._callbacks: dict[int, Callable[[SessionState], None]] = {}
         self._next_callback = 0
-        self._connection = 1  # counts up with every connect and disconnect
+        self._connection = 1  # grows with every connect and disconnect
         self._closed = False
         self._lose_next: _Loss | None = None
 
@@ -253,9 +253,9 @@ class FakeSession:
     # ------------------------------------------------------------ trouble
 
     def disconnect(self, *, server_down: bool = False) -> None:
-        """Cut the connection until ``reconnect``. The session ends when that takes longer than its timeout.
+        """Cut the connection until ``reconnect``. The session expires when that takes longer than its timeout.
 
-        With ``server_down`` nobody counts that time.
+        With ``server_down`` the session does not expire, because no server measures the time.
         """
         if self._closed or self._state is not SessionState.CONNECTED:
             return
@@ -275,7 +275,7 @@ class FakeSession:
             trio.lowlevel.spawn_system_task(self._time_out, self._connection, self._session_id)
 
     def reconnect(self) -> None:
-        """Connect again: with the old session where it has not expired, else LOST and, a moment later, a new one."""
+        """Connect again with the old session. If it has expired, the client is LOST and soon gets a new session."""
         if self._closed or self._state is SessionState.CONNECTED:
             return
         if not self._server.is_live(self._session_id):
@@ -294,9 +294,9 @@ class FakeSession:
         self.reconnect()
 
     def freeze(self) -> None:
-        """The process is stopped: it hears nothing and sends no heartbeats, so its session ends by its timeout.
+        """The process is stopped: it receives nothing and sends no heartbeats, so its session expires by its timeout.
 
-        It does not know: until ``thaw`` and a little longer its state is what it was.
+        Its own view of the session does not change until a little after ``thaw``.
         """
         if self._closed or self._to_client.held:
             return
@@ -305,7 +305,7 @@ class FakeSession:
             trio.lowlevel.spawn_system_task(self._time_out_frozen, self._connection, self._session_id)
 
     def thaw(self) -> None:
-        """The process goes on; if its session has ended it is told that after the time an answer takes."""
+        """The process continues. If its session has expired, it learns that after the delay of a response."""
         if not self._to_client.held:
             return
         if self._closed or self._state is not SessionState.CONNECTED or self._server.is_live(self._session_id):
@@ -320,27 +320,27 @@ class FakeSession:
         self._lose_next = _Loss.REQUEST
 
     def lose_next_answer(self) -> None:
-        """The next write is applied, and the connection breaks before its answer."""
+        """The next write is applied, and the connection breaks before its response."""
         self._lose_next = _Loss.ANSWER
 
     def lose_nothing(self) -> None:
-        """The end of ``lose_next_request`` and ``lose_next_answer``, if no write has come."""
+        """Cancel ``lose_next_request`` and ``lose_next_answer``, if no write has come since."""
         self._lose_next = None
 
     def close(self) -> None:
-        """The client says goodbye: the session ends at once. No callback is called any more."""
+        """The client closes its session, which ends at once. No callback is called any more."""
         self._leave()
         self._server.end_session(self._session_id)
 
     def crash(self) -> None:
-        """The process dies: nothing is called any more, and the session ends only by its timeout."""
+        """The process dies: no callback is called any more, and the session expires by its timeout."""
         self._leave()
         trio.lowlevel.spawn_system_task(self._time_out, self._connection, self._session_id)
 
     # ------------------------------------------------------------ inside
 
     def notify(self, event: Event) -> None:
-        """The server's news of a change: fires the watches on it, once."""
+        """The server reports a change: fire the watches on it, once."""
         for watch in self._watches.pop(event, ()):
             self._on_their_way.append(watch)
             self._to_client.send(partial(self._deliver, watch))
@@ -415,7 +415,7 @@ class FakeSession:
             if lost is _Loss.REQUEST:
                 return self.disconnect()
             if not self._server.is_live(self._session_id):
-                return None  # a frozen process has yet to hear that its session is gone
+                return None  # a frozen process does not know yet that its session has expired
             try:
                 result, error = apply(), None
             except ZkError as caught:

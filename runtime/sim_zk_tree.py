@@ -1,4 +1,4 @@
-"""The znodes of a simulated ZooKeeper: a tree, versions, transactions. Plain code; sessions are ``sim_zk``'s."""
+"""The znodes of a simulated ZooKeeper: a tree with versions and transactions. ``sim_zk`` has the sessions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 
 class Change(enum.Enum):
-    """What a watch may wait for."""
+    """The changes that a watch may wait for."""
 
     DATA = "data"
-    """Created, written or deleted."""
+    """The znode was created, written or deleted."""
     CHILDREN = "children"
 
 
@@ -55,13 +55,13 @@ def parent_of(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Raises ``ZkError`` for what ZooKeeper refuses as a path."""
+    """Raise ``ZkError`` for a path that ZooKeeper refuses."""
     if path != ROOT and (not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path):
         raise ZkError(path, "is not a valid path")
 
 
 class Tree:
-    """All znodes. A write is one transaction with one zxid: it happens whole, or it raises and nothing happened."""
+    """All znodes. A write is one transaction with one zxid: it is applied whole, or it raises and changes nothing."""
 
     def __init__(self) -> None:
         self.zxid = 0
@@ -70,7 +70,7 @@ class Tree:
         self._events: list[Event] = []
 
     def read(self, path: str) -> Znode:
-        """Raises ``NoNodeError``."""
+        """The znode at ``path``. Raises ``NoNodeError``."""
         node = self._node(path)
         return Znode(node.data, node.version, node.czxid, node.mzxid, node.ephemeral_owner)
 
@@ -78,7 +78,7 @@ class Tree:
         return self.read(path) if path in self._nodes else None
 
     def children(self, path: str) -> list[str]:
-        """Names, sorted. Raises ``NoNodeError``."""
+        """The names of the children, sorted. Raises ``NoNodeError``."""
         return sorted(self._node(path).children)
 
     def ephemerals(self, session_id: int) -> list[str]:
@@ -87,7 +87,7 @@ class Tree:
     def create(
         self, path: str, data: bytes, owner: int, *, sequence: bool, make_parents: bool
     ) -> tuple[str, list[Event]]:
-        """``owner`` is the session of an ephemeral, 0 for none. Returns the path made and what watches see."""
+        """Create a znode, and return its path and the events for watches. ``owner`` is an ephemeral's session, or 0."""
 
         def body() -> str:
             check_path(path)
@@ -98,7 +98,7 @@ class Tree:
         return self._transaction(body)
 
     def multi(self, ops: Sequence[ZkOp], session_id: int) -> tuple[list[int], list[Event]]:
-        """Returns the new version for each op (0 for create, -1 for delete and check) and what watches see."""
+        """Apply all ops, and return their new versions (create: 0, delete, check: -1) and the events for watches."""
         return self._transaction(lambda: [self._apply(op, session_id) for op in ops])
 
     def _transaction(self, body: Callable[[], T]) -> tuple[T, list[Event]]:
@@ -140,7 +140,7 @@ class Tree:
                 return -1
 
     def _make_parents(self, path: str, wanted: str) -> None:
-        """Create ``path`` and what is above it; an error names ``wanted``, the path that was asked for."""
+        """Create ``path`` and its missing parents; an error names ``wanted``, the requested path."""
         if path not in self._nodes:
             self._make_parents(parent_of(path), wanted)
             try:
@@ -159,7 +159,7 @@ class Tree:
         if created in self._nodes:
             raise NodeExistsError(path)
         name = created.rpartition("/")[2]
-        parent.next_sequence += 1  # like ZooKeeper's: it moves with every child and never goes back
+        parent.next_sequence += 1  # as in ZooKeeper, it grows with every child and never decreases
         parent.children[name] = None
         self._nodes[created] = _Node(data, self.zxid, owner)
 

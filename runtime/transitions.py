@@ -1,4 +1,4 @@
-"""State machines as tables: each state, and the states it may be entered from."""
+"""State machines as tables: for each state, the states it may be entered from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ State = TypeVar("State", bound=enum.Enum)
 
 
 class IllegalTransitionError(RuntimeError):
-    """A move that a table does not have: a defect of this program, never of a peer or of input."""
+    """A transition that the table does not have: a defect of this program, never of a peer or of input."""
 
 
 def enter(what: str, current: State, target: State, valid_previous: Mapping[State, Collection[State]]) -> State:
-    """``target``. Raises ``IllegalTransitionError``, which names ``what``, unless ``current`` may lead to it."""
+    """Return ``target``. Raises ``IllegalTransitionError``, naming ``what``, when ``current`` may not lead to it."""
     if current not in valid_previous[target]:
         raise IllegalTransitionError(f"{what} cannot move from {current.value} to {target.value}")
     return target

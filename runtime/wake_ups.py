@@ -6,9 +6,9 @@ import trio
 
 
 class WakeUps:
-    """Who waits looks at its condition, then calls ``wait``, and looks again: ``while not condition: await wait()``.
+    """Wakes waiting tasks, each of which checks its own condition: ``while not condition: await wait()``.
 
-    Every task that waits is woken by every ``wake``: there is one event at a time, and only ``wake`` replaces it.
+    Every ``wake`` wakes all waiting tasks: there is one event at a time, and only ``wake`` replaces it.
     """
 
     __slots__ = ("_next",)
@@ -17,7 +17,7 @@ class WakeUps:
         self._next = trio.Event()
 
     def wake(self) -> None:
-        """The condition of some task may hold now."""
+        """Wake all waiting tasks: the condition of one may hold now."""
         if self._next.statistics().tasks_waiting:
             woken, self._next = self._next, trio.Event()
             woken.set()

@@ -1,4 +1,4 @@
-"""Ends a process whose event loop hangs, or its ZooKeeper session would name a broker that does not serve."""
+"""Ends a process whose event loop hangs: its ZooKeeper session would keep a broker registered that does not serve."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _CHECKS_PER_TIMEOUT = 4
 
 
 def end_process(silent_s: float) -> None:
-    """Say where every thread stands, then exit at once: nothing that waits for the loop can be waited for."""
-    with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads must not keep the process
+    """Print every thread's stack, then exit at once: a clean shutdown would wait for the loop."""
+    with contextlib.suppress(OSError, ValueError):  # a pipe without a reader must not block the exit
         os.set_blocking(sys.stderr.fileno(), False)
     with contextlib.suppress(OSError, ValueError):
         print(f"the event loop has not run for {silent_s:.1f} s; ending the process", file=sys.stderr, flush=True)  # noqa: T201
@@ -28,10 +28,10 @@ def end_process(silent_s: float) -> None:
 
 
 class Watchdog:
-    """A daemon thread that asks the loop for a sign of life, from ``start`` (in the loop) to ``stop``.
+    """A daemon thread that checks that the loop runs, from ``start`` (called in the loop) to ``stop``.
 
-    ``on_hang(silent_s)`` is called on that thread, once, when no sign came for ``timeout_s``. Time in which the whole
-    process stood still (stopped, machine asleep) does not count: ZooKeeper heard nothing either.
+    ``on_hang(silent_s)`` is called on that thread, once, when the loop has not run for ``timeout_s``. Time in which the
+    whole process was suspended (stopped, machine asleep) does not count: its ZooKeeper session was not kept alive then.
     """
 
     def __init__(self, timeout_s: float, on_hang: Callable[[float], None] = end_process) -> None:

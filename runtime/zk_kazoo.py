@@ -1,8 +1,8 @@
 """A ZooKeeper session through kazoo, bridged to trio.
 
-kazoo speaks the protocol on one thread of its own. Results, watches and state changes come from there to the loop
-through ``TrioToken.run_sync_soon``, in the order in which the server sent them; no call costs a thread. kazoo's recipes
-are not used, and nothing of kazoo is seen outside this file.
+kazoo runs the protocol on one thread of its own. Results, watches and state changes come from there to the loop through
+``TrioToken.run_sync_soon``, in the order in which the server sent them; no call needs another thread. kazoo's recipes
+are not used, and no other file uses kazoo.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ERRORS: tuple[tuple[type[Exception], type[ZkError]], ...] = (
 
 
 class _DirectQueue:
-    """Stands in for kazoo's queue of completions: runs each one where it is put, on the connection's thread."""
+    """Replaces kazoo's queue of completions: runs each completion at once, on the connection's thread."""
 
     def put(self, callback: Callable[[], None]) -> None:
         try:
@@ -75,7 +75,7 @@ class _DirectQueue:
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threading handler without its two worker threads: callbacks only post to the loop.
 
-    With them results and watches would overtake each other.
+    With the worker threads, results and watches would overtake each other.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class _WatchBridge:
-    """What kazoo holds: equal for equal callbacks, so that reading a path again does not add a second watch."""
+    """The watch that kazoo holds. It is equal for equal callbacks, so a second read of a path adds no second watch."""
 
     store: KazooZk
     watch: Watch
@@ -111,7 +111,7 @@ class _WatchBridge:
 
 
 class _Call:
-    """A task that waits for a result; ``expired`` when the session ended between the call and its result."""
+    """A task that waits for a result. ``expired``: the session ended between the call and its result."""
 
     __slots__ = ("expired", "task")
 
@@ -166,18 +166,18 @@ class KazooZk:
         return lambda: self._callbacks.pop(number, None) and None
 
     def close(self) -> None:
-        """From now on no watch fires, no state is told and every call is refused."""
+        """From now on no watch fires, no state change is reported, and every call is refused."""
         self.closed = True
         self._callbacks.clear()
         self._state = SessionState.LOST
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` in the loop; from any thread."""
+        """Run ``callback`` in the loop; may be called on any thread."""
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(callback)
 
     def _client_state_changed(self, kazoo_state: str) -> None:
-        """On kazoo's thread."""
+        """Called on kazoo's thread."""
         state = _STATES[kazoo_state]
         session_id = 0
         if state is SessionState.LOST:
@@ -198,7 +198,7 @@ class KazooZk:
             callback(state)
 
     def _check_usable(self, path: str) -> None:
-        """Nothing is sent without a session: kazoo would queue it and send it with the next one."""
+        """Raise ``ZkError`` without a session: kazoo would queue the request for the next session."""
         if self._state is SessionState.LOST or self._expiries != self._client_expiries:
             raise ZkSessionExpiredError(path, "the ZooKeeper session has expired")
         if self._state is SessionState.SUSPENDED:
@@ -215,7 +215,7 @@ class KazooZk:
 
         def resume() -> None:
             if isinstance(result.exception, kazoo_errors.ConnectionLoss):
-                self._enter(SessionState.SUSPENDED)  # kazoo fails what is pending before it says why
+                self._enter(SessionState.SUSPENDED)  # kazoo fails pending calls before it reports the state
             if call.task is not None:
                 call.expired = expiries != self._expiries
                 trio.lowlevel.reschedule(call.task)
@@ -294,7 +294,7 @@ class KazooZk:
 
 
 _BYSTANDERS = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-"""What the ops of a failed multi get that are not to blame."""
+"""The errors of those ops of a failed multi that did not cause the failure."""
 _NEW_VERSIONS: dict[type, int] = {CreateOp: 0, DeleteOp: -1, CheckOp: -1}
 
 
@@ -328,7 +328,7 @@ async def open_zk(
 ) -> AsyncIterator[KazooZk]:
     """Connect (``host:port,host:port/chroot``; the chroot is created) and keep a session until the block ends.
 
-    After expiry a new session starts by itself. A loop that stands still for ``session_timeout_ms`` gets ``on_hang``
+    After expiry a new session starts by itself. When the loop does not run for ``session_timeout_ms``, ``on_hang`` is
     called on a thread (None: no watchdog). ``max_request_bytes`` is the servers' ``jute.maxbuffer``. Raises
     ``ZkConnectionError`` when no server answers within ``connect_timeout_ms`` (the session timeout, unless given).
     """

@@ -1,4 +1,4 @@
-"""The ZooKeeper session in numbers: its state, how often it broke, how long requests take."""
+"""Metrics of the ZooKeeper session: its state, how often it changed, the latency of its requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHANGES = {
 
 
 class ZkMetrics:
-    """A source of ``Metrics``. ``close`` it when the session is not looked at any more."""
+    """A source of ``Metrics``. ``close`` ends its subscription to the session's state."""
 
     def __init__(self, zk: ZkStore) -> None:
         self._zk = zk
