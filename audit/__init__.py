@@ -7,7 +7,7 @@
     rows = read_rows(spark, "exported", order_by="json:sequence")
     checks.misplaced_records(checks.records(rows)).show()
 
-docs/audit.md has the checks and what they promise.
+docs/audit.md describes the checks and their promises.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["AuditReport", "Check", "Status", "Violation", "audit_with", "read_ro
 
 
 def read_rows(spark: SparkSession, directory: str, *, order_by: str | None = None, view: str = "checks") -> DataFrame:
-    """The rows that the checks take. ``order_by`` as for ``run_audit``: it is needed for the order of keys.
+    """The rows for the checks. ``order_by`` is as for ``run_audit``; the checks of the order of keys need it.
 
-    The view ``checks`` has every record; ``summary`` has batches, index entries and what offends.
+    The view ``checks`` has every record; ``summary`` has batches, index entries and offending records.
     """
     from anabranch.audit.datasource import FORMAT_NAME, register
 

@@ -1,4 +1,4 @@
-"""Which records of which partitions a query reads: options named as those of Spark's Kafka source."""
+"""Selects the partitions and records of a query, with options named like those of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = ("assign", "startingOffsets", "endingOffsets", "startingTimestamp", "e
 
 
 class Bounds(NamedTuple):
-    """Of one partition: offsets in [first_offset, end_offset), timestamps in [first_timestamp, end_timestamp)."""
+    """A partition's bounds: offsets [first_offset, end_offset), timestamps [first_timestamp, end_timestamp)."""
 
     first_offset: int = 0
     end_offset: int = _MAX
@@ -27,7 +27,7 @@ EVERYTHING = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The partitions to read, None: all, and the bounds of each."""
+    """The partitions to read (None: all), and the bounds of each."""
 
     assigned: Mapping[str, list[int]] | None = None
     starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Wanted:
     end_timestamp: int = EVERYTHING.end_timestamp
 
     def check(self, there: Mapping[str, Collection[int]]) -> None:
-        """Raises ValueError for a partition that is named and not there."""
+        """Raise ValueError for a named partition that does not exist."""
         named = {"assign": self.assigned or {}, "startingOffsets": self.starts, "endingOffsets": self.ends}
         for option, topics in named.items():
             for topic, partitions in topics.items():
@@ -46,7 +46,7 @@ class Wanted:
                     raise ValueError(f"option {option}: topic {topic} has no partition {unknown[0]}")
 
     def of(self, topic: str, partition: int) -> Bounds | None:
-        """None: the partition is not read."""
+        """The bounds of a partition; None when it is not read."""
         if self.assigned is not None and partition not in self.assigned.get(topic, ()):
             return None
         return Bounds(
@@ -58,7 +58,7 @@ class Wanted:
 
 
 def wanted(options: Mapping[str, str]) -> Wanted:
-    """What these options select. Raises ValueError, which names the option."""
+    """The selection by these options. Raises ValueError, which names the option."""
     return Wanted(
         assigned=_json(options, "assign", dict[str, list[int]], '{"events": [0, 1]}', None),
         starts=_json(options, "startingOffsets", _Offsets, '{"events": {"0": 23}}', {}),

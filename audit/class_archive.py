@@ -1,8 +1,8 @@
-"""The classes of Spark's JVM as its memory holds them, kept for the next start.
+"""An archive of the loaded classes of Spark's JVM, for a faster next start.
 
-A short audit spends a quarter of its time on loading and checking Spark's classes. HotSpot writes those that it has
-loaded to a file when it ends, and maps the file when it starts (JEP 350). It compares the jars' sizes and times with
-those that the file names, and loads the classes as ever where they differ.
+A short audit spends a quarter of its time on loading and checking Spark's classes. HotSpot writes its loaded classes to
+a file when it ends, and maps the file when it starts (JEP 350). When the sizes or times of the jars differ from those
+in the file, it loads the classes from the jars.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ import pyspark
 
 _END_TIMEOUT_S = 60
 _SILENT = "-Xlog:disable"
-"""HotSpot prints a line for each class that it cannot keep."""
+"""Silences HotSpot, which prints a line for each class that it cannot archive."""
 
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """An archive at ``path``, for one Java and one PySpark. ``path`` None: there is none, and none is written."""
+    """An archive at ``path``, for one Java and one PySpark. With ``path`` None no archive is used or written."""
 
     path: Path | None
     may_write: bool = True
 
     @property
     def will_be_written(self) -> bool:
-        """Whether the end of this process waits for a JVM that writes it."""
+        """Whether this process, at its end, waits for a JVM that writes the archive."""
         return self.path is not None and self.may_write and not self.path.exists()
 
     def options(self) -> str:
-        """The JVM's options that use the archive, or write it where there is none."""
+        """The JVM's options to use the archive, or to write it when there is none."""
         if self.path is not None and self.path.exists():
             return f'{_SILENT} "-XX:SharedArchiveFile={self.path}"'
         return f'{_SILENT} "-XX:ArchiveClassesAtExit={self._partial()}"' if self.will_be_written else ""
 
     def keep_at_exit(self, jvm: subprocess.Popen[bytes]) -> None:
-        """``jvm`` has started with ``options``. When this process ends, the archive gets its name."""
+        """When this process ends, give the archive of ``jvm`` its name. ``jvm`` was started with ``options``."""
         if self.path is not None and self.will_be_written:
             atexit.register(_keep, jvm, self._partial(), self.path)
 
     def remove(self) -> bool:
-        """Remove the archive. Whether there was one."""
+        """Remove the archive. False when there was none."""
         if self.path is None or not self.path.exists():
             return False
         self.path.unlink(missing_ok=True)
@@ -62,8 +62,8 @@ NO_ARCHIVE = ClassArchive(None)
 def archive_of_user(*, may_write: bool = True) -> ClassArchive:
     """The archive of this user for the Java that PySpark starts.
 
-    It is in ``anabranch`` below ``XDG_CACHE_HOME`` or ``~/.cache``. There is none for a Spark of ``SPARK_HOME``, nor in
-    a directory of another user.
+    It is in ``anabranch`` below ``XDG_CACHE_HOME`` or ``~/.cache``. There is none for a Spark of ``SPARK_HOME``, or
+    when the directory belongs to another user.
     """
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
@@ -76,7 +76,7 @@ def archive_of_user(*, may_write: bool = True) -> ClassArchive:
         built = java.resolve().stat()
     except (OSError, RuntimeError):  # RuntimeError: this user has no home
         return NO_ARCHIVE
-    if not is_own or '"' in str(directory):  # who may write there could have our JVM load any class
+    if not is_own or '"' in str(directory):  # the directory's owner could make our JVM load any class
         return NO_ARCHIVE
     jars = str(Path(pyspark.__file__).parent)
     of = (str(java.resolve()), built.st_mtime_ns, built.st_size, jars, pyspark.__version__)
@@ -85,14 +85,14 @@ def archive_of_user(*, may_write: bool = True) -> ClassArchive:
 
 
 def _keep(jvm: subprocess.Popen[bytes], partial: Path, path: Path) -> None:
-    """Have the JVM end, and give what it wrote its name: no other starts with a part of it."""
+    """End the JVM, and rename its complete archive, so that no JVM starts with a partial one."""
     try:
         if jvm.stdin is not None:
             jvm.stdin.close()  # PySpark's JVM ends with it
         if jvm.wait(_END_TIMEOUT_S) == 0:
             partial.replace(path)
     except (subprocess.TimeoutExpired, OSError):
-        pass  # the next one starts as ever
+        pass  # the next JVM starts without an archive
     finally:
         jvm.kill()
         jvm.wait()

@@ -1,7 +1,7 @@
-"""The columns of ``anabranch-segments``: their types, and how each is built from a run of batches.
+"""The columns of ``anabranch-segments``: their types, and the functions that build them from a run of batches.
 
-A row is a record (``offset`` set), or a batch that gives none: one that cannot be read, or the bare header that
-compaction leaves. A column is built only when it is asked for, for all rows of a run at once.
+A row is a record (``offset`` set), or a batch without records: an unreadable batch, or the bare header that compaction
+leaves. A column is built only when it is requested, for all rows of a run at once.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ PUBLIC_SCHEMA = (
     "headers array<struct<key:string,value:binary>>, producer_id bigint, producer_epoch int, sequence int, "
     "is_control boolean, is_transactional boolean, codec string, layout_version int, batch_crc_ok boolean, error string"
 )
-# What the checks need besides: what the batch's header says, and what is worked out from key and value.
-# ``replica``: the broker whose copy it is, -1 for what was exported of the leader, or read without an export.
-# ``moved``: of a record with the header MOVED_HEADER, whether it is a tombstone; null without the header.
+# Further columns for the checks: fields of the batch's header, and values computed from key and value.
+# ``replica`` is the broker of the copy, -1 for the leader's copy and for files that were read without an export.
+# ``moved`` is whether a record with the header MOVED_HEADER is a tombstone; null without the header.
 CHECK_SCHEMA = (
     "batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, base_sequence int, "
     "last_sequence int, marker int, expected_partition int, moved boolean, while_closed boolean, "
@@ -73,7 +73,7 @@ _CODECS = [codec.name.lower() for codec in CompressionType]
 
 
 def arrow_schema(columns: Sequence[str], spark_schema: str = f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}") -> pa.Schema:
-    """The Arrow schema of these columns of a schema written as above."""
+    """The Arrow schema of these columns of a Spark schema like those above."""
     types = dict(column.split(" ", 1) for column in spark_schema.split(", "))
     return pa.schema([pa.field(name, _ARROW_TYPES[types[name]]) for name in columns])
 
@@ -84,9 +84,9 @@ def names_of(spark_schema: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSource:
-    """Where rows come from: a partition of a topic, and the segment's path below the audited directory.
+    """The source of rows: a partition of a topic, and the segment's path below the audited directory.
 
-    ``broker`` is set for the copy of a replica beside the leader's.
+    ``broker`` is set for the copy of another replica than the leader.
     """
 
     manifest: Manifest
@@ -96,15 +96,15 @@ class SegmentSource:
 
     @property
     def is_internal(self) -> bool:
-        """Internal topics have their own placement and formats."""
+        """Whether the topic is internal: such topics have their own placement and formats."""
         return self.manifest.topic.startswith("__")
 
 
 class Rows:
     """The rows of a run, column by column.
 
-    ``batch`` is the index of a row's batch. ``record`` is the index of its record, and anything where ``is_record`` is
-    False.
+    ``batch`` is the index of a row's batch. ``record`` is the index of its record; it has no meaning when ``is_record``
+    is False.
     """
 
     def __init__(self, source: SegmentSource, run: Run, order_by: OrderField | None = None) -> None:
@@ -123,7 +123,7 @@ class Rows:
         return len(self.batch)
 
     def within(self, bounds: Bounds) -> Bools | None:
-        """The rows whose records are in these bounds, and those of batches that cannot be read. None: all rows."""
+        """A mask of the rows with records in these bounds, and of rows without a record. None means all rows."""
         if bounds == EVERYTHING:
             return None
         offsets, times = self.offsets, self.record_timestamps
@@ -134,7 +134,7 @@ class Rows:
         return keep
 
     def only(self, keep: Bools) -> Rows:
-        """Some of these rows. What was worked out of all records is shared."""
+        """Some of these rows. Values that were computed for all records are shared."""
         found = copy(self)
         found.batch, found.is_record, found.record = self.batch[keep], self.is_record[keep], self.record[keep]
         found._all_records = False
@@ -143,7 +143,7 @@ class Rows:
         return found
 
     def arrow(self, columns: Sequence[str], keep: Bools | None = None) -> pa.RecordBatch:
-        """These columns of all rows, or of those to keep."""
+        """These columns of all rows, or of the rows in ``keep``."""
         arrays = [self.column(name) for name in columns]
         found = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
         return found if keep is None else found.filter(pa.array(keep))
@@ -158,7 +158,7 @@ class Rows:
         return self.run.header_field(index)
 
     def of_batch(self, values: Ints, kind: pa.DataType, where: Bools | None = None) -> Arrays:
-        """A number or truth of each batch; null without a header, and where it is not so."""
+        """A number or boolean of each batch; null without a header, and where ``where`` is False."""
         there = self._has_header if where is None else self._has_header & where
         if there.all():
             return pa.array(values[self.batch].astype(kind.to_pandas_dtype()), kind)
@@ -173,7 +173,7 @@ class Rows:
         return pa.array(values[self.record].astype(kind.to_pandas_dtype()), kind, mask=~self.is_record)
 
     def _bytes(self, at: Ints, lengths: Ints) -> Arrays:
-        """The bytes at these positions of the body, one entry a record; null where the length is negative."""
+        """The bytes at these positions of the body, one entry per record; null where the length is negative."""
         if self._all_records:
             return gather(self.run.body, at, lengths)
         chosen = self.record[self.is_record]
@@ -208,7 +208,7 @@ class Rows:
 
     @cached_property
     def layouts(self) -> tuple[list[list[Layout]], Ints]:
-        """The partition's layouts up to each leader epoch of the run, oldest first; and which of these a batch has."""
+        """The partition's layouts up to each leader epoch of the run, oldest first, and each batch's index in them."""
         epochs, index = np.unique(self.field(scan.LEADER_EPOCH), return_inverse=True)
         source = self.source
         return [layouts_until(source.manifest, source.partition, epoch) for epoch in epochs.tolist()], index
@@ -221,7 +221,7 @@ class Rows:
 
     @cached_property
     def is_of_client(self) -> Bools:
-        """Which records clients have written, in a topic whose keys are placed."""
+        """A mask of the records that clients have written; empty for internal topics."""
         if self.source.is_internal:
             return np.zeros(len(self.run.columns.batch), np.bool_)
         by_client: Bools = self.field(scan.ATTRIBUTES) & CONTROL_BIT == 0
@@ -229,7 +229,7 @@ class Rows:
 
     @cached_property
     def placements(self) -> tuple[Ints, Bools]:
-        """Where each record belongs, and for which records that is known."""
+        """The expected partition of each record, and a mask of the records for which it is known."""
         columns = self.run.columns
         known = self.is_of_client & (columns.key_length >= 0) & (self.layout_versions >= 0)[columns.batch]
         expected = np.full(len(known), -1, np.int64)
@@ -246,7 +246,7 @@ class Rows:
         return expected, known
 
     def _place_moved(self, row: int, expected: Ints) -> None:
-        """A tombstone of a moved key may lie where its key lived under any layout so far."""
+        """Accept the tombstone of a moved key in any partition that the key had under a layout so far."""
         at, length = int(self.run.columns.key_at[row]), int(self.run.columns.key_length[row])
         key_hash = positive_hash(self.run.body[at : at + length].tobytes())
         of_epochs, index = self.layouts
@@ -257,7 +257,7 @@ class Rows:
 
     @cached_property
     def moved(self) -> Ints:
-        """Of each record: -1 without the header MOVED_HEADER, else whether it is a tombstone."""
+        """For each record, -1 without the header MOVED_HEADER, else whether it is a tombstone."""
         columns = self.run.columns
         has_it = having_header(self.run.body, columns, MOVED_HEADER)
         return np.where(has_it, columns.value_length < 0, -1)
@@ -270,7 +270,7 @@ class Rows:
 
     @cached_property
     def closed(self) -> tuple[Bools, Bools]:
-        """Which records lie in a layout that does not count their partition, and for which records that is known."""
+        """Masks of the records whose layout does not count their partition, and of those for which this is known."""
         partition = self.source.partition.partition
         layouts, index = self.layouts
         shut = [bool(x) and partition >= x[-1].undeleted_partition_count for x in layouts]
@@ -280,7 +280,7 @@ class Rows:
 
     @cached_property
     def order(self) -> tuple[Arrays, Arrays]:
-        """The order value of each record, and why it has none although it should."""
+        """The order value of each record, and the error of a record that should have one and has none."""
         columns = self.run.columns
         count = len(columns.batch)
         if self._order_by is None:
@@ -312,7 +312,7 @@ def _codecs(rows: Rows) -> Arrays:
 
 
 def _markers(rows: Rows) -> Arrays:
-    """CONTROL_ABORT or CONTROL_COMMIT for a transaction marker that can be read."""
+    """CONTROL_ABORT or CONTROL_COMMIT for a readable transaction marker; null for other rows."""
     columns, body = rows.run.columns, rows.run.body.data
     found: Ints = np.full(len(columns.batch), -1, np.int64)
     for row in np.flatnonzero((rows.field(scan.ATTRIBUTES) & CONTROL_BIT != 0)[columns.batch]):
@@ -325,7 +325,7 @@ def _markers(rows: Rows) -> Arrays:
 
 
 def _known(rows: Rows, values: Ints, known: Bools, kind: pa.DataType) -> Arrays:
-    """A value of each record that has one; null for all other rows."""
+    """The value of each record with a known one; null for all other rows."""
     if rows._all_records:
         return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=~known)
     if not len(values):

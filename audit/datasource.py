@@ -2,25 +2,24 @@
 
     spark.read.format("anabranch-segments").load("exported-directory")
 
-Spark finds it through the module ``pyspark_anabranch_segments``; ``register(spark)`` is for a session that does not.
+Spark finds it through the module ``pyspark_anabranch_segments``; ``register(spark)`` is for sessions that do not.
 
 Options: ``path`` (the directory, as given to ``load``), ``columns``, ``view``, ``order_by`` (``json:FIELD`` or
-``tsv:N``), ``splitBytes`` (a larger segment is read in parts where its index lies beside it),
-``maxDecompressedBytes`` (a batch that decompresses to more is a row with ``error``), and those of ``audit.bounds``,
-which skip files and batches. The directory must be readable at the same path by every executor.
-``timestamp`` is in milliseconds since 1970; a batch that cannot be read is a row with ``error`` set and ``offset``
-null.
+``tsv:N``), ``splitBytes`` (a larger segment with an index beside it is read in parts), ``maxDecompressedBytes`` (a
+batch that decompresses to more becomes a row with ``error``), and the options of ``audit.bounds``, which skip files and
+batches. The directory must be readable at the same path by every executor. ``timestamp`` is in milliseconds since 1970.
+A batch that cannot be read is a row with ``error`` set and ``offset`` null.
 
-Views: ``records`` (the default), ``checks`` (records, with the columns the checks need besides), ``summary`` (what the
-audit looks at first: ``audit.summary``). PySpark does not show a Python data source which columns a query uses. The
-option ``columns`` (``offset,key``), or a schema such as ``spark.read.schema("offset bigint")``, names some of a view's
-columns: no others are built then, and values that it does not name are not decoded.
+Views: ``records`` (the default), ``checks`` (records, with further columns for the checks), ``summary`` (the first rows
+that the audit reads: ``audit.summary``). PySpark does not pass the columns of a query to a Python data source. The
+option ``columns`` (``offset,key``), or a schema such as ``spark.read.schema("offset bigint")``, selects some of a
+view's columns. Then only these are built, and only their values are decoded.
 
 Filters skip nothing: where PySpark 4.3 pushes them down, a second query over the same DataFrame reads with the filters
 of the first.
 
-A stream follows an export that grows (``audit.growing``). ``failOnDataLoss`` (``true``): whether it ends where records
-that it has not read are gone, or warns and goes on.
+A stream follows a growing export (``audit.growing``). With ``failOnDataLoss`` (default ``true``) it fails when records
+that it has not read are missing; otherwise it warns and continues.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ _OPTIONS = frozenset(
 
 
 class SegmentPartition(InputPartition):  # type: ignore[misc]
-    """A part of one segment file, as it travels to an executor."""
+    """A part of one segment file, in the form that is sent to an executor."""
 
     def __init__(self, part: SegmentPart) -> None:
         self.part = part
 
 
 class SegmentsReader(DataSourceReader):  # type: ignore[misc]
-    """Lists the segment files, on the driver; reads a part of one, on an executor."""
+    """Lists the segment files on the driver, and reads a part of one on an executor."""
 
     _with_replicas = False
 
@@ -97,7 +96,7 @@ class SegmentsReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SegmentPartition):
-            return  # Spark reads something even where there is no partition
+            return  # Spark calls read even when there is no partition
         for rows in self._rows(partition.part):
             yield from _pieces(rows.arrow(self._columns, rows.within(partition.part.bounds)))
 
@@ -107,7 +106,7 @@ class SegmentsReader(DataSourceReader):  # type: ignore[misc]
 
 
 class SummaryReader(SegmentsReader):
-    """Reads what the audit looks at first, of every exported replica."""
+    """Reads the view ``summary`` of every exported replica."""
 
     _with_replicas = True
 
@@ -119,14 +118,14 @@ class SummaryReader(SegmentsReader):
 
 
 class SlicePartition(InputPartition):  # type: ignore[misc]
-    """A slice of one segment, as it travels to an executor."""
+    """A slice of one segment, in the form that is sent to an executor."""
 
     def __init__(self, wanted: Slice) -> None:
         self.wanted = wanted
 
 
 class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Follows an export whose manifest each export replaces."""
+    """Follows a growing export, whose manifest each run of the export replaces."""
 
     def __init__(self, directory: str, columns: Sequence[str], order_by: str | None, fail_on_data_loss: bool) -> None:
         self._directory = directory
@@ -169,10 +168,10 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from _pieces(rows.arrow(self._columns, keep))
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing is kept outside of Spark's checkpoint."""
+        """Do nothing: all state is in Spark's checkpoint."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -181,7 +180,7 @@ def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class SegmentsDataSource(DataSource):  # type: ignore[misc]
-    """Registers as ``anabranch-segments``. Raises ValueError for an option it does not have."""
+    """The data source ``anabranch-segments``. Raises ValueError for an unknown option."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -251,12 +250,12 @@ def segment_frame(
     selected: Wanted = ALL,
     merged: Callable[[str, int], bool] = lambda topic, partition: False,
 ) -> DataFrame:
-    """What ``format("anabranch-segments")`` gives for these topics, planned in this process.
+    """The DataFrame of ``format("anabranch-segments")`` for these topics, planned in this process.
 
-    ``wanted_columns`` of the view; all where there is none. ``merged``: for which partitions the view ``summary`` has a
-    row for each stretch of batches, instead of for each batch.
+    ``wanted_columns`` selects columns of the view; when it is empty, all are returned. ``merged`` selects partitions
+    for which the view ``summary`` has a row for each stretch of batches, instead of for each batch.
 
-    For the format Spark starts three Python programs one after the other, which takes seconds.
+    With the format itself, Spark starts three Python programs one after the other, which takes seconds.
     """
     parts = [
         pickle.dumps((part, merged(part.source.manifest.topic, part.source.partition.partition)))
@@ -266,7 +265,7 @@ def segment_frame(
     columns = list(wanted_columns or types)
 
     def read(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        order_field = OrderField(order_by) if order_by else None  # it holds a decoder, which does not travel
+        order_field = OrderField(order_by) if order_by else None  # its decoder cannot be sent to an executor
         for task in tasks:
             for number in task.column(0).to_pylist():
                 part, is_merged = pickle.loads(parts[number])
@@ -290,5 +289,5 @@ def _bytes_of(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``anabranch-segments`` known to a session."""
+    """Register ``anabranch-segments`` with a session."""
     spark.dataSource.register(SegmentsDataSource)

@@ -1,14 +1,14 @@
-"""What consumers delivered, from their own log, against the promise of docs/ordered-resize.md.
+"""Checks the deliveries in a consumer log against the promise of docs/ordered-resize.md.
 
-A consumer log is JSON lines, in the order in which a member acted:
+A consumer log is JSON lines, in the order of a member's actions:
 
     {"group": "g", "member": "m1", "topic": "events", "partition": 3, "offset": 17, "time": 1700000000000.5}
     {"group": "g", "member": "m1", "topic": "events", "partition": 3, "offset": 17, "time": ..., "event": "assigned"}
 
-The first is a record that was delivered: what ``getmany`` returned, or a callback was called with. The second is a
-position that a rebalance or a seek gave the member. ``topic`` may be left out where the files hold one topic. ``time``
-is in milliseconds since 1970, of clocks that agree among the members. The lines of a member are in one file; ``path``
-may be a file or a directory of files.
+The first line is a delivered record, returned by ``getmany`` or passed to a callback. The second is a position that a
+rebalance or a seek gave the member. ``topic`` may be left out when the files hold one topic. ``time`` is in
+milliseconds since 1970, and the members' clocks must agree. The lines of a member are in one file; ``path`` may be a
+file or a directory of files.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NEVER = float("inf")
 
 
 def read_deliveries(spark: SparkSession, path: str, topic: str | None) -> DataFrame:
-    """The lines of a consumer log with their number, ``line``. ``wrong`` is the text of a line that is none.
+    """The lines of a consumer log with their number, ``line``. ``wrong`` is the text of an invalid line.
 
-    ``topic`` is that of lines that name none.
+    ``topic`` is the topic of lines that do not name one.
     """
     text = spark.read.text(path).withColumn("line", F.monotonically_increasing_id())
     parsed = F.from_json("value", LINE, {"columnNameOfCorruptRecord": "wrong", "mode": "PERMISSIVE"})
@@ -53,7 +53,7 @@ def lines_that_are_none(deliveries: DataFrame) -> DataFrame:
 
 
 def deliveries_that_go_back(deliveries: DataFrame) -> DataFrame:
-    """Deliveries by a member at or below its last one in the partition, without another member or position between.
+    """Deliveries by a member at or below its last one in the partition, without a new owner or position in between.
 
     Promise: a member delivers no record of a partition twice and none below its position, unless a rebalance or a seek
     gives it another one. Kafka, "Consumer Position"; docs/ordered-resize.md, "What is promised".
@@ -75,10 +75,10 @@ def deliveries_that_go_back(deliveries: DataFrame) -> DataFrame:
 def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
     """Records that a group delivered before an older record of the same key, in the same partition or another.
 
-    A record that the group never delivered counts as later than all, when it is not below the group's first offset in
-    its partition; partitions of which the log has no line of the group are left out. Only the first delivery of a
-    record counts. ``records`` are rows with topic, partition, offset, key, layout_version, moved, segment, position, of
-    committed records.
+    A record that the group never delivered counts as later than all, unless it is below the group's first offset in its
+    partition. Partitions without a line of the group in the log are left out. Only the first delivery of a record
+    counts. ``records`` are the committed records, with topic, partition, offset, key, layout_version, moved, segment
+    and position.
 
     Promise: within a group a key's records are delivered in order, across every split and merge: a record of a new
     partition follows all records of its key that lie below the barrier in the old one. docs/ordered-resize.md, "What is
@@ -88,7 +88,7 @@ def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
     begins = good.groupBy(*_PARTITION).agg(F.min("offset").alias("begin"))
     first = F.min(F.struct("time", "line", "member")).alias("at")
     delivered = good.where(f"event = '{DELIVERED}'").groupBy(*_PARTITION, "offset").agg(first)
-    # A tombstone of a moved key is not delivered; a record without a known layout has no place in its key's order.
+    # A tombstone of a moved key is not delivered; a record with an unknown layout has no place in its key's order.
     keyed = records.where("offset is not null and key is not null and layout_version is not null and moved is null")
     expected = keyed.join(F.broadcast(begins), ["topic", "partition"]).where("offset >= begin")
     seen = expected.join(delivered, [*_PARTITION, "offset"], "left")
@@ -115,14 +115,14 @@ def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def undecided_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
-    """Deliveries whose place in the order of their key is not known: the files lack the record, or its layout."""
+    """Deliveries without a known place in the order of their key: the files lack the record or its layout."""
     good = deliveries.where(f"wrong is null and event = '{DELIVERED}'")
     known = records.where("offset is not null and (key is null or layout_version is not null)")
     return good.join(known.select("topic", "partition", "offset"), ["topic", "partition", "offset"], "left_anti")
 
 
 def _words(*parts: str) -> list[Column]:
-    """Texts and columns in turn."""
+    """Columns of literal texts and of named columns in turn."""
     return [F.col(part).cast("string") if number % 2 else F.lit(part) for number, part in enumerate(parts)]
 
 

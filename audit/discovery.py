@@ -1,7 +1,7 @@
-"""Find the segment files of a directory and what they should hold: by its manifest, or from the files alone.
+"""Finds the segment files of a directory and their expected contents: by its manifest, or from the files alone.
 
-Without a manifest (a broker's log directory, ours or Kafka's) the checkpoints next to the partitions have the log start
-offsets, which partitions were compacted and the layout history; where a log should end is not known then.
+In a directory without a manifest (a broker's log directory, ours or Kafka's), the checkpoints next to the partitions
+have the log start offsets, the compacted partitions and the layout history. The expected log ends are not known then.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CLEANED = "cleaner-offset-checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles:
-    """A topic's manifest and the directory its partitions lie in. ``inferred``: no manifest was written.
+    """A topic's manifest and the directory of its partitions. ``inferred``: the manifest was made from the files.
 
-    ``broker`` is set for what was exported of one broker's replicas beside the leaders' (``replica_files``).
+    ``broker`` is set for exported replicas of one broker, besides the leaders' (``replica_files``).
     """
 
     directory: str
@@ -67,9 +67,9 @@ def discover(directory: str | Path) -> list[TopicFiles]:
 
 
 def replica_files(topic: TopicFiles) -> list[TopicFiles]:
-    """What was exported of other replicas (``--replicas all``): for each broker a topic with the partitions it has.
+    """The exported replicas besides the leaders' (``--replicas all``): for each broker a topic with its partitions.
 
-    Directories, counts, policy and layouts are as in ``topic``; offsets, segments and leader epochs are the replica's.
+    Counts, policy and layouts are those of ``topic``; offsets, segments and leader epochs are the replica's.
     """
     brokers = sorted({replica.broker for partition in topic.manifest.partitions for replica in partition.replicas})
     return [_of_broker(topic, broker) for broker in brokers]
@@ -139,7 +139,7 @@ def _infer_partition(path: Path, partition: int, log_start_offset: int) -> Parti
 
 
 def _read(path: Path) -> bytes:
-    """Raises ManifestError for what is no regular file or cannot be opened."""
+    """The bytes of a file. Raises ManifestError when it is no regular file or cannot be opened."""
     try:
         return read_file(path)
     except OSError as error:
@@ -154,7 +154,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_offsets(path: Path) -> dict[str, int]:
-    """``topic-partition`` to offset from a broker's checkpoint; nothing when it is missing or still empty."""
+    """The offset of each ``topic-partition`` in a broker's checkpoint; empty when the file is missing or empty."""
     text = _read_text(path) if path.exists() else ""
     if not text:
         return {}

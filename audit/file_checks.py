@@ -1,4 +1,4 @@
-"""Checks that need no Spark: are the files there, and do the logs begin and end where the manifest says."""
+"""Checks without Spark: whether the files exist, and whether the logs begin and end as in the manifest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from anabranch.audit.report import Violation
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """What the files of one partition hold; offsets are None without a readable batch.
+    """The contents of one partition's files. Offsets are None without a readable batch.
 
-    ``placed``, ``closed`` and ``ordered`` count records whose partition, layout, or order value can be checked;
-    ``placeable`` those with a key, ``by_clients`` those that are no markers, of a topic whose keys are placed.
+    ``placed``, ``closed`` and ``ordered`` count the records whose partition, layout, or order value can be checked.
+    ``by_clients`` counts the records of clients in topics that are not internal, ``placeable`` those with a key.
     """
 
     batches: int = 0
@@ -37,7 +37,7 @@ class PartitionSummary:
 
 
 _UNFINISHED = ".part"
-"""The suffix of a file that an export has not copied to its end."""
+"""The suffix of a file that an export has not copied completely."""
 _OF_A_LOG = re.compile(
     r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\.(cleaned|swap|deleted))?"
     r"|leader-epoch-checkpoint|partition-count-checkpoint|partition\.metadata"
@@ -48,9 +48,9 @@ EMPTY = PartitionSummary()
 
 
 def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
-    """Files of the manifest that are gone or have another size, and files that are none of a log or not in it.
+    """Files of the manifest that are missing or have another size, files not in the manifest, and files of no log.
 
-    Files from the high watermark on are what an export that has not ended has copied beyond this manifest.
+    Segment files from the high watermark on belong to an export that has not ended, so they are no violation.
 
     Promise: an export holds the files that its manifest names, byte by byte, and no others. docs/files.md, "An export".
     """
@@ -84,7 +84,7 @@ def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
 
 
 def changed_files(topic: TopicFiles, read: Mapping[str, tuple[int, int]]) -> Iterator[Violation]:
-    """Files of the size that was exported with another CRC32C. ``read``: size and CRC32C by path in the export."""
+    """Files of the exported size with another CRC32C. ``read`` has size and CRC32C by path in the export."""
     for partition in topic.manifest.partitions:
         for segment in partition.segments:
             of_segment = [(segment.name, segment.size_bytes, segment.crc32c)]
@@ -115,7 +115,7 @@ def _is_later(name: str, high_watermark: int) -> bool:
 
 
 def wrong_log_ends(topic: TopicFiles, summaries: Mapping[int, PartitionSummary]) -> Iterator[Violation]:
-    """Logs that begin behind their log start offset or end before their high watermark; gaps are another check's.
+    """Logs that begin behind their log start offset, or do not end at their high watermark.
 
     Promise: a log holds every record from its log start offset to its high watermark. Kafka, "Replication"; KIP-107.
     """
@@ -128,10 +128,10 @@ def wrong_log_ends(topic: TopicFiles, summaries: Mapping[int, PartitionSummary])
 def wrong_leader_epochs(
     topic: TopicFiles, epochs: Iterable[tuple[PartitionEntry, Mapping[int, tuple[int, int]]]]
 ) -> Iterator[Violation]:
-    """Records of another leader epoch than the partition's history of epochs has for their offsets (KIP-101).
+    """Records with another leader epoch than the partition's history of epochs has for their offsets (KIP-101).
 
-    ``epochs``: of each partition the first and last offset of each epoch that its batches have. Without a history
-    nothing is wrong.
+    ``epochs`` has, for each partition, the first and last offset of each epoch of its batches. Without a history there
+    are no violations.
     """
     for partition, found in epochs:
         starts = {line.leader_epoch: line.start_offset for line in partition.leader_epochs}

@@ -1,4 +1,4 @@
-"""How files of an audited directory are opened: a file that is none must not hold up or end the audit."""
+"""Opens files of an audited directory: a FIFO or another special file must neither block nor end the audit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOT_REGULAR = "no regular file"
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file, to read. Raises OSError that names the path, also for a FIFO, which would be waited for."""
+    """A regular file, opened to read. Raises OSError that names the path, also for a FIFO, whose open would wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -23,13 +23,13 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a regular file. Raises OSError as ``open_file`` does."""
+    """The bytes of a regular file. Raises the errors of ``open_file``."""
     with open_file(path) as file:
         return file.read()
 
 
 def refuse_unreadable(path: str | os.PathLike[str]) -> None:
-    """Raise OSError that names what cannot be opened: the file, or one that Spark reads of the directory."""
+    """Raise OSError that names an unreadable file: ``path`` itself, or a file that Spark reads in the directory."""
     paths = [os.fspath(path)]
     if os.path.isdir(path):
         paths = [entry.path for entry in os.scandir(path) if not entry.name.startswith((".", "_"))]
@@ -38,5 +38,5 @@ def refuse_unreadable(path: str | os.PathLike[str]) -> None:
 
 
 def why(error: OSError) -> str:
-    """What an error of ``open_file`` says, without the path."""
+    """The text of an error of ``open_file``, without the path."""
     return error.strerror or str(error)

@@ -1,12 +1,12 @@
-"""A stream over a growing export: its offsets, and which parts of which segments a micro-batch reads.
+"""A stream over a growing export: its offsets, and the parts of segments that a micro-batch reads.
 
 An offset in Spark's checkpoint identifies the topic and has the next offset of each partition:
 
     {"version": 1, "format": "anabranch-segments", "topic": "events", "cluster_id": "...", "topic_id": "...",
      "partitions": {"0": {"offset": 120}, "4": {"offset": 7, "begin": 3}}}
 
-A micro-batch begins where the one before it ended, or at ``begin`` in a partition that is new or whose records were
-lost. It ends at the high watermarks of one manifest. A file that a manifest names is never written again, so a
+A micro-batch begins at the end of the previous one. In a partition that is new, or whose records were lost, it begins
+at ``begin``. It ends at the high watermarks of one manifest. A file in a manifest is never written again, so a
 micro-batch that Spark repeats reads the same records.
 """
 
@@ -30,11 +30,11 @@ from anabranch.protocol.record_arrays import Bools, Ints
 VERSION: Final = 1
 FORMAT: Final = "anabranch-segments"
 Lost: TypeAlias = Callable[[str], None]
-"""Called with what is lost; it raises DataLossError, or warns."""
+"""Called with a description of lost records; it raises DataLossError, or warns."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is of something else than this export, or that this release cannot read."""
+    """The checkpoint belongs to another export, or this release cannot read it."""
 
 
 class DataLossError(Exception):
@@ -42,7 +42,7 @@ class DataLossError(Exception):
 
 
 class Position(NamedTuple):
-    """The next offset of a partition; ``begin`` is where the micro-batch begins, -1: where the one before ended."""
+    """The next offset of a partition. The micro-batch begins at ``begin``; -1 is the end of the previous one."""
 
     offset: int
     begin: int = -1
@@ -50,7 +50,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where a micro-batch ends."""
+    """The end of a micro-batch."""
 
     topic: str
     cluster_id: str
@@ -58,7 +58,7 @@ class Offsets:
     partitions: Mapping[int, Position] = field(default_factory=dict)
 
     def encode(self) -> dict[str, Any]:
-        """JSON values, equal for equal offsets: Spark compares them as text."""
+        """The offsets as JSON values, equal for equal offsets because Spark compares them as text."""
         return {
             "version": VERSION,
             "format": FORMAT,
@@ -73,7 +73,7 @@ class Offsets:
 
     @classmethod
     def decode(cls, found: Mapping[str, Any]) -> Offsets:
-        """Raises CheckpointError."""
+        """The offsets from the JSON values of a checkpoint. Raises CheckpointError."""
         kind = found.get("format"), found.get("version")
         if kind != (FORMAT, VERSION):
             raise CheckpointError(
@@ -90,7 +90,7 @@ class Offsets:
 
 
 class Slice(NamedTuple):
-    """The records of one segment that are in ``part.bounds``; those of a compacted topic may have gaps."""
+    """The records of one segment in ``part.bounds``. In a compacted topic they may have gaps."""
 
     part: SegmentPart
     may_have_gaps: bool
@@ -107,12 +107,12 @@ def followed(topics: list[TopicFiles], directory: str) -> TopicFiles:
 
 
 def beginning(manifest: Manifest) -> Offsets:
-    """Where a stream without a checkpoint begins: at the first exported record of each partition."""
+    """The begin of a stream without a checkpoint: the first exported record of each partition."""
     return _at(manifest, {p.partition: Position(_first_offset(p)) for p in manifest.partitions})
 
 
 def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
-    """Where a micro-batch that begins at ``start`` ends. Raises CheckpointError."""
+    """The end of a micro-batch that begins at ``start``. Raises CheckpointError."""
     identity = {
         "topic": (start.topic, manifest.topic),
         "cluster id": (start.cluster_id, manifest.cluster_id),
@@ -141,7 +141,7 @@ def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
 
 
 def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Iterator[Slice]:
-    """What the micro-batch between two offsets reads. Looks at the size of each file."""
+    """The slices of the micro-batch between two offsets. Checks the size of each file."""
     alone = without_others(topic.manifest)
     for entry in topic.manifest.partitions:
         upto, before = end.partitions.get(entry.partition), start.partitions.get(entry.partition)
@@ -168,7 +168,7 @@ def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Itera
 
 
 def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[tuple[Rows, Bools]]:
-    """Rows, and which of them are records of the slice. Raises MissingSegmentError."""
+    """Rows, with a mask of the rows that are records of the slice. Raises MissingSegmentError."""
     source, (at, end, *_) = one.part.source, one.part.bounds
     for rows in read_part(one.part, order_by):
         for index in np.flatnonzero(~rows.is_record):
@@ -184,7 +184,7 @@ def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[
 
 
 def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
-    """The offset behind these, which have to follow each other from ``at`` on."""
+    """The offset behind ``offsets``. Offsets that do not follow each other from ``at`` on are reported as lost."""
     if not len(offsets):
         return at
     before = np.concatenate([np.array([at - 1]), offsets[:-1]])
@@ -196,14 +196,14 @@ def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
 
 
 def _check_hole(manifest: Manifest, entry: PartitionEntry, begin: int, end: int, lost: Lost) -> None:
-    """No segment has the offsets [begin, end). In a compacted topic that is a loss where the export says so."""
+    """Report offsets [begin, end) without a segment. In a compacted topic only those the export misses are a loss."""
     known = any(begin < hole.end_offset and hole.first_offset < end for hole in entry.missing)
     if begin < end and (known or not manifest.is_compacted):
         lost(f"{manifest.topic}-{entry.partition}: no exported segment has the offsets [{begin}, {end})")
 
 
 def _first_offset(entry: PartitionEntry) -> int:
-    """Of a partition that no micro-batch has read."""
+    """The first exported offset of a partition."""
     first = min((segment.base_offset for segment in entry.segments), default=entry.high_watermark)
     return max(first, entry.log_start_offset)
 

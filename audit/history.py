@@ -1,8 +1,8 @@
-"""What the audit's page shows of a topic: layouts, splits and merges, partitions, leader epochs, hot keys. Pure.
+"""A topic's history on the audit's page: layouts, splits and merges, partitions, leader epochs, hot keys. Pure.
 
-A topic's manifest says which layouts there were. The report says what the files hold of each leader epoch, and which
-records break a rule. Nothing here grows with the number of records. Lists are cut to ``PageLimits``; the rest of each
-is summed up.
+The layouts come from a topic's manifest. The contents of each leader epoch, and the records that break a rule, come
+from the report. Nothing here grows with the number of records. Lists are cut to ``PageLimits``; the rest of a list is
+summed up.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from anabranch.protocol.key_placement import ancestor_below, place, positive_has
 
 ORDER_CHECK = "key order"
 MOVES_PER_ROW = 5
-"""So many times ``PageLimits.rows`` splits and merges are on a page, shared by its resizes."""
+"""A page lists at most this many times ``PageLimits.rows`` splits and merges, shared by its resizes."""
 LEAST_MOVES = 4
 
 
 class PageLimits(NamedTuple):
-    """How much a page holds: boxes in a row of the tree, and rows of each table."""
+    """The limits of a page: boxes in a row of the tree, and rows of each table."""
 
     lanes: int = 16
     rows: int = 100
@@ -35,7 +35,7 @@ DEFAULT_LIMITS = PageLimits()
 
 @dataclass(slots=True)
 class Total:
-    """A sum of counted rows. Offsets and times are None without a batch."""
+    """A sum over rows. Offsets and times are None without a batch."""
 
     batches: int = 0
     records: int = 0
@@ -65,7 +65,7 @@ def _higher(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A column of the tree: a partition, or a range of them where there are too many."""
+    """A column of the tree: a partition, or a range of partitions when there are too many."""
 
     first: int
     last: int
@@ -76,7 +76,7 @@ class Lane:
 
 @dataclass(slots=True)
 class Cell:
-    """A lane under one layout. ``in_use`` of its partitions take records; ``closed`` ones had taken some before."""
+    """A lane under one layout. ``in_use`` counts its partitions in use, ``closed`` those used before and closed now."""
 
     in_use: int
     closed: int
@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One layout of the topic and what was written under it, lane by lane."""
+    """One layout of the topic, and the records written under it, lane by lane."""
 
     layout_version: int
     initial_partition_count: int
@@ -99,8 +99,9 @@ class Stage:
 class Move:
     """Keys that went from one partition to another.
 
-    ``source_end`` is the offset behind the source's last record before; ``target_start`` is that of the target's first
-    record after; None where there is no such record. ``records_after`` counts the target's under the later layout.
+    ``source_end`` is the offset behind the source's last record before the resize. ``target_start`` is the offset of
+    the target's first record after it. Each is None when there is no such record. ``records_after`` counts the target's
+    records under the later layout.
     """
 
     source: int
@@ -113,7 +114,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """How many moves go from one lane to another."""
+    """The number of moves from one lane to another."""
 
     source: int
     target: int
@@ -122,10 +123,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A resize: from one layout to the next that is known. ``moves`` are the first; ``move_count`` counts all.
+    """A resize from one layout to the next known one. ``moves`` has the first moves; ``move_count`` counts all.
 
-    ``outcome`` is of the order of keys under the later layout: "kept", "broken" (a named violation lies there),
-    "unnamed" (not all violations are named, and none of those named lies there), or "undecided".
+    ``outcome`` is the state of the order of keys under the later layout. It is "kept", "broken" (a named violation is
+    there), "unnamed" (not all violations are named, and no named one is there), or "undecided".
     """
 
     before: Stage
@@ -139,13 +140,13 @@ class Change:
 
     @property
     def skipped_layouts(self) -> int:
-        """How many layouts in between no file mentions."""
+        """The number of layouts in between that no file mentions."""
         return self.after.layout_version - self.before.layout_version - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One partition over all layouts. ``state`` is that under the last layout."""
+    """One partition over all layouts. ``state`` is its state under the last layout."""
 
     partition: int
     state: Literal["in use", "closed", "unknown"]
@@ -165,7 +166,7 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicHistory:
-    """What the page shows of one topic. ``further_...`` are what the limits leave out."""
+    """The content of the page for one topic. The fields ``further_...`` are for the rows that the limits leave out."""
 
     topic: str
     total: Total
@@ -226,7 +227,7 @@ def topic_history(manifest: Manifest, report: AuditReport, limits: PageLimits = 
 
 
 def layouts_of(manifest: Manifest) -> list[Layout]:
-    """The topic's layouts that some partition knows of, oldest first; their leader epochs say nothing here."""
+    """The topic's layouts in the history of any partition, oldest first; their leader epochs have no meaning here."""
     known = {layout.layout_version: layout for entry in manifest.partitions for layout in entry.layouts}
     initial = manifest.initial_partition_count
     if initial >= 1 and (known or initial == manifest.undeleted_partition_count):
@@ -238,7 +239,7 @@ def layouts_of(manifest: Manifest) -> list[Layout]:
 
 
 def _lanes(manifest: Manifest, layouts: Sequence[Layout], most: int) -> list[Lane]:
-    """Partitions from 0 on, in at most ``most`` ranges of the same length."""
+    """All partitions, from 0 on, in at most ``most`` ranges of equal length."""
     counts = [layout.undeleted_partition_count for layout in layouts]
     count = max([0, *counts, *(entry.partition + 1 for entry in manifest.partitions)])
     width = max(1, -(-count // most))
@@ -250,7 +251,7 @@ def _lane_of(partition: int, lanes: Sequence[Lane]) -> int:
 
 
 def _stage(layout: Layout, ever: int, lanes: Sequence[Lane], epochs: Iterable[Epoch], violations: _Violations) -> Stage:
-    """``ever``: the highest count of partitions so far. ``epochs`` are those of the layout."""
+    """The stage of a layout. ``ever`` is the highest partition count so far; ``epochs`` are the layout's."""
     undeleted = layout.undeleted_partition_count
     cells = [Cell(_within(lane, 0, undeleted), _within(lane, undeleted, ever)) for lane in lanes]
     total = Total()
@@ -264,7 +265,7 @@ def _stage(layout: Layout, ever: int, lanes: Sequence[Lane], epochs: Iterable[Ep
 
 
 def _within(lane: Lane, begin: int, end: int) -> int:
-    """How many partitions of the lane are in ``[begin, end)``."""
+    """The number of the lane's partitions in ``[begin, end)``."""
     return max(0, min(lane.last + 1, end) - max(lane.first, begin))
 
 
@@ -278,7 +279,7 @@ class _Offsets:
                 self._rows[row.partition].append(row)
 
     def end(self, partition: int, version: int) -> int | None:
-        """The offset behind the last record under this layout and those before."""
+        """The offset behind the last record under this layout or an earlier one."""
         last = [row.last_offset for row in self._rows[partition] if (row.layout_version or 0) <= version]
         return max(last) + 1 if last else None
 
@@ -291,7 +292,7 @@ class _Offsets:
 
 
 class _Violations:
-    """Where the named violations of a topic lie: by layout version and partition."""
+    """The named violations of a topic, by layout version and partition."""
 
     def __init__(self, report: AuditReport, topic: str, epochs: Iterable[Epoch]) -> None:
         self._rows: dict[int, list[Epoch]] = defaultdict(list)
@@ -323,7 +324,7 @@ class _Violations:
         return sum(count for (of_version, _), count in self.of_order.items() if of_version == version)
 
     def outcome(self, version: int) -> Literal["kept", "broken", "unnamed", "undecided"]:
-        """What is known of the order of keys under a layout."""
+        """The state of the order of keys under a layout, as far as it is known."""
         if self.order_violations(version):
             return "broken"
         if self.order is None or self.order.unknown is not None:
@@ -358,7 +359,7 @@ def _change(
             violations.of_stage[version, target],
         )
 
-    # Where a violation is named comes first.
+    # Moves with a named violation come first.
     pairs.sort(key=lambda pair: -violations.of_stage[version, pair[1]])
     return Change(
         before=before,
@@ -375,7 +376,7 @@ def _change(
 def _partitions(
     manifest: Manifest, layouts: Sequence[Layout], epochs: Iterable[Epoch], violations: _Violations
 ) -> list[PartitionRow]:
-    """All partitions, those with named violations first, then those with most records."""
+    """All partitions: first those with named violations, then those with the most records."""
     totals: dict[int, Total] = defaultdict(Total)
     leader_epochs: Counter[int] = Counter()
     for row in epochs:
@@ -395,7 +396,7 @@ def _partitions(
 
 
 def _path(key: bytes, layouts: Sequence[Layout]) -> list[int]:
-    """The partitions of a key, layout by layout, each named once while it stays."""
+    """The partitions of a key, layout by layout; a partition that stays is listed once."""
     path: list[int] = []
     for layout in layouts:
         if layout.initial_partition_count < 1:

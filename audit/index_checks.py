@@ -1,9 +1,9 @@
-"""What contradicts a segment's indexes, worked out where the segment is read.
+"""Checks a segment's indexes against its batches, where the segment is read.
 
-An offset index entry is true where a batch begins at its position, that batch does not begin behind its offset, and the
-offset lies before the batch of the next entry: no look-up misses a record then. A time index entry is true where no
-record up to its offset is younger, and, in a topic that is not compacted, where its time is that of the batch with its
-offset. Entries ascend. Zeros behind the last entry are room that Kafka reserves.
+An offset index entry is correct when a batch begins at its position, that batch does not begin behind its offset, and
+the offset is before the batch of the next entry: then no look-up misses a record. A time index entry is correct when no
+record up to its offset has a later time. In a topic that is not compacted, its time must also be the one of the batch
+with its offset. Entries ascend. Zeros behind the last entry are space that Kafka reserves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIELDS = {
 
 
 class Fault(NamedTuple):
-    """What is wrong with the entry at byte ``position`` of an index file, and the offset it names."""
+    """A fault of the entry at byte ``position`` of an index file; ``offset`` is the entry's."""
 
     position: int
     offset: int | None
@@ -34,9 +34,9 @@ class Fault(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """The batches of a part of a segment, an entry for each; ``ok``: the header can be trusted.
+    """The batches of a part of a segment, one entry per batch. ``ok``: the CRC is right.
 
-    The part begins at byte ``begin`` of the file and ends at ``end``; ``is_last``: at the file's end.
+    The part begins at byte ``begin`` of the file and ends at ``end``. ``is_last``: that is the end of the file.
     """
 
     positions: Ints
@@ -55,7 +55,7 @@ class Batches(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The entries of an index file: whole ones, up to the zeros behind the last. ``offset`` is absolute."""
+    """The whole entries of an index file, without the zeros behind the last one. ``offset`` is absolute."""
 
     offset: Ints
     at: Ints
@@ -64,7 +64,7 @@ class Index(NamedTuple):
 
 
 def read_index(path: Path, base_offset: int) -> Index:
-    """``at`` is a position or a timestamp. Raises OSError."""
+    """Read an index file; ``at`` of the entries is a position or a timestamp. Raises OSError."""
     kind = _FIELDS[path.suffix]
     with open_file(path) as file:
         data = file.read()
@@ -78,7 +78,7 @@ def read_index(path: Path, base_offset: int) -> Index:
 
 
 def file_faults(index: Index) -> Iterator[Fault]:
-    """What is wrong with the file itself: a cut entry, or entries that do not ascend."""
+    """The faults of the file itself: a truncated entry, or entries that do not ascend."""
     count = len(index.offset)
     if index.rest:
         yield Fault(count * index.entry_bytes, None, f"{index.rest} bytes behind the last entry are none")
@@ -89,7 +89,7 @@ def file_faults(index: Index) -> Iterator[Fault]:
 
 
 def offset_faults(index: Index, batches: Batches) -> Iterator[Fault]:
-    """Untrue entries that point into these batches."""
+    """The wrong entries that point into these batches."""
     positions, count = batches.positions, len(batches.positions)
     inside = (index.at >= batches.begin) & (True if batches.is_last else index.at < batches.end)
     numbers = np.flatnonzero(inside)
@@ -115,7 +115,7 @@ def offset_faults(index: Index, batches: Batches) -> Iterator[Fault]:
 
 
 def time_faults(index: Index, batches: Batches, compacted: bool) -> Iterator[Fault]:
-    """Untrue entries with an offset in these batches; the first one behind them is compared with all of them."""
+    """The wrong entries with an offset in these batches. The first entry behind the batches is checked against all."""
     if not len(batches.positions) or not batches.ascend:
         return
     first_last = np.searchsorted(index.offset, [batches.base_offsets[0], batches.last_offsets[-1] + 1])

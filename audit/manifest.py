@@ -1,19 +1,19 @@
-"""``manifest.json`` of an export: what the files should hold, so that the audit can name what is missing.
+"""``manifest.json`` of an export: the expected contents of the files, so that the audit can report missing ones.
 
 An export is a directory, or a prefix of an object store:
 
     manifest.json                                   the last complete export, replaced in one step
-    <topic>-<partition>/<20-digit offset>.log       what was copied from the leaders, with indexes
-    replicas/<broker>/<topic>-<partition>/...       what was copied from other replicas (``--replicas all``)
-    manifest.json.partial                           what an export that has not ended has copied so far
+    <topic>-<partition>/<20-digit offset>.log       copies from the leaders, with indexes
+    replicas/<broker>/<topic>-<partition>/...       copies from other replicas (``--replicas all``)
+    manifest.json.partial                           the progress of an export that has not ended
 
-A file that a manifest names is never written again: the next export puts what is new into files of later offsets, and
-replaces the manifest last. So a reader of a growing export sees whole states alone. Whoever reads this directory takes
-the files that the manifest names; ``.log`` files that it does not name belong to an export in progress when their base
-offset is at or above the partition's high watermark.
+A file that a manifest names is never written again. The next export writes new records into files of later offsets, and
+replaces the manifest last, so a reader of a growing export sees only complete states. A reader takes the files that the
+manifest names. Other ``.log`` files belong to an export in progress when their base offset is at or above the
+partition's high watermark.
 
 The export command fills a ``Manifest`` and writes ``encode()``; the audit reads it with ``decode``. For a directory
-without one, such as a broker's own log directory, ``audit.discovery`` makes up what can be known from the files.
+without a manifest, such as a broker's own log directory, ``audit.discovery`` makes one from the files.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PARTIAL_NAME = "manifest.json.partial"
 REPLICAS_DIRECTORY = "replicas"
 MANIFEST_VERSION = 2
 READABLE_VERSIONS = (1, 2)
-"""Version 1 had one export a directory, no replicas and no CRCs: fields that it lacks have their defaults."""
+"""Version 1 had one export per directory, no replicas and no CRCs; its missing fields get their defaults."""
 
 
 class ManifestError(ValueError):
-    """A manifest or checkpoint file that cannot be read; the message names the file and the field."""
+    """A manifest or checkpoint file cannot be read; the message names the file and the field."""
 
 
 class Layout(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=False):
@@ -46,7 +46,7 @@ class Layout(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Fals
 
 
 class EpochStart(msgspec.Struct, frozen=True, order=True):
-    """A line of ``leader-epoch-checkpoint``: the records from ``start_offset`` on are of this leader epoch."""
+    """A line of ``leader-epoch-checkpoint``: the records from ``start_offset`` on have this leader epoch."""
 
     leader_epoch: int
     start_offset: int
@@ -70,9 +70,10 @@ class FileEntry(msgspec.Struct, frozen=True):
 class SegmentEntry(msgspec.Struct, frozen=True):
     """One ``.log`` file: its name within the partition's directory, and its size in bytes when it was exported.
 
-    It holds whole batches of offsets in [base_offset, end_offset), copied from ``source_position`` on of the file
-    ``source`` of ``broker``: an export that continues an earlier one begins in the middle of a broker's segment.
-    ``files`` are its indexes, whose entries are relative to this file. -1, "": not known (version 1, or no manifest).
+    It has whole batches with offsets in [base_offset, end_offset). They were copied from the file ``source`` of
+    ``broker``, beginning at ``source_position``, because an export that continues an earlier one begins in the middle
+    of a broker's segment. ``files`` are its indexes, whose entries are relative to this file. -1 and "" mean not known
+    (version 1, or no manifest).
     """
 
     name: str
@@ -87,10 +88,10 @@ class SegmentEntry(msgspec.Struct, frozen=True):
 
 
 class ReplicaEntry(msgspec.Struct, frozen=True):
-    """What was copied of one partition from one broker, into ``replicas/<broker>/<topic>-<partition>/``.
+    """The copy of one partition from one broker, in ``replicas/<broker>/<topic>-<partition>/``.
 
-    Fields as in PartitionEntry. ``high_watermark`` is the end of the offsets that this replica must hold: the leader's
-    high watermark while the replica is in sync, else what the replica itself had as high watermark.
+    Fields are as in PartitionEntry. ``high_watermark`` is the end of the offsets that this replica must have. For a
+    replica in sync it is the leader's high watermark, otherwise the replica's own.
     """
 
     broker: int
@@ -102,13 +103,14 @@ class ReplicaEntry(msgspec.Struct, frozen=True):
 
 
 class PartitionEntry(msgspec.Struct, frozen=True):
-    """One partition. Offsets are [log_start_offset, high_watermark); -1 = not known. ``layouts`` ascends by epoch.
+    """One partition, with the offsets [log_start_offset, high_watermark); -1 = not known. ``layouts`` ascend by epoch.
 
-    ``log_start_offset`` is that of the first export: what was exported stays when the broker removes it.
-    ``leader_epochs`` is the history of all exported offsets, ascending. ``missing``: offsets that the broker removed
-    between two exports, so that no export has them. ``leader`` is the broker that led the partition (-1: not known, or
-    exported from a stopped broker). ``incarnation`` differs from that of a partition of this number that was removed
-    before (-1: not known); that of partition 0 is the topic's identity, for the topic id changes when a shrink ends.
+    ``log_start_offset`` is the first export's, because exported records stay when the broker removes them.
+    ``leader_epochs`` is the history of all exported offsets, ascending. ``missing`` has the offsets that the broker
+    removed between two exports, so that no export has them. ``leader`` is the broker that led the partition (-1: not
+    known, or exported from a stopped broker). ``incarnation`` distinguishes the partition from removed ones of the same
+    number (-1: not known). The incarnation of partition 0 identifies the topic, because the topic id changes when a
+    shrink ends.
     """
 
     partition: int
@@ -129,11 +131,11 @@ CopyEntry: TypeAlias = PartitionEntry | ReplicaEntry
 class Manifest(msgspec.Struct, frozen=True):
     """One topic's export.
 
-    ``initial_partition_count`` -1 means nobody knows how keys were placed: placement is not checked then.
+    ``initial_partition_count`` is -1 when the placement of keys is not known; placement is not checked then.
     ``cleanup_policy`` is the topic's ``cleanup.policy``; with ``compact`` in it, offsets may have gaps. ``cluster_id``
-    and ``topic_id`` (Kafka's base64 form, that of the first export) are empty where they are not known. ``generation``
-    counts the exports into this directory, from 1 on (0: not known). Partitions that the topic no longer has stay with
-    what was exported.
+    and ``topic_id`` (Kafka's base64 form, from the first export) are empty when they are not known. ``generation``
+    counts the exports into this directory, from 1 on (0: not known). Partitions that the topic no longer has keep their
+    exported records.
     """
 
     topic: str
@@ -157,7 +159,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, path: str = MANIFEST_NAME) -> Manifest:
-        """Raises ManifestError for anything but a manifest of a version known here."""
+        """The manifest in ``data``. Raises ManifestError for anything but a manifest of a known version."""
         try:
             manifest = msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
@@ -175,7 +177,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def decode_layouts(text: str, path: str) -> list[Layout]:
-    """A ``partition-count-checkpoint``: ``0``, a count, and that many lines of ``epoch initial undeleted version``."""
+    """Read a ``partition-count-checkpoint``: ``0``, a count, and as many lines ``epoch initial undeleted version``."""
     lines = text.split("\n")
     try:
         version, count = int(lines[0]), int(lines[1])
@@ -188,7 +190,7 @@ def decode_layouts(text: str, path: str) -> list[Layout]:
 
 
 def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
-    """One partition's history from its replicas' checkpoints, each of which may have missed lines while it was down."""
+    """One partition's history from its replicas' checkpoints. A replica that was down may lack lines."""
     merged = sorted({layout for history in replicas for layout in history})
     for earlier, later in pairwise(merged):
         if earlier.leader_epoch == later.leader_epoch:
@@ -197,10 +199,10 @@ def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
 
 
 def layouts_until(manifest: Manifest, partition: PartitionEntry, leader_epoch: int) -> list[Layout]:
-    """The partition's layouts up to this leader epoch, oldest first: the last is that of its records. Empty: not known.
+    """The partition's layouts up to this leader epoch, oldest first; the last is its records'. Empty when not known.
 
-    Before the first line of the history the topic had the layout it was created with. A topic that was resized and has
-    no history says nothing about its records.
+    Before the first line of the history the topic had its initial layout. For a topic that was resized and has no
+    history, the layout of its records is not known.
     """
     found = [layout for layout in partition.layouts if layout.leader_epoch <= leader_epoch]
     initial = manifest.initial_partition_count

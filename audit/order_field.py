@@ -1,4 +1,4 @@
-"""``--order-by``: take the integer that orders a key's records out of their values."""
+"""``--order-by``: reads the integer that orders a key's records from their values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SAFE_DIGITS = 18
 
 
 class OrderFieldError(ValueError):
-    """An ``--order-by`` that cannot be understood, or a value that does not carry the field."""
+    """An ``--order-by`` is invalid, or a value does not have the field."""
 
 
 class OrderField:
-    """``json:FIELD`` (dots go into objects) or ``tsv:N`` (columns count from 0).
+    """The field ``json:FIELD`` (dots go into objects) or ``tsv:N`` (columns count from 0).
 
-    Raises OrderFieldError for anything else. ``extract`` raises it for a value without an integer of 64 bits there.
+    Raises OrderFieldError for anything else. ``extract`` raises it for a value without a 64-bit integer in the field.
     """
 
     def __init__(self, spec: str) -> None:
@@ -43,9 +43,9 @@ class OrderField:
             raise OrderFieldError(f"order-by {spec!r} is neither json:FIELD nor tsv:N with N from 0")
 
     def read(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The integers of an array of binary values, and what is wrong with the values that have none.
+        """The integers of an array of binary values, and the errors of the values that have none.
 
-        Both are null for a null. A value that the fast way does not understand goes through ``extract``.
+        Both are null for a null. ``extract`` reads the values that the fast reader cannot read.
         """
         found = self._read(values)
         errors = pa.nulls(len(values), pa.string())
@@ -79,7 +79,7 @@ def _tsv_reader(column: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def _json_reader(path: list[str]) -> Callable[[bytes | None], int | None]:
-    """Reads the field alone: strings beside it may hold bytes that are no UTF-8. None without such an integer."""
+    """A reader of only this field: other strings may have invalid UTF-8. It returns None without an integer there."""
     inner: type = int
     for depth, name in enumerate(reversed(path)):
         inner = msgspec.defstruct(f"Level{depth}", [("found", inner)], rename={"found": name})
@@ -110,7 +110,7 @@ def _from_tsv(value: bytes, column: int) -> int:
 
 
 def _from_json(value: bytes, path: list[str], read: int | None) -> int:
-    """``read`` is what was found in it without reading all of it."""
+    """The integer in a JSON value. ``read`` is the result of the reader of only this field."""
     if read is not None:
         return read
     try:

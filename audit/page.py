@@ -1,7 +1,7 @@
 """The audit's report as one HTML page that needs no network and no script. Pure: report and manifests in, text out.
 
-Keys, names and messages come from the audited files and hold any character. The templates escape each value, and
-``shown`` makes characters visible that have no shape of their own, such as those that turn the reading direction.
+Keys, names and messages come from the audited files and may have any character. The templates escape each value.
+``shown`` makes invisible characters visible, such as those that change the reading direction.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from anabranch.audit.report import AuditReport, Check, Status, Violation
 
 KEY_CHARACTERS = 80
 FIRST_SCREEN = 3
-"""How many violations the top of the page names."""
+"""The number of violations that the top of the page names."""
 MOST_STEPS = 8
-"""So many partition counts, or partitions of a key, are named one after the other."""
+"""The most partition counts, or partitions of a key, that are listed."""
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _STRIP_HEIGHT, _LANE_WIDTH = 40, 10
 WIDE_TREE = 12
-"""A tree of more lanes has no room for numbers on a phone."""
+"""The most lanes of a tree that has room for numbers on a phone."""
 
 
 class Verdict(NamedTuple):
-    """The answer of the first screen. ``tone`` is "ok", "bad" or "unknown"."""
+    """The verdict on the first screen. ``tone`` is "ok", "bad" or "unknown"."""
 
     tone: str
     title: str
@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
 
 
 def render_page(report: AuditReport, manifests: Sequence[Manifest], limits: PageLimits = DEFAULT_LIMITS) -> str:
-    """The page's text. Topics beyond ``limits.rows`` are named in a sentence alone."""
+    """The page's text. Topics beyond ``limits.rows`` are only named, in a sentence."""
     return (
         _environment()
         .get_template("page.html.jinja")
@@ -57,7 +57,7 @@ def _violated(report: AuditReport) -> list[Check]:
 
 
 def verdict(report: AuditReport) -> Verdict:
-    """Whether the order is kept, and if not, where."""
+    """The verdict on the order: whether it is kept, and if not, where it is broken."""
     violated = _violated(report)
     order = next((check for check in report.checks if check.name == ORDER_CHECK), None)
     first = [(check, violation) for check in violated for violation in check.violations]
@@ -90,7 +90,7 @@ def _explain(order: Check | None, violated: Sequence[Check]) -> str:
 
 
 def shown(value: str | bytes, most: int | None = None) -> str:
-    """Text for the eye: what has no shape, or is not UTF-8, as an escape; the rest of a long one as a number."""
+    """A value as readable text: invisible characters and invalid UTF-8 as escapes, the rest of a long one as count."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     left_out = len(text) - most if most is not None else 0
     visible = "".join(c if c.isprintable() else _escape(c) for c in text[:most])
@@ -106,7 +106,7 @@ def key_text(key: bytes) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size in the largest unit of which there is one at least."""
+    """A size in the largest unit that gives at least 1."""
     size, unit = float(size_bytes), 0
     while size >= 1000 and unit < len(_UNITS) - 1:
         size, unit = size / 1000, unit + 1
@@ -115,7 +115,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def compact(number: int) -> str:
-    """At most four characters or so: 950, 1.2k, 34k, 1.2M."""
+    """A number in about four characters: 950, 1.2k, 34k, 1.2M."""
     size, unit = float(number), 0
     while size >= 999.5 and unit < 4:
         size, unit = size / 1000, unit + 1
@@ -123,7 +123,7 @@ def compact(number: int) -> str:
 
 
 def time_text(timestamp_ms: int | None) -> str:
-    """A record's time in UTC, to the millisecond; the number itself where no calendar has it."""
+    """A record's time in UTC, to the millisecond; the number itself when it is outside the calendar."""
     if timestamp_ms is None or timestamp_ms < 0:
         return "without a time"
     try:
@@ -137,20 +137,20 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def counts_text(topic: TopicHistory) -> str:
-    """The partition counts one after the other."""
+    """The topic's partition counts in turn."""
     counts = ["…"] if topic.further_stages else []
     return route([*counts, *(f"{stage.undeleted_partition_count:,}" for stage in topic.stages)])
 
 
 def route(steps: Sequence[int | str]) -> str:
-    """Steps in turn; the first and the last of many."""
+    """The steps in turn; of many, only the first ones and the last ones."""
     if len(steps) > MOST_STEPS:
         steps = [steps[0], "…", *steps[-MOST_STEPS + 2 :]]
     return " → ".join(map(str, steps))
 
 
 def sentences(change: Change) -> list[str]:
-    """What happened at a resize."""
+    """Sentences that describe a resize."""
     version = change.after.layout_version
     if change.kind == "other":
         found = ["Which keys moved is not known: the counts of these layouts do not say it."]
@@ -171,14 +171,14 @@ def sentences(change: Change) -> list[str]:
 
 
 class Line(NamedTuple):
-    """A line of the tree between two layouts: an SVG path, and what it stands for."""
+    """A line of the tree between two layouts: an SVG path and its meaning."""
 
     path: str
     kind: str
 
 
 def lines(change: Change) -> list[Line]:
-    """From each lane to itself where its partitions stay, and from source to target for moves."""
+    """The lines of a resize: from each lane to itself where partitions stay, and from source to target of moves."""
     found = []
     for lane, (cell, later) in enumerate(zip(change.before.cells, change.after.cells, strict=True)):
         x = _middle(lane)

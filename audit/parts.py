@@ -1,8 +1,8 @@
-"""The parts of segment files that are read side by side: a large segment is cut by its offset index.
+"""The parts of segment files that are read in parallel: a large segment is split by its offset index.
 
 An index entry is eight bytes: the last offset of a batch relative to the segment's base offset, and the position of
-that batch in the ``.log`` file (Kafka's ``OffsetIndex``). An entry is used only where a whole batch with a true CRC
-begins, for an index may be wrong.
+that batch in the ``.log`` file (Kafka's ``OffsetIndex``). An index may be wrong, so an entry is used only when a whole
+batch with a correct CRC begins there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ALL = Wanted()
 
 
 class SegmentPart(NamedTuple):
-    """The batches of a segment file below ``directory`` that begin in ``[begin, end)``; ``end`` None is the file's.
+    """The batches of a segment file below ``directory`` that begin in ``[begin, end)``.
 
-    Batches without records in ``bounds`` are skipped.
+    ``end`` None is the end of the file. Batches without records in ``bounds`` are skipped.
     """
 
     directory: str
@@ -50,15 +50,15 @@ class SegmentPart(NamedTuple):
 
 
 class MissingSegmentError(FileNotFoundError):
-    """A segment file that the driver found and that is not there for a worker."""
+    """A segment file that the driver has found is missing on a worker."""
 
 
 def segment_parts(
     topics: Iterable[TopicFiles], split_bytes: int = SPLIT_BYTES, wanted: Wanted = ALL
 ) -> Iterator[SegmentPart]:
-    """The parts to read of these topics' segments. Looks at the sizes of files, and into large ones by their indexes.
+    """The parts to read of these topics' segments. Reads the sizes of the files, and the indexes of large ones.
 
-    A file that is missing has no parts: the check "segment files" names it.
+    A missing file has no parts; the check "segment files" reports it.
     """
     for topic in topics:
         below = "" if topic.broker is None else f"{REPLICAS_DIRECTORY}/{topic.broker}/"
@@ -87,7 +87,8 @@ def read_part(
 ) -> Iterator[Rows]:
     """The rows of a part, a few megabytes at a time. Raises MissingSegmentError, and OSError for an unreadable file.
 
-    With ``report_unreadable`` such a file has one row, with an error. A stream must fail instead: it reads a file once.
+    With ``report_unreadable`` an unreadable file has one row, with an error. A stream must fail instead, because it
+    reads a file only once.
     """
     path = os.path.join(part.directory, part.source.segment)
     try:
@@ -110,27 +111,27 @@ def read_part(
 
 
 def _with_ends(segments: Sequence[SegmentEntry]) -> Iterator[tuple[SegmentEntry, int | None]]:
-    """Each segment with the offset behind its records, which may not be known of the last."""
+    """Each segment with the offset behind its records, which may be unknown for the last one."""
     for index, segment in enumerate(segments):
         later = segments[index + 1].base_offset if index + 1 < len(segments) else None
         yield segment, segment.end_offset if segment.end_offset >= 0 else later
 
 
 def without_others(manifest: Manifest) -> Manifest:
-    """What an executor needs of the manifest: the topic's identity and counts."""
+    """The part of the manifest that an executor needs: the topic's identity and counts."""
     return msgspec.structs.replace(manifest, partitions=[])
 
 
 def alone_entry(entry: PartitionEntry) -> PartitionEntry:
-    """What an executor needs of a partition: its offsets and the history of its layouts."""
+    """The part of a partition's entry that an executor needs: its offsets and the history of its layouts."""
     return PartitionEntry(entry.partition, entry.log_start_offset, entry.high_watermark, [], entry.layouts)
 
 
 def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
-    """The ranges of about ``split_bytes`` of a segment that have its records in ``bounds``.
+    """The ranges, of about ``split_bytes``, of a segment that hold its records in ``bounds``.
 
-    There is one range where the file is small or no index can be read beside it, and none where it is missing or its
-    directory cannot be searched: the check of segment files names it.
+    A small file, or one without a readable index beside it, has one range. A file that is missing or whose directory
+    cannot be searched has none; the check of segment files reports it.
     """
     try:
         size = os.path.getsize(path)
@@ -153,13 +154,13 @@ def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> It
 
 
 def _entries(index: BinaryIO) -> Entries:
-    """The entries of an offset index, relative offset and position. Only the pages that are looked at are read."""
+    """The entries of an offset index, relative offset and position, mapped so that only the used pages are read."""
     count = os.fstat(index.fileno()).st_size // _ENTRY_BYTES
     return np.memmap(index, ">i4", "r", shape=(count, 2)) if count else np.zeros((0, 2), np.int32)
 
 
 def _begin(entries: Entries, log: BinaryIO, base_offset: int, first: int) -> int:
-    """The position from which on all batches with offsets from ``first`` on are read."""
+    """A position at or before all batches with offsets from ``first`` on."""
     for at in range(bisect_right(entries, first - base_offset, key=lambda entry: int(entry[0])) - 1, -1, -1):
         position = int(entries[at][1])
         if (found := _batch_at(log, position)) is not None and found <= first:
@@ -168,7 +169,7 @@ def _begin(entries: Entries, log: BinaryIO, base_offset: int, first: int) -> int
 
 
 def _end(entries: Entries, log: BinaryIO, base_offset: int, end: int) -> int | None:
-    """The position from which on no batch has offsets below ``end``; None where that is not known."""
+    """A position from which on no batch has offsets below ``end``; None when none is known."""
     for at in range(bisect_left(entries, end - base_offset, key=lambda entry: int(entry[0])), len(entries)):
         position = int(entries[at][1])
         if (found := _batch_at(log, position)) is not None and found >= end:
@@ -177,7 +178,7 @@ def _end(entries: Entries, log: BinaryIO, base_offset: int, end: int) -> int | N
 
 
 def _splits(entries: Entries, log: BinaryIO, begin: int, end: int, split_bytes: int) -> Iterator[int]:
-    """The positions of batches, each ``split_bytes`` or more behind the one before and behind ``begin``."""
+    """Positions of batches at a distance of at least ``split_bytes`` from each other and from ``begin``."""
     at, last, highest = 0, begin, end - split_bytes // 2
     while (at := bisect_left(entries, last + split_bytes, lo=at, key=lambda entry: int(entry[1]))) < len(entries):
         position = int(entries[at][1])
@@ -190,7 +191,7 @@ def _splits(entries: Entries, log: BinaryIO, begin: int, end: int, split_bytes: 
 
 
 def _batch_at(log: BinaryIO, position: int) -> int | None:
-    """The base offset of the batch with a true CRC that begins at ``position``; None where there is none."""
+    """The base offset of the batch at ``position``; None unless a whole batch with a correct CRC begins there."""
     log.seek(position)
     prefix = log.read(LENGTH_PREFIX_BYTES)
     if len(prefix) < LENGTH_PREFIX_BYTES:

@@ -1,4 +1,4 @@
-"""What the audit does at the moment and how far Spark is, for a terminal."""
+"""The progress of an audit, for a terminal: its present part, and Spark's finished tasks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _POLL_S = 0.2
 
 
 class Progress(Protocol):
-    """Is called with what an audit does."""
+    """Receives the progress of an audit."""
 
     def begin(self, part: str) -> None:
-        """The part before has ended, and this one begins."""
+        """The previous part has ended, and ``part`` begins."""
 
     def tasks(self, done: int, total: int) -> None:
-        """The finished tasks of Spark's stages that run, and all tasks of these. From a thread of its own."""
+        """The finished tasks and all tasks of Spark's running stages. Called on a thread of its own."""
 
 
 class Nobody:
-    """Looks at no progress."""
+    """Ignores all progress."""
 
     def begin(self, part: str) -> None:
         pass
@@ -35,7 +35,7 @@ class Nobody:
 
 @contextlib.contextmanager
 def watched(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
-    """Report tasks to ``progress``, from a thread of its own, until the end of the block."""
+    """Report tasks to ``progress``, on a thread of its own, until the end of the block."""
     if progress is None:
         yield
         return

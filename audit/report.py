@@ -1,4 +1,4 @@
-"""What an audit found."""
+"""The report of an audit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 REPORT_VERSION = 1
-"""The version of ``docs/audit-report.schema.json``; it goes up when a field is removed or changes its meaning."""
+"""The version of ``docs/audit-report.schema.json``, which grows when a field is removed or changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One offence and where it lies: ``segment`` below the audited directory, ``position`` its batch's first byte."""
+    """One offence: ``segment`` is a path below the audited directory, ``position`` the first byte of its batch."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class Violation:
 
 
 class Status(StrEnum):
-    """What a check, or all of them, came to."""
+    """The result of a check, or of all checks."""
 
     PASSED = "passed"
     VIOLATED = "violated"
@@ -43,10 +43,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: how many things it looked at, how many broke it, and the first of those.
+    """The result of one rule: the number of things checked, the number of offences, and the first offences.
 
-    ``unknown`` says why nothing, or not everything, could be looked at. ``undecided`` counts what was left out of
-    ``counted`` for that reason, where it can be counted.
+    ``unknown`` is the reason why nothing, or not everything, could be checked. ``undecided`` counts the things left out
+    of ``counted`` for that reason, when they can be counted.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What one partition holds of one leader epoch. The layout is None where it is not known.
+    """The contents of one partition in one leader epoch. The layout is None when it is not known.
 
     ``records`` counts transaction markers too. Timestamps are milliseconds since 1970, of the batches' headers.
     """
@@ -105,7 +105,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One of a topic's most frequent keys. ``records`` is a lower bound: rare keys of a part are not counted."""
+    """One of a topic's most frequent keys. ``records`` is a lower bound: keys rare in a part are not counted there."""
 
     topic: str
     key: bytes
@@ -117,7 +117,7 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All checks over one directory; counts are what was found in the files.
+    """All checks of one directory, and the counts of its contents.
 
     ``epochs`` is in order of topic, partition and leader epoch. ``hot_keys`` begins with the most frequent.
     """
@@ -135,20 +135,20 @@ class AuditReport:
 
     @property
     def decided(self) -> int:
-        """How many checks looked at everything they are about, or found a violation."""
+        """The number of checks that covered everything or found a violation."""
         return sum(check.status is not Status.UNKNOWN for check in self.checks)
 
     @property
     def passed(self) -> bool:
-        """Whether no check found a violation. What is unknown counts for nothing here: see ``decided``."""
+        """Whether no check found a violation. Undecided checks do not matter here: see ``decided``."""
         return all(check.status is not Status.VIOLATED for check in self.checks)
 
     def exit_status(self, *, strict: bool = False) -> int:
-        """1 with a violation; where ``strict``, also with a check that could not be decided."""
+        """1 with a violation; with ``strict``, also with an undecided check; 0 otherwise."""
         return 0 if self.passed and not (strict and self.decided < len(self.checks)) else 1
 
     def to_json(self) -> dict[str, Any]:
-        """The report as values that ``json.dumps`` takes: ``docs/audit-report.schema.json``."""
+        """The report as values for ``json.dumps``, by ``docs/audit-report.schema.json``."""
         return {
             "version": REPORT_VERSION,
             "directory": self.directory,

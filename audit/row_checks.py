@@ -1,9 +1,9 @@
 """The rules, as Spark queries over the rows of ``anabranch-segments``, view ``checks`` or ``summary``.
 
-Each function takes the rows it needs and returns the offending ones: topic, partition, offset, segment, position and
-``message``. "Batches" are the rows with ``batch_start``, "records" the rows with ``offset``. A compacted topic may have
-gaps in offsets and sequences. ``audit.deliveries`` has the rules for what consumers delivered. Each docstring names the
-promise and where it is written; ``promise_of`` takes it from there into the report.
+Each function takes rows and returns the offending ones: topic, partition, offset, segment, position and ``message``.
+"Batches" are the rows with ``batch_start``, "records" the rows with ``offset``. A compacted topic may have gaps in
+offsets and sequences. ``audit.deliveries`` has the rules for deliveries to consumers. The docstring of a rule has a
+paragraph with the promise and its source, which ``promise_of`` takes into the report.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def promise_of(rule: Callable[..., Any]) -> str:
 
 
 def wrong_crcs(batches: DataFrame) -> DataFrame:
-    """Batches whose bytes are not the ones their CRC32C was computed over.
+    """Batches whose CRC32C does not match their bytes.
 
     Promise: a batch is stored as the producer sent it. Kafka, "Message Format", RecordBatch: crc covers all bytes from
     the attributes on.
@@ -53,7 +53,7 @@ def unreadable_batches(batches: DataFrame) -> DataFrame:
 
 
 class Missing(NamedTuple):
-    """Offsets [first, end) of a partition that no export holds, by the manifest."""
+    """Offsets [first, end) of a partition that, by the manifest, no export has."""
 
     topic: str
     partition: int
@@ -66,9 +66,9 @@ def _of(missing: Missing) -> Column:
 
 
 def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[Missing] = ()) -> DataFrame:
-    """Batches that do not begin where the one before them in their partition ended, and holes within a batch.
+    """Batches that do not begin where the previous batch of their partition ended, and batches with holes.
 
-    What is ``missing`` is no gap. Transaction markers and records of aborted transactions have offsets like others.
+    ``missing`` offsets are no gap. Transaction markers and records of aborted transactions have offsets like others.
 
     Promise: offsets of a partition ascend by one; compaction removes records and never renumbers. Kafka, "Log" and "Log
     Compaction".
@@ -99,8 +99,8 @@ def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[Missin
 def untrue_index_entries(entries: DataFrame) -> DataFrame:
     """Entries of offset and time indexes that contradict the batches: the rows of kind "entry" of the view ``summary``.
 
-    ``position`` is the entry's first byte in the index file. ``audit.index_checks`` has the rules. Two parts of a large
-    segment may contradict the same entry: it is one offence.
+    ``position`` is the entry's first byte in the index file. ``audit.index_checks`` has the rules. An entry that
+    contradicts two parts of a large segment is one offence.
 
     Promise: a look-up by offset or time that begins where an index entry points misses no record. Kafka,
     ``OffsetIndex`` and ``TimeIndex``.
@@ -115,7 +115,7 @@ def untrue_index_entries(entries: DataFrame) -> DataFrame:
 
 
 def leader_epochs_that_go_back(batches: DataFrame) -> DataFrame:
-    """Batches of a lower leader epoch than the batch before them.
+    """Batches with a lower leader epoch than the previous batch.
 
     Promise: leader epochs never decrease along a partition's log. KIP-101, "Proposed Changes".
     """
@@ -130,7 +130,7 @@ def leader_epochs_that_go_back(batches: DataFrame) -> DataFrame:
 
 
 def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Missing] = ()) -> DataFrame:
-    """Batches that do not follow the one before of the same producer id in their partition.
+    """Batches whose sequence does not follow the previous batch of the same producer id in their partition.
 
     Two batches with ``missing`` offsets between them are not compared.
 
@@ -144,7 +144,7 @@ def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Miss
     for found in missing:
         ordered = ordered.where(~(_of(found) & (F.col("ended") < found.end) & (F.col("base_offset") >= found.end)))
     ahead = F.expr(f"pmod(base_sequence - previous, {_SEQUENCES})")
-    # Sequences wrap: more than half the circle ahead is behind.
+    # Sequences wrap, so a distance of more than half the range means that the batch goes back.
     wrong = ((ahead == 0) | (ahead > _SEQUENCES // 2)) if compacted else ahead != 1
     same, newer = F.expr("producer_epoch = epoch_before"), F.expr("producer_epoch > epoch_before")
     late = F.lit(False) if compacted else newer & (F.col("base_sequence") != 0)
@@ -178,11 +178,11 @@ def repeated_batches(batches: DataFrame) -> DataFrame:
 
 
 def overlapping_stretches(rows: DataFrame) -> DataFrame:
-    """Stretches of batches (``audit.summary``) that begin in, or before, one that is before them in their file.
+    """Stretches of batches (``audit.summary``) that overlap: in their offsets in a file, or in a producer's sequences.
 
-    And those with sequences that another stretch of the producer has. The rules over batches find the same offences in
-    stretches as in batches where there are none of these: along a partition, and along a producer's records in it,
-    stretches follow each other as their batches do; and the batches of one stretch break no rule among themselves.
+    Without overlaps, the rules over batches find the same offences in stretches as in batches. Along a partition, and
+    along a producer's records in it, stretches then follow each other as their batches do. The batches of one stretch
+    break no rule among themselves.
     """
     in_file_order = Window.partitionBy(*_COPY).orderBy("segment", "position")
     ended = F.max(F.greatest("base_offset", "last_offset")).over(
@@ -199,7 +199,7 @@ def overlapping_stretches(rows: DataFrame) -> DataFrame:
 
 
 def repeated_records(records: DataFrame) -> DataFrame:
-    """Records with the key and order value of an earlier one, anywhere in their topic.
+    """Records with the key and order value of an earlier record of their topic.
 
     Promise: a record is stored once, also across resizes. docs/ordered-resize.md, "What is promised".
     """
@@ -220,7 +220,7 @@ def repeated_records(records: DataFrame) -> DataFrame:
 
 
 def broken_key_order(records: DataFrame) -> DataFrame:
-    """Records whose order value is below that of the record before of the same key, and values without one.
+    """Records whose order value is below the previous one of the same key, and records without an order value.
 
     Under one layout a key has one partition, so a key's records are in order by layout version, then offset.
 
@@ -239,16 +239,16 @@ def broken_key_order(records: DataFrame) -> DataFrame:
 
 
 def keys_that_do_not_ascend(keys: DataFrame) -> DataFrame:
-    """The topics and keys whose summaries do not ascend, within one or from one to the next."""
+    """The topics and keys whose order values do not ascend, within a summary or from one summary to the next."""
     of_key = Window.partitionBy("topic", "key", _known_order()).orderBy("layout_version", "partition", "offset")
     ordered = keys.withColumn("previous", F.lag("last_value").over(of_key))
     return ordered.where("not ascends or order_value <= previous").select("topic", "key").distinct()
 
 
 def misplaced_records(records: DataFrame) -> DataFrame:
-    """Records in another partition than linear hashing gives their key under the layout of their leader epoch.
+    """Records in another partition than linear hashing gives for their key and the layout of their leader epoch.
 
-    A tombstone with the header MOVED_HEADER may also lie where the key lived under an earlier layout.
+    A tombstone with the header MOVED_HEADER may also be in the key's partition under an earlier layout.
 
     Promise: a record lies where linear hashing puts its key under the layout of its leader epoch. KIP-253, "Proposed
     Changes"; docs/ordered-resize.md, "Where a key is".
@@ -268,7 +268,7 @@ def misplaced_records(records: DataFrame) -> DataFrame:
 def records_while_closed(records: DataFrame) -> DataFrame:
     """Records of a leader epoch whose layout does not count their partition.
 
-    A later epoch may count it again. Transaction markers are no records of clients; a closed partition takes them.
+    A later epoch may count it again. A closed partition takes transaction markers, which are not clients' records.
 
     Promise: a partition that is marked for deletion takes no record behind its seal. KIP-253, "Proposed Changes";
     docs/ordered-resize.md, "The steps".
@@ -281,7 +281,7 @@ def records_while_closed(records: DataFrame) -> DataFrame:
 
 
 def wrong_control_batches(batches: DataFrame) -> DataFrame:
-    """Control batches that are no transaction marker of a producer, and transactional batches without a producer.
+    """Control batches that are not a producer's transaction marker, and transactional batches without a producer.
 
     Promise: a control batch is one marker, COMMIT or ABORT, of a producer's transaction. KIP-98, "Control Messages";
     Kafka, "Message Format", Control Batches.
@@ -298,10 +298,10 @@ def wrong_control_batches(batches: DataFrame) -> DataFrame:
 
 
 def diverging_replicas(batches: DataFrame, copies: DataFrame) -> DataFrame:
-    """Batches that one copy of a partition has and another has not, or has otherwise.
+    """Batches that are missing or different in another copy of the partition.
 
-    ``copies``: topic, partition, replica, log_start_offset, high_watermark of every copy; replica -1 is what was
-    exported of the leader. Offsets are compared that both copies must hold. Replicas of compacted topics differ,
+    ``copies`` has topic, partition, replica, log_start_offset and high_watermark of every copy; replica -1 is the
+    leader's copy. Only offsets that both copies must have are compared. Replicas of compacted topics may differ,
     because each is compacted by itself.
 
     Promise: below the high watermark all replicas in sync have the same batches. KIP-101; Kafka, "Replication".
@@ -338,7 +338,7 @@ def diverging_replicas(batches: DataFrame, copies: DataFrame) -> DataFrame:
 
 
 def without_aborted(rows: DataFrame) -> DataFrame:
-    """``rows`` less those of transactions that ended in an abort marker: no committed reader ever sees them."""
+    """``rows`` without the records of aborted transactions, which no ``read_committed`` consumer gets."""
     batches = rows.where("batch_start and is_transactional")
     later = (
         Window.partitionBy("topic", "partition", "producer_id")
@@ -354,7 +354,7 @@ _BASE_OFFSET = "base_offset"
 
 
 def _known_order() -> Column:
-    """Nothing orders the records of two partitions whose layouts are not known."""
+    """A window key that separates partitions with unknown layouts, because nothing orders their records."""
     return F.expr("if(layout_version is null, partition, -1)")
 
 
@@ -375,7 +375,7 @@ def _shown_key() -> Column:
 
 
 def _sentence(*parts: str | Column) -> Column:
-    """Literal texts and column names in turn, beginning with a text."""
+    """A sentence from literal texts and column names in turn, beginning with a text."""
     columns = []
     for number, part in enumerate(parts):
         if isinstance(part, Column):

@@ -1,4 +1,4 @@
-"""Which rules are applied to what was read, what each looked at, and what it could not decide."""
+"""Applies the rules to the rows: for each rule its offences, the number of things checked, and the undecided ones."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ABOUT_RECORDS = frozenset({"duplicates", "key order", "placement", "closed part
 _OF_RECORDS = [
     "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
 ]  # fmt: skip
-"""What the checks of the order of records need."""
+"""The columns for the checks of the order of records."""
 _OVERLAPS, _DESCENDING = "overlapping stretches", "keys that do not ascend"
 _OF_TRANSACTIONS = ["batch_start", "base_offset", "producer_id", "is_transactional", "is_control", "marker"]
-"""What is needed besides to leave out aborted records."""
+"""The further columns that are needed to leave out aborted records."""
 _COLUMNS = ("topic", "partition", "offset", "segment", "position")
 _PLACE = ("topic", "partition", "segment", "position", "offset")
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """How many things a check looked at, and the violations that no frame has.
+    """The number of things checked, and the violations that are in no DataFrame.
 
     ``unknown`` and ``undecided`` are as in ``Check``.
     """
@@ -45,7 +45,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check: the frames of what breaks it, and how much of it could be decided, by the totals."""
+    """A check: the DataFrames of its offences, and a function that computes its ``Decided`` from the totals."""
 
     name: str
     promise: str
@@ -55,13 +55,13 @@ class Rule:
 
 @dataclass
 class Found:
-    """What is read of a directory.
+    """The rows of a directory, and functions to read more.
 
-    ``kept``: the rows of the view ``summary``. ``read`` gives columns of the view ``checks``. ``copies``: ``topics`` as
-    the leaders have them, then the replicas. ``deliveries``: the consumer log, if there is one. ``batches_of`` reads
-    partitions of topics with a row for each batch; it is None where ``kept`` has these already. ``keys_ascend``:
-    whether no key's summaries are out of order; None: it is not known. ``transactional``: whether there are
-    transactions.
+    ``kept`` has the rows of the view ``summary``. ``read`` returns columns of the view ``checks``. ``copies`` is
+    ``topics``, as the leaders have them, followed by the replicas. ``deliveries`` is the consumer log, if any.
+    ``batches_of`` reads partitions of topics with a row for each batch; it is None when ``kept`` has these rows
+    already. ``keys_ascend`` is True when each key's summaries are in order; None while it is not known.
+    ``transactional`` is True when there are transactions.
     """
 
     spark: SparkSession
@@ -78,20 +78,20 @@ class Found:
 
     @cached_property
     def committed(self) -> DataFrame:
-        """The records that a committed reader sees and transaction markers, in the columns for the order of keys.
+        """The committed records and the transaction markers, with the columns for the order of keys.
 
-        Several rules take them, so they are kept, on disk where memory does not do.
+        Several rules use them, so Spark keeps them, on disk when memory is not sufficient.
         """
         rows = checks.without_aborted(self.read([*_OF_RECORDS, "moved", *_OF_TRANSACTIONS]))
         return rows.where("offset is not null").select(*_OF_RECORDS, "moved").persist()
 
     @property
     def stretches(self) -> DataFrame:
-        """The batches and stretches of batches of the leaders."""
+        """The leaders' batches and stretches of batches."""
         return self.kept.where(f"kind = 'row' and batch_start and replica = {OF_LEADERS}")
 
     def read_batches(self) -> None:
-        """Have a row for each batch in ``kept`` of all partitions whose stretches overlap."""
+        """Replace the stretches in ``kept`` by a row for each batch, in all partitions with overlapping stretches."""
         assert self.batches_of is not None
         partitions: dict[str, list[int]] = {}
         for topic, partition in checks.overlapping_stretches(self.stretches).distinct().collect():
@@ -102,7 +102,7 @@ class Found:
         self.kept, self.batches_of = self.kept.where(~old).unionByName(self._again), None
 
     def release(self) -> None:
-        """Keep nothing any longer."""
+        """Release the rows that Spark keeps."""
         if self._again is not None:
             self._again.unpersist()
         if "committed" in vars(self):
@@ -110,7 +110,7 @@ class Found:
 
 
 def apply_rules(found: Found, first: int, totals: Callable[[], Totals]) -> list[Check]:
-    """All checks. Each keeps its ``first`` violations. ``totals`` waits for what is summed up in the meantime."""
+    """All checks. Each keeps its ``first`` violations. ``totals`` waits for sums that are computed meanwhile."""
     rules, counts, summed = _applied(found, totals)
     named = _first([rule for rule in rules if rule.name in counts], first)
     unread = counts.get("readable batches", 0)
@@ -137,11 +137,11 @@ def _check(
 
 
 def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], dict[str, int], Totals]:
-    """The rules, how many offences there are against each, and the totals.
+    """The rules, the number of offences against each, and the totals.
 
-    Most files have stretches that do not overlap, keys that ascend, and no transactions. The queries are planned for
-    these while the totals are computed. Whether it is so is counted in the same query; where it is not, more is read
-    and the rules are applied again.
+    Most directories have no overlapping stretches, no keys out of order, and no transactions. The queries are planned
+    for this case while the totals are computed. The same query counts whether it is the case; if not, more rows are
+    read and the rules are applied again.
     """
     assumed = []
     if found.batches_of is not None:
@@ -177,7 +177,7 @@ def _assumption(name: str, against: DataFrame) -> Rule:
 
 
 def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
-    """Why not everything was looked at. Of a batch that cannot be read neither header nor records are known."""
+    """The reason why not everything was checked: the header and records of an unreadable batch are not known."""
     if not unread or name not in _ABOUT_BATCHES | _ABOUT_RECORDS:
         return unknown
     why = f"{_count_of(unread, 'batch', 'batches')} cannot be read"
@@ -185,7 +185,7 @@ def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
 
 
 def _counted(rules: Iterable[Rule]) -> DataFrame:
-    """How many offences there are against each rule that has some."""
+    """The number of offences against each rule, for rules with offences."""
     frames = [frame.select(F.lit(rule.name).alias("rule")) for rule in rules for frame in rule.offences]
     return reduce(lambda one, other: one.union(other), frames).groupBy("rule").count()
 
@@ -353,7 +353,7 @@ def _replicas(found: Found, batches: DataFrame) -> Rule:
 def _record_rules(found: Found) -> Iterator[Rule]:
     rows = found.kept.where(f"kind = 'row' and replica = {OF_LEADERS}")
     records = rows.where("offset is not null")
-    # Stretches that do not overlap repeat no batch.
+    # Without overlapping stretches no batch is repeated.
     repeated = [checks.repeated_batches(rows.where("batch_start"))] if found.batches_of is None else []
     suspects = [] if found.order_by is None else [_suspects(found, records)]
     repeated += [checks.repeated_records(some) for some in suspects]
@@ -402,9 +402,9 @@ def _without_layout(records: int) -> str:
 
 
 def _suspects(found: Found, records: DataFrame) -> DataFrame:
-    """The records of keys whose summaries do not ascend, read once more, and those without an order value.
+    """The records of keys whose summaries do not ascend, read again, and the records without an order value.
 
-    Summaries count aborted records too, so all records are read once more where there are transactions.
+    Summaries include aborted records, so with transactions all records are read again.
     """
     if found.transactional:
         return found.committed
@@ -460,7 +460,7 @@ def _consumer_rules(found: Found) -> Iterator[Rule]:
 
 
 def _unread_partitions(log: DataFrame, summaries: Summaries) -> list[str]:
-    """The groups and partitions with records of which the log has no line."""
+    """The groups and partitions with records, but without a line in the consumer log."""
     read = {(row["group"], row["topic"], row["partition"]) for row in
             log.where("wrong is null").select("group", "topic", "partition").distinct().collect()}  # fmt: skip
     held = [(topic, number) for (topic, number, of), x in summaries.items() if of == OF_LEADERS and x.by_clients]
@@ -483,7 +483,7 @@ def _rule(name: str, rule: Callable[..., Any], decide: Callable[[Totals], Decide
 def _by_policy(
     rule: Callable[[DataFrame, bool], DataFrame], batches: DataFrame, topics: list[TopicFiles]
 ) -> list[DataFrame]:
-    """``rule`` over the topics that are compacted and over those that are not."""
+    """``rule`` applied to the compacted topics and to the other topics."""
     found = []
     for compacted in (False, True):
         names = [topic.manifest.topic for topic in topics if topic.manifest.is_compacted is compacted]
@@ -493,7 +493,7 @@ def _by_policy(
 
 
 def _epochs_of(totals: Totals, copy: TopicFiles) -> Iterator[tuple[PartitionEntry, Mapping[int, tuple[int, int]]]]:
-    """Each partition of a copy, and the first and last offset of each leader epoch that its batches have."""
+    """Each partition of a copy, with the first and last offset of each leader epoch of its batches."""
     replica = OF_LEADERS if copy.broker is None else copy.broker
     for entry in copy.manifest.partitions:
         yield (

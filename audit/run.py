@@ -1,4 +1,4 @@
-"""Run the audit: start Spark quietly, read the directory once, apply every check, stop Spark."""
+"""Runs the audit: start Spark quietly, read the directory once, apply every check, stop Spark."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from anabranch.audit.rules import Found
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Most rows stay in Python, and a run lasts seconds: the JVM's optimising compiler and Spark's generated code cost more
-# than they save. They are left alone where there is more to do.
+# Most rows stay in Python. In a run of seconds, the JVM's optimising compiler and Spark's generated code cost more than
+# they save; longer runs keep them.
 _SHORT_RUN_SETTINGS = {
     _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -45,7 +45,7 @@ SHORT_RUN_BYTES = 4 * 1024**3
 
 FIRST_VIOLATIONS = 10
 BYTES_PER_TASK = 1024**3
-"""A task of a check takes the rows of so many bytes or more: a part of a segment has few rows."""
+"""A task of a check takes the rows of at least this many bytes, because a part of a segment has few rows."""
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -74,12 +74,12 @@ def run_audit(
     """Check an exported directory, or a log directory. Each check keeps its ``first`` violations.
 
     ``order_by`` (``json:FIELD`` or ``tsv:N``) names the integer in the values that must not decrease within a key.
-    ``consumer_log`` is what consumers delivered (``audit.deliveries``). ``progress`` is told of each part.
-    A batch that decompresses to more than ``max_decompressed_bytes`` counts as one that cannot be read.
+    ``consumer_log`` has the deliveries of consumers (``audit.deliveries``). ``progress`` is called for each part.
+    A batch that decompresses to more than ``max_decompressed_bytes`` counts as unreadable.
     ``master`` None leaves the master to ``spark-submit`` and to Spark's own configuration. ``classes`` lets a local
     JVM start sooner (``audit.class_archive``).
-    Raises ManifestError for a directory that is none, OrderFieldError for an ``order_by`` that is none, and
-    ModuleNotFoundError without pyspark.
+    Raises ManifestError for an invalid directory, OrderFieldError for an invalid ``order_by``, and ModuleNotFoundError
+    without pyspark.
     """
     said = progress or Nobody()
     said.begin("looking for segment files")
@@ -105,10 +105,10 @@ def run_audit(
 def spark_session(
     master: str | None, *, short: bool = False, classes: ClassArchive = NO_ARCHIVE
 ) -> Iterator[SparkSession]:
-    """A quiet session of its own, stopped at the end.
+    """A new, quiet Spark session, stopped at the end.
 
-    Local workers run this interpreter and find these packages. On a cluster the interpreter is ``PYSPARK_PYTHON`` where
-    that is set, and else the one at this one's path. ``short``: it is to start quickly and has little to do.
+    Local workers run this interpreter and find these packages. On a cluster the interpreter is ``PYSPARK_PYTHON``; when
+    that is not set, it is the one at this interpreter's path. ``short`` tunes the session for a short run.
     """
     from pyspark.sql import SparkSession
 
@@ -130,12 +130,12 @@ def spark_session(
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop a session. Its server for accumulators notices that within a second, which is not waited for."""
+    """Stop a session, without waiting for its server of accumulators, which takes up to a second."""
     from pyspark.accumulators import AccumulatorTCPServer
 
     context = spark.sparkContext
     server = context._accumulatorServer
-    if not isinstance(server, AccumulatorTCPServer):  # another leaves a file
+    if not isinstance(server, AccumulatorTCPServer):  # another kind of server leaves a file
         spark.stop()
         return
     context._accumulatorServer = None
@@ -146,7 +146,7 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _started(builder: SparkSession.Builder, settings: dict[str, str], classes: ClassArchive) -> SparkSession:
-    """A session whose JVM uses or writes ``classes``. An archive with which it does not start is removed."""
+    """A session whose JVM uses or writes ``classes``. An archive with which the JVM does not start is removed."""
     options = classes.options()
     if options:
         builder = builder.config(_JAVA_OPTIONS, f"{settings[_JAVA_OPTIONS]} {options}")
@@ -165,7 +165,7 @@ def _started(builder: SparkSession.Builder, settings: dict[str, str], classes: C
 
 @contextlib.contextmanager
 def _environment(is_local: bool, directory: Path) -> Iterator[None]:
-    """What Spark's processes find in their environment. Those of a cluster have only what names the interpreter."""
+    """Set the environment of Spark's processes. A cluster's processes only need the interpreter and the path."""
     root = str(Path(anabranch.__file__).resolve().parents[1])
     inherited = os.environ.get("PYTHONPATH")
     path = root if not inherited else f"{root}{os.pathsep}{inherited}"
@@ -188,20 +188,21 @@ def _environment(is_local: bool, directory: Path) -> Iterator[None]:
 def _interpreter(directory: Path, path: str) -> str:
     """A program that runs this interpreter with the installed PySpark.
 
-    Spark puts an archive of PySpark before it in the path. It has no byte code: each worker would compile it anew, for
-    seconds. Another Spark (``SPARK_HOME``) needs its own PySpark, and Windows has no such program.
+    Spark puts an archive of PySpark in front of the installed one in the path. The archive has no byte code, so each
+    worker would compile it again, for seconds. Another Spark (``SPARK_HOME``) needs its own PySpark, and Windows cannot
+    run such a program.
     """
     if "SPARK_HOME" in os.environ or os.name != "posix":
         return sys.executable
     program = directory / "python"
     program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"\n')
     program.chmod(0o700)
-    return str(program) if os.access(program, os.X_OK) else sys.executable  # a file system may run no programs
+    return str(program) if os.access(program, os.X_OK) else sys.executable  # the file system may be mounted noexec
 
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Name what a worker lacks, instead of Spark's account of a failed stage."""
+    """Raise an error that names the module or file a worker lacks, instead of Spark's error of a failed stage."""
     try:
         yield
     except Exception as error:
@@ -217,7 +218,7 @@ def _explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _captured_stderr() -> Iterator[None]:
-    """Keep the JVM's greetings off the terminal; they are printed only when it fails to start.
+    """Keep the JVM's start messages off the terminal; they are in the error when the JVM fails to start.
 
     The JVM inherits file descriptor 2 and writes to it before any log setting is read.
     """
@@ -236,7 +237,7 @@ def _captured_stderr() -> Iterator[None]:
 
 
 def _size(topics: Iterable[TopicFiles]) -> int:
-    """The bytes of all segment files."""
+    """The size of all segment files."""
     partitions = (partition for topic in topics for partition in topic.manifest.partitions)
     return sum(segment.size_bytes for partition in partitions for segment in partition.segments)
 
@@ -252,7 +253,7 @@ def audit_with(
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """``run_audit`` on a session of the caller's. ``progress`` is told of parts, not of tasks."""
+    """``run_audit`` on the caller's session. ``progress`` is called for parts, not for tasks."""
     from anabranch.audit.datasource import segment_frame
     from anabranch.audit.deliveries import read_deliveries
     from anabranch.audit.rules import Found
@@ -274,7 +275,7 @@ def audit_with(
     summary = partial(
         segment_frame, spark, view="summary", order_by=order_by, max_decompressed_bytes=max_decompressed_bytes
     )
-    # The batches of replicas are compared with those of their leaders one by one.
+    # Replicas and their leaders are compared batch by batch, so their batches are not merged.
     compared = {(x.manifest.topic, p.partition) for x in copies if x.broker is not None for p in x.manifest.partitions}
 
     def batches_of(partitions: dict[str, list[int]]) -> DataFrame:
@@ -316,9 +317,9 @@ def audit_with(
 def _judged(
     found: Found, unread: DataFrame, first: int, said: Progress
 ) -> tuple[list[Check], totals.Totals, list[HotKey]]:
-    """What the rules say of ``found``, whose rows are those of ``unread``; the sums of these, and the hot keys.
+    """The checks of ``found``, whose rows are those of ``unread``, the sums of these rows, and the hot keys.
 
-    Spark plans a query on one core, so the rules' are planned while another reads the files.
+    Spark plans a query on one core, so the rules' queries are planned while another query reads the files.
     """
     from anabranch.audit import totals
     from anabranch.audit.rules import apply_rules

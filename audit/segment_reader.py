@@ -1,7 +1,7 @@
-"""Read one segment file into rows. A fault in the file becomes a row that says so; nothing in a file raises.
+"""Reads the batches of a segment file into rows. A fault in the file becomes a row with an error, and never raises.
 
-Rows are of two kinds: a record (``offset`` set), and a batch that gives no record (``offset`` None): one that cannot be
-read, or the bare header that compaction leaves. ``batch_start`` marks the first row of every batch.
+There are two kinds of rows: a record (``offset`` set), and a batch without records (``offset`` None), which is an
+unreadable batch or the bare header that compaction leaves. ``batch_start`` marks the first row of every batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anabranch.protocol.compression import CompressionType, CorruptRecordError
 from anabranch.protocol.records import Record, RecordBatch, iter_batches, read_varint
 
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
-"""A batch that decompresses to more cannot be read, where nothing else is asked for: ``--max-decompressed-bytes``."""
+"""The default of ``--max-decompressed-bytes``: a batch that decompresses to more counts as unreadable."""
 _CRC_COVERS_FROM = 21
 _CODEC_MASK = 0x07
 _MAGIC_AT = 16
@@ -23,10 +23,10 @@ _MAGIC = 2
 
 
 class Row(NamedTuple):
-    """A record, or a batch without one. ``batch`` is None when not even its header can be trusted to be one.
+    """A record, or a batch without records. ``batch`` is None when the bytes do not look like a batch header.
 
-    ``position`` is the batch's first byte in the file; ``error`` says what is wrong with the batch; ``suspect_offset``
-    is the offset of the one record that a wrong CRC points to, when it points to one.
+    ``position`` is the batch's first byte in the file. ``error`` describes the fault of the batch. ``suspect_offset``
+    is the offset of the record that a wrong CRC points to, if it points to one.
     """
 
     batch: RecordBatch | None
@@ -39,13 +39,13 @@ class Row(NamedTuple):
 
 
 def describe_damaged_length(length: int | None, position: int, left: int) -> str:
-    """What is wrong with a batch that claims ``length`` bytes, None if that is cut off, where ``left`` are left."""
+    """The error of a batch with a length of ``length`` (None when it is cut off), with ``left`` bytes left."""
     claim = "has no length" if length is None else f"claims {length} bytes"
     return f"batch at byte {position} {claim}, {left} are left; the rest of the file is not readable"
 
 
 def read_batch(data: bytes, position: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Row]:
-    """The rows of the batch ``data``, which was found at byte ``position`` of its file."""
+    """The rows of the batch ``data``, which is at byte ``position`` of its file."""
     records, fault = _read_records(data, max_decompressed_bytes)
     if data[_MAGIC_AT] != _MAGIC:
         yield Row(None, position, True, None, False, f"batch at byte {position}: {fault}")
@@ -66,7 +66,7 @@ def read_batch(data: bytes, position: int, max_decompressed_bytes: int = MAX_DEC
 
 
 def _read_records(data: bytes, max_decompressed_bytes: int) -> tuple[list[Record], str | None]:
-    """The records of a batch, or what keeps them from being read; the CRC is another matter."""
+    """The records of a batch, or the reason why they cannot be read. The CRC is not checked."""
     try:
         (batch,) = iter_batches(data, max_decompressed_bytes=max_decompressed_bytes)
         return batch.records(), None
@@ -75,7 +75,7 @@ def _read_records(data: bytes, max_decompressed_bytes: int) -> tuple[list[Record
 
 
 def _describe_crc(batch: RecordBatch, computed: int, position: int, records: list[Record]) -> tuple[str, int | None]:
-    """What is wrong, and the offset of the record it is wrong with if one changed byte explains it."""
+    """The error of a wrong CRC, and the offset of the damaged record if one changed byte explains the CRC."""
     text = (
         f"CRC32C of the batch with offsets {batch.base_offset}-{batch.last_offset} is {computed:#010x}, "
         f"its header says {batch.crc:#010x}"
@@ -94,7 +94,7 @@ def _describe_crc(batch: RecordBatch, computed: int, position: int, records: lis
 
 
 def _record_at(batch: RecordBatch, records: list[Record], body_position: int) -> int:
-    """The offset of the record that byte ``body_position`` of an uncompressed body belongs to."""
+    """The offset of the record with the byte ``body_position`` of an uncompressed body."""
     body = batch.body()
     end = 0
     for record in records:

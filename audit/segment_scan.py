@@ -1,7 +1,7 @@
-"""Read a segment file in runs of batches whose records are decoded together.
+"""Reads a segment file in runs of batches whose records are decoded together.
 
-A run is a few megabytes of consecutive batches. ``segment_reader`` reads a batch with a fault once more, record by
-record, and says what is wrong with it.
+A run is a few megabytes of consecutive batches. ``segment_reader`` reads a batch with a fault again, record by record,
+and describes the fault.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anabranch.protocol.record_arrays import PADDING, Bools, Bytes, Columns, Int
 
 READ_BYTES = 16 * 1024 * 1024
 RUN_BYTES = 16 * 1024 * 1024
-"""A run ends behind the batch whose records reach so many bytes, decompressed, or with what was read at once."""
+"""A run ends at this many decompressed bytes of records, or at the end of the bytes that were read at once."""
 
 FIELDS = np.dtype(
     [
@@ -51,7 +51,7 @@ FIELDS = np.dtype(
         ("count", ">i4"),
     ]
 )
-"""``batch_layout.HEADER``."""
+"""The fields of ``batch_layout.HEADER``."""
 Headers: TypeAlias = "np.ndarray[Any, np.dtype[np.void]]"
 BASE_OFFSET, BATCH_LENGTH, LEADER_EPOCH, _MAGIC, CRC, ATTRIBUTES, LAST_OFFSET_DELTA = range(7)
 BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT = range(7, 13)
@@ -71,8 +71,8 @@ def _no_bools() -> Bools:
 class Run:
     """Consecutive batches and their records. Arrays and lists have one entry a batch.
 
-    ``headers`` holds ``FIELDS``: zeros where no header can be trusted to be one (``has_header``). ``suspects`` is the
-    offset of the one record that a wrong CRC points to. Positions in ``columns`` are those in ``body``.
+    ``headers`` has the ``FIELDS`` of each header, and zeros for a batch without a plausible one (``has_header``).
+    ``suspects`` has the offset of the record that a wrong CRC points to. Positions in ``columns`` are in ``body``.
     """
 
     positions: Ints = field(default_factory=_no_ints)
@@ -136,16 +136,16 @@ def scan(
 
 
 def unreadable(position: int, message: str) -> Run:
-    """What is read of a file that cannot be read: one damaged batch."""
+    """The run for a file that cannot be read: one damaged batch."""
     pending = _Pending(np.frombuffer(PADDING, np.uint8), position, 0)
     pending.add_damaged(0, message)
     return pending.run()
 
 
 def _read(file: BinaryIO, position: int, count: int) -> Bytes:
-    """The bytes of a file from ``position`` on, ``count`` if there are so many, and ``PADDING``.
+    """At most ``count`` bytes of a file from ``position`` on, followed by ``PADDING``.
 
-    Arrow's memory is used again for the next bytes, where the system would clear pages anew.
+    Arrow reuses its memory for the next bytes; new memory from the system would have to be cleared first.
     """
     data: Bytes = np.frombuffer(pa.allocate_buffer(count + len(PADDING)), np.uint8)
     file.seek(position)
@@ -157,16 +157,16 @@ def _read(file: BinaryIO, position: int, count: int) -> Bytes:
 
 
 def _may_be_in(bounds: Bounds, header: tuple[int, ...]) -> bool:
-    """Whether a batch may have records in these bounds, or may be damaged."""
+    """Whether a batch may have records in these bounds. A batch with another magic may."""
     first = header[BASE_OFFSET]
     outside = first >= bounds.end_offset or first + header[LAST_OFFSET_DELTA] < bounds.first_offset
     return header[_MAGIC] != MAGIC or not (outside or header[MAX_TIMESTAMP] < bounds.first_timestamp)
 
 
 class _Pending:
-    """Batches of ``data``, the bytes of a file from ``position`` on, that are to become a run.
+    """The batches of the next run. ``data`` has the bytes of a file from ``position`` on.
 
-    Records lie where they were read as long as no batch is compressed.
+    Records are not copied as long as no batch is compressed.
     """
 
     def __init__(self, data: Bytes, position: int, max_decompressed_bytes: int) -> None:
@@ -180,7 +180,7 @@ class _Pending:
         self.bytes = 0
 
     def add_damaged(self, at: int, message: str) -> None:
-        """What lies at ``at`` is no batch, and ends the run."""
+        """Add a damaged place: the bytes at ``at`` are no batch, and end the run."""
         self.at.append(at)
         self._lengths.append(0)
         self._crcs.append(0)
@@ -218,7 +218,7 @@ class _Pending:
         return run
 
     def _headers(self, at: Ints, lengths: Ints) -> tuple[Headers, Bools]:
-        """The headers of batches of this magic, zeros for others, and which these are."""
+        """The headers of the batches, zeros for those of another magic, and a mask of the batches with a header."""
         rows = np.minimum(at[:, None] + np.arange(HEADER_BYTES), len(self._data) - 1)
         headers: Headers = self._data[rows].view(FIELDS).reshape(len(at))
         has_header = (lengths > 0) & (headers["magic"] == MAGIC)
@@ -226,7 +226,7 @@ class _Pending:
         return headers, has_header
 
     def _bodies(self, at: Ints, lengths: Ints, good: Bools) -> tuple[Bytes, Ints, Ints]:
-        """The records' bytes of all batches, and where those of each begin and end."""
+        """The bytes of all batches' records, with the begin and the end of each batch."""
         if not self._decompressed:
             begins = at + np.minimum(HEADER_BYTES, lengths)
             return self._data, begins, np.where(good, at + lengths, begins)
@@ -244,7 +244,7 @@ class _Pending:
         return body, np.concatenate([np.zeros(1, np.int64), ends[:-1]]), ends
 
     def _explain(self, run: Run, index: int) -> None:
-        """Have the record by record reader say what is wrong with a batch."""
+        """Let the reader of single records describe the fault of a batch."""
         at = self.at[index]
         batch = self._view[at : at + self._lengths[index]].tobytes()
         row = next(read_batch(batch, int(run.positions[index]), self._max_decompressed_bytes))
@@ -254,20 +254,20 @@ class _Pending:
 
 
 def _plausible(headers: Any) -> Any:
-    """Which headers can be right: of an array of them, or whether one can that is a dictionary."""
+    """Whether a header can be right. ``headers`` is one header as a dictionary, or an array of headers."""
     count, last_offset_delta = headers["count"], headers["last_offset_delta"]
     known = (headers["attributes"] & CODEC_MASK) <= _LAST_CODEC
     found = known & (headers["base_offset"] >= 0) & (last_offset_delta >= 0) & (count >= 0)
-    return found & (count - 1 <= last_offset_delta)  # a count for which this overflows was found out
+    return found & (count - 1 <= last_offset_delta)  # a count for which this overflows is rejected above
 
 
 def _decompressed(batch: memoryview, max_decompressed_bytes: int) -> bytes | None:
-    """The records' bytes; None when the header or the compressed bytes cannot be right."""
+    """The decompressed bytes of a batch's records; None when its header or its compressed bytes are invalid."""
     header = HEADER.unpack_from(batch)
     if not _plausible(dict(zip(_NAMES, header, strict=True))):
         return None
     if header[COUNT] == 0 and len(batch) == HEADER_BYTES:
-        return b""  # what compaction leaves of a batch whose producer state still matters
+        return b""  # compaction keeps the bare header while the producer's state is needed
     codec = CompressionType(header[ATTRIBUTES] & CODEC_MASK)
     try:
         return decompress(codec, batch[HEADER_BYTES:], max_decompressed_bytes)

@@ -1,12 +1,13 @@
-"""What the audit keeps of a part of a segment: rows for its batches, for each offending record, and for each key.
+"""The summary of a part of a segment: rows for its batches, for each offending record, and for each key.
 
-Most rules need no other record: they are checked where the segment is read, and only offending records leave it. The
-order of a key's records spans files. A key's records of one part and one layout are summed up in one row: the first and
-the last order value, and whether the values ascend in between. Where a key's rows do not ascend either, the audit reads
-the records of the key themselves.
+Most rules need a single record. They are checked where the segment is read, and only offending records are kept. The
+order of a key's records spans files, so a key's records of one part and one layout are summed up in one row: the first
+and the last order value, and whether the values ascend in between. When a key's rows do not ascend, the audit reads the
+records of that key.
 
-Batches have a row each, or, ``merged``, a row for each stretch of batches that follow each other without a fault. Rules
-over batches find the same in stretches, as long as no two stretches overlap (``row_checks.overlapping_stretches``).
+Each batch has a row. With ``merged`` there is a row for each stretch, which is a series of consecutive batches without
+a fault. Rules over batches find the same offences in stretches, as long as no two stretches overlap
+(``row_checks.overlapping_stretches``).
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ _COUNTS = (
     "file_crc bigint"
 )
 HOT_KEYS = 20
-"""So many of the most frequent keys are kept of each run of batches, and of the report."""
+"""The number of the most frequent keys that are kept for each run of batches, and for the report."""
 SUMMARY_SCHEMA = (
     "kind string, "
     + ", ".join(x for x in f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}".split(", ") if x.split(" ")[0] in _KEPT)
     + f", {_COUNTS}"
 )
 """``kind`` is "row" for a batch's first row and for an offending record, "key" for a key, "hot" for a frequent key,
-"entry" for an untrue index entry (``position`` is its first byte in the index file), "index" for an index file and
-"file" for a file of the manifest. Of a stretch of ``batches`` there is the first row of the first batch, with the
-``last_offset``, the ``last_sequence`` and the ``record_count`` of them all.
+"entry" for a wrong index entry (``position`` is its first byte in the index file), "index" for an index file and "file"
+for a file of the manifest. A stretch of ``batches`` has the first row of its first batch, with the ``last_offset``, the
+``last_sequence`` and the ``record_count`` of the whole stretch.
 
-A batch's first row counts the batch's bytes and records, and those whose partition, layout and order value can be
+A batch's first row counts the batch's bytes and records, and the records whose partition, layout and order value can be
 checked: ``placed`` of ``placeable``, ``closed`` of ``by_clients``, ``ordered``. A key's row has the place and the order
-value of its first record here, and the order value of the last. A frequent key's row has its ``records``. An index
-file's row has in ``records`` how many entries it has, null without such a file. A file's row has its ``bytes`` and
-``file_crc``, a CRC32C.
+value of its first record in the part, and the order value of its last one. A frequent key's row has its ``records``. An
+index file's row has its number of entries in ``records``, null without such a file. A file's row has its ``bytes`` and
+its CRC32C, ``file_crc``.
 """
 BATCH, KEY, HOT, ENTRY, INDEX, FILE = "row", "key", "hot", "entry", "index", "file"
 _NAMES = names_of(SUMMARY_SCHEMA)
@@ -61,7 +62,7 @@ _SCHEMA = arrow_schema(_NAMES, SUMMARY_SCHEMA)
 
 
 def summaries(part: Iterable[Rows], of: SegmentPart | None = None, *, merged: bool = False) -> Iterator[pa.RecordBatch]:
-    """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment; of its other files where ``of`` names it."""
+    """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment; with ``of``, also for its other files."""
     keys, runs = [], []
     hot: Counter[bytes] = Counter()
     source = None
@@ -94,14 +95,14 @@ def _place(source: SegmentSource, count: int) -> dict[str, pa.Array]:
 
 
 def _headers(rows: Rows) -> Ints:
-    """Of each batch of a run: position, base offset, last offset, largest timestamp, and whether its CRC is right."""
+    """For each batch of a run: position, base offset, last offset, largest timestamp, and whether its CRC is right."""
     base = rows.field(scan.BASE_OFFSET)
     fields = (rows.run.positions, base, base + rows.field(scan.LAST_OFFSET_DELTA), rows.field(scan.MAX_TIMESTAMP))
     return np.array([*fields, rows.run.crc_ok], np.int64)
 
 
 def _files(part: SegmentPart, runs: Sequence[Ints]) -> Iterator[pa.RecordBatch]:
-    """The rows of a part's indexes; with the segment's first part also those of its files."""
+    """The rows of a part's indexes; for the segment's first part, also the rows of its files."""
     log, size = Path(part.directory, part.source.segment), 0
     if log.exists():
         size = log.stat().st_size
@@ -136,7 +137,7 @@ def _files(part: SegmentPart, runs: Sequence[Ints]) -> Iterator[pa.RecordBatch]:
             try:
                 size, crc = crc32c_of(path)
             except OSError:
-                continue  # its batches or its entries are named
+                continue  # other rows report it as unreadable
             name = part.source.segment.removesuffix(log.name) + path.name
             found.append({"kind": FILE, "segment": name, "bytes": size, "file_crc": crc})
     if found:
@@ -157,7 +158,7 @@ def crc32c_of(path: Path) -> tuple[int, int]:
 
 
 def _hot_keys(rows: Rows) -> dict[bytes, int]:
-    """The most frequent keys of clients in a run, and how many records each has."""
+    """The most frequent keys of clients' records in a run, and the number of records of each."""
     columns = rows.run.columns
     lengths = np.where(rows.is_of_client, columns.key_length, -1)
     counted = gather(rows.run.body, columns.key_at, lengths).drop_null().value_counts()
@@ -192,7 +193,7 @@ def _batches_and_offences(rows: Rows, merged: bool) -> pa.RecordBatch:
 
 
 def _continues(rows: Rows, offends: Bools) -> Bools:
-    """Which batches are in a stretch with the one before: neither has a fault, and no rule over batches parts them."""
+    """A mask of the batches in one stretch with the previous batch: both are faultless and follow by every rule."""
     run, base = rows.run, rows.field(scan.BASE_OFFSET)
     last = base + rows.field(scan.LAST_OFFSET_DELTA)
     sequence, last_sequence = rows.field(scan.BASE_SEQUENCE), rows.last_sequences
@@ -210,7 +211,7 @@ def _continues(rows: Rows, offends: Bools) -> Bools:
 
 
 def _last_of(rows: Rows, first: Ints) -> dict[str, Ints]:
-    """For each stretch, by the indexes of the first batches, where it ends and how many records its headers claim."""
+    """The end of each stretch, and the record count in its headers. ``first`` has the indexes of the first batches."""
     last = np.append(first[1:], len(rows.run.positions)) - 1
     return {
         "last_offset": (rows.field(scan.BASE_OFFSET) + rows.field(scan.LAST_OFFSET_DELTA))[last],
@@ -220,9 +221,9 @@ def _last_of(rows: Rows, first: Ints) -> dict[str, Ints]:
 
 
 def _countable(rows: Rows, first: Ints) -> dict[str, Ints]:
-    """For each stretch, by the indexes of the first batches: its batches, bytes, times and records.
+    """The batches, bytes, times and records of each stretch. ``first`` has the indexes of the first batches.
 
-    And how many of the records can be checked for what.
+    It also has the numbers of records that the rules can check.
     """
     columns = rows.run.columns
 
@@ -246,7 +247,7 @@ def _countable(rows: Rows, first: Ints) -> dict[str, Ints]:
 
 
 def _keys(rows: Rows) -> pa.RecordBatch:
-    """A row for each key and layout, of the records of a run that have an order value."""
+    """A row for each key and layout, from the records of a run with an order value."""
     columns = rows.run.columns
     ordered = np.flatnonzero(np.asarray(pc.is_valid(rows.order[0])))
     versions = rows.layout_versions[columns.batch[ordered]]
@@ -268,7 +269,7 @@ def _keys(rows: Rows) -> pa.RecordBatch:
 
 
 def _grouped(rows: pa.Table) -> pa.RecordBatch:
-    """One row for each key and layout of rows like it, which are in the order of offsets."""
+    """One row for each key and layout, from rows of this form in the order of offsets."""
     keys = rows["key"].combine_chunks().dictionary_encode()
     versions = _numbers(pc.fill_null(rows["layout_version"], -1)).astype(np.int64)
     first_values, last_values = _numbers(rows["order_value"]), _numbers(rows["last_value"])

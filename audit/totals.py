@@ -1,4 +1,4 @@
-"""What the summary rows add up to: for each copy of a partition, leader epoch and index, and the most frequent keys."""
+"""The sums of the summary rows: for each copy of a partition, leader epoch and index; and the most frequent keys."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from anabranch.audit.report import Epoch, HotKey
 from anabranch.audit.summary import HOT_KEYS
 
 OF_LEADERS = -1
-"""The replica of what was exported of the leaders, or read from a log directory."""
+"""The replica number of rows that were exported from leaders, or read from a log directory."""
 Summaries: TypeAlias = dict[tuple[str, int, int], PartitionSummary]
-"""By topic, partition and replica."""
+"""Summaries by topic, partition and replica."""
 SUMMED = (
     "batches", "records", "bytes", "placed", "placeable", "closed", "by_clients", "ordered", "transactional",
     "control", "sequenced", "unsequenced",
 )  # fmt: skip
-"""``transactional``, ``control``, ``sequenced``: batches; ``unsequenced``: clients' records without sequence or order
-value."""
+"""The summed columns. ``transactional``, ``control`` and ``sequenced`` count batches. ``unsequenced`` counts clients'
+records without sequence and order value."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What there is of each partition, replica and leader epoch, in this order; and of each partition's indexes.
+    """The sums by partition, replica and leader epoch, in this order, and the sums of each partition's indexes.
 
-    Batches that cannot be read have no leader epoch. An index row has ``batches`` for files, ``present`` of them, and
-    ``records`` for entries.
+    Batches that cannot be read have no leader epoch. In an index row ``batches`` counts files, ``present`` the existing
+    ones, and ``records`` entries.
     """
 
     epochs: list[Row]
@@ -41,27 +41,27 @@ class Totals:
 
     @cached_property
     def summaries(self) -> Summaries:
-        """What there is of each copy of a partition."""
+        """The sums of each copy of a partition."""
         return _summaries_of(self.epochs)
 
     @cached_property
     def every(self) -> PartitionSummary:
-        """All copies in one."""
+        """The sums of all copies."""
         return _total_of(self.summaries.values())
 
     @cached_property
     def of_leaders(self) -> PartitionSummary:
-        """All partitions in one, without what was exported of other replicas."""
+        """The sums of all partitions, without other replicas than the leaders'."""
         return _total_of(x for (_, _, replica), x in self.summaries.items() if replica == OF_LEADERS)
 
     @property
     def transactional(self) -> bool:
-        """Whether the leaders have batches of transactions, or their markers."""
+        """Whether the leaders have transactional batches or transaction markers."""
         return bool(self.of_leaders.transactional + self.of_leaders.control)
 
 
 def totals(kept: DataFrame) -> Totals:
-    """The sums of the rows of the view ``summary``, by one query."""
+    """The sums of the rows of the view ``summary``, computed by one query."""
     sequenced = F.expr("producer_id >= 0 and base_sequence >= 0 and not is_control")
     plain = F.expr("not is_control and (producer_id < 0 or base_sequence < 0)")
     per_row = [
@@ -104,7 +104,7 @@ def _total_of(summaries: Iterable[PartitionSummary]) -> PartitionSummary:
 
 
 def epochs_of(rows: Iterable[Row], topics: Sequence[TopicFiles]) -> list[Epoch]:
-    """The rows of the leaders' copies with their layouts."""
+    """The leader epochs of the leaders' copies, with their layouts."""
     entries = {
         (topic.manifest.topic, partition.partition): (topic.manifest, partition)
         for topic in topics
