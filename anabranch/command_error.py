@@ -1,15 +1,15 @@
-"""What ends a command, or a function behind one, with a sentence for its user."""
+"""The errors that end a command, or a function it calls, with a sentence for the user."""
 
 from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A command cannot go on; the message is one line that says what to do about it."""
+    """A command cannot continue; the message is one line that says how to fix it."""
 
     exit_status = 1
 
 
 class UsageError(CommandError):
-    """What a command was asked for makes no sense."""
+    """The arguments of a command contradict each other or are invalid."""
 
     exit_status = 2

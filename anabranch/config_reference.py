@@ -29,7 +29,7 @@ NO_EFFECT = """A `server.properties` of Kafka's may have them. A broker names ea
 
 
 def render() -> str:
-    """The whole page."""
+    """The text of the whole page."""
     parts = [INTRODUCTION]
     parts += ["## Topic keys", "Each takes its default from the broker key beside it.", ""]
     parts += _table(
@@ -77,7 +77,7 @@ def _synonyms(key: ConfigKey) -> str:
 
 
 def _topic_key(key: ConfigKey) -> str:
-    """For a broker key without a text of its own: the topic keys whose default it is."""
+    """The text of a broker key without one: the topic keys whose default it is."""
     topics = [topic.name for topic in TOPIC_CONFIGS if key.name in {synonym.name for synonym in topic.synonyms}]
     return "default of " + ", ".join(f"`{name}`" for name in topics) if topics else ""
 

@@ -1,7 +1,7 @@
-"""Where an export is written: a directory, or what fsspec can write (``s3://``, ``gs://``, ``memory://``, ...).
+"""The destination of an export: a directory, or a URI for fsspec (``s3://``, ``gs://``, ``memory://``, ...).
 
-A file appears with all its bytes or not at all where the storage can do that; the manifest of an export names only
-files that were written to their end, so it does not depend on it.
+Where the storage can do that, a file appears with all its bytes or not at all. The manifest does not depend on it,
+because it names only files that were written completely.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ _LOCAL = ("file", "local")
 
 
 class Destination(Protocol):
-    """Files by their path below one place, ``/`` between names."""
+    """Files by their path below one root, with ``/`` between names."""
 
     name: str
 
     def hold(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other exports out while inside, where the storage can. Raises CommandError."""
+        """Keep other exports out during the block, if the storage can. Raises CommandError."""
         ...
 
     def sizes(self) -> dict[str, int]:
-        """Every file that is there, with its size in bytes."""
+        """All present files, with their sizes in bytes."""
         ...
 
     def read(self, path: str) -> bytes | None: ...
 
     def write(self, path: str, chunks: Iterable[bytes]) -> None:
-        """Write or replace a file; what was there stays when ``chunks`` or the storage fails."""
+        """Write or replace a file. The old file stays when ``chunks`` or the storage fails."""
         ...
 
     def remove(self, path: str) -> None: ...
 
     def flush(self) -> None:
-        """Have everything written before survive a crash of the machine."""
+        """Make everything written so far survive a crash of the machine."""
         ...
 
 
 def open_destination(to: str | Path) -> Destination:
-    """A path or a URI. Raises CommandError for a URI that nothing here can write."""
+    """The destination for a path or a URI. Raises CommandError for a URI that cannot be written."""
     protocol, separator, _ = str(to).partition("://")
     if not separator:
         return LocalDestination(Path(to))
@@ -67,7 +67,7 @@ def open_destination(to: str | Path) -> Destination:
 
 
 class LocalDestination:
-    """A directory. Files are written under another name and renamed."""
+    """A directory. Files are written under a temporary name and renamed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -129,7 +129,7 @@ class LocalDestination:
 
 
 class FsspecDestination:
-    """A prefix of a file system of fsspec's. Files are committed by its transactions, an object by one put."""
+    """A prefix in a file system of fsspec. Files are committed by its transactions, an object by one put."""
 
     def __init__(self, name: str, filesystem: Any, root: str) -> None:
         self.name = name
@@ -167,7 +167,7 @@ class FsspecDestination:
             self._fs.rm_file(self._at(path))
 
     def flush(self) -> None:
-        """A commit is durable."""
+        """Do nothing: a commit is durable."""
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"

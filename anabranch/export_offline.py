@@ -1,4 +1,4 @@
-"""Export a topic from the log directory of a broker that is stopped."""
+"""Exports a topic from the log directory of a stopped broker."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from anabranch.zk_schemas.znode import format_id
 
 
 def export_offline(log_dir: Path, topic: str, to: str | Path, *, progress: Progress | None = None) -> ExportReport:
-    """Copy what ``to`` does not have yet of the partitions in ``log_dir``, up to their checkpointed high watermarks.
+    """Copy the new records of the partitions in ``log_dir`` to ``to``, up to their checkpointed high watermarks.
 
-    The directory stays locked meanwhile, so that no broker starts on it. Raises CommandError: a broker runs on it, or
-    it has no such topic, or is no log directory.
+    The directory is locked meanwhile, so that no broker starts on it. Raises CommandError when a broker runs on it,
+    when it does not have the topic, or when it is no log directory.
     """
     meta = _meta(log_dir)
     with _locked(log_dir):
@@ -93,7 +93,7 @@ def _meta(log_dir: Path) -> MetaProperties:
 
 
 def _identities(log_dir: Path, partitions: list[TopicPartition]) -> dict[int, PartitionMetadata]:
-    """What the partitions' directories say of the topic."""
+    """The topic's identity in ``partition.metadata`` of each partition."""
     found = {}
     for tp in partitions:
         path = log_dir / f"{tp.topic}-{tp.partition}" / PARTITION_METADATA
@@ -106,19 +106,19 @@ def _identities(log_dir: Path, partitions: list[TopicPartition]) -> dict[int, Pa
 
 
 def _cleanup_policy(log_dir: Path, topic: str) -> str:
-    """What can be known without the cluster: a partition that was compacted is in the cleaner's checkpoint."""
+    """The cleanup policy, as known without the cluster: the cleaner's checkpoint lists compacted partitions."""
     cleaned = any(tp.topic == topic for tp in read_offsets(log_dir / CLEANER_CHECKPOINT))
     return "compact" if cleaned or topic in INTERNAL_TOPICS else "delete"
 
 
 @contextlib.contextmanager
 def _locked(log_dir: Path) -> Iterator[None]:
-    """Hold the lock of the log directory: that of Anabranch's brokers (flock) and that of Kafka's (POSIX)."""
+    """Hold the locks of the log directory: those of Anabranch's brokers (flock) and of Kafka's (POSIX)."""
     path = log_dir / LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield  # a copy of a directory
+        yield  # a copy of a log directory has no lock file
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""One export into one destination: copy what is new of each replica, then replace the manifest as the last step."""
+"""One export into one destination: copy the new records of each replica, then replace the manifest as the last step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from anabranch.segment_copy import (
 )
 
 PARTIAL_EVERY_BYTES = 64 << 20
-"""An export that is killed loses at most so much of its work."""
+"""The most work, in bytes, that an export loses when it is killed."""
 
 
 class StoppedError(Exception):
@@ -60,7 +60,7 @@ class StoppedError(Exception):
 
 
 class Progress(Protocol):
-    """Receives how many bytes are to be copied, and how many were."""
+    """Receives the number of bytes to copy, and the number of copied bytes."""
 
     def expect(self, size_bytes: int) -> None: ...
 
@@ -75,11 +75,11 @@ class NoProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What the destination has, and what it has more than before. Bytes are those of the ``.log`` files.
+    """The contents of the destination, and the parts that this export added. Bytes are those of the ``.log`` files.
 
-    ``resumed_bytes`` of those added were copied by an export that was interrupted. ``replicas`` counts copies beside
-    the leaders'. ``missing``: offsets that brokers removed before they were exported, by directory. ``unread``: brokers
-    whose replicas were not exported because they did not answer.
+    An interrupted export had copied ``resumed_bytes`` of the added bytes. ``replicas`` counts copies besides the
+    leaders'. ``missing`` has, by directory, the offsets that brokers removed before they were exported. ``unread`` has
+    the brokers whose replicas were not exported because they did not respond.
     """
 
     topic: str
@@ -98,9 +98,9 @@ class ExportReport:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A replica's directory and what it must hold.
+    """A replica's directory, and the offsets that it must have.
 
-    ``may_lag``: it may hold less than was exported of it, or of its leader, before.
+    ``may_lag``: it may have less than was exported before from it, or from its leader.
     """
 
     broker: int
@@ -131,7 +131,7 @@ class ExportRun:
         self._resumed_bytes = 0
 
     def open(self) -> None:
-        """Look at what the destination has. Raises CommandError when this export cannot be added to it."""
+        """Read the state of the destination. Raises CommandError when this export cannot be added to it."""
         self._sizes = self._destination.sizes()
         self._previous = self._read_manifest(MANIFEST_NAME)
         partial = self._read_manifest(PARTIAL_NAME)
@@ -140,7 +140,7 @@ class ExportRun:
                 raise CommandError(
                     f"{self._destination.name} is not empty and holds no export; export into a new directory"
                 )
-            self._put(PARTIAL_NAME, [self._manifest().encode()])  # so that the files to come are known as an export's
+            self._put(PARTIAL_NAME, [self._manifest().encode()])  # marks the coming files as an export's
         for manifest in (self._previous, partial):
             if manifest is not None:
                 with _conflicts():
@@ -162,13 +162,13 @@ class ExportRun:
             return Manifest.decode(data, f"{self._destination.name}/{name}") if data is not None else None
         except ManifestError as error:
             if name == PARTIAL_NAME:
-                return None  # it was cut off while it was written
+                return None  # the export was killed while it wrote the file
             raise CommandError(f"{error}; export into a new directory") from None
 
     def copy(self, key: CopyKey, source: Source) -> None:
-        """Copy what is new of one replica; what is copied is written down when that fails.
+        """Copy the new records of one replica. When that fails, the progress so far is saved.
 
-        Raises SourceChangedError or FileNotFoundError: call again with its present directory and bounds.
+        After SourceChangedError or FileNotFoundError, call it again with the replica's present directory and bounds.
         """
         try:
             self._copy(key, source)
@@ -208,7 +208,7 @@ class ExportRun:
         self._done.add(key)
 
     def _write(self, key: CopyKey, broker: int, piece: Piece) -> SegmentEntry:
-        """Write the piece's files: those beside the log first."""
+        """Write the piece's files, the log last."""
         directory = key.directory(self.head.topic)
         files = []
         for suffix, data in piece.files.items():
@@ -255,7 +255,7 @@ class ExportRun:
         self._stopped = True
 
     def save_partial(self) -> None:
-        """Write down what is copied so far, for an export that goes on after this one was interrupted."""
+        """Save the progress so far, for a later export that continues after this one was interrupted."""
         if self._unsaved:
             self._put(PARTIAL_NAME, [self._manifest().encode()])
         self._unsaved = 0
@@ -266,7 +266,7 @@ class ExportRun:
             yield from copy.segments[copy.published :]
 
     def add_layouts(self, partition: int, directories: Iterable[Path]) -> None:
-        """Read the layouts of a partition's replicas: one that was down during a resize misses lines of it."""
+        """Read the layouts of all replicas of a partition: a replica that was down during a resize lacks lines."""
         histories = [self.layouts.get(partition, [])]
         for directory in directories:
             path = directory / PARTITION_COUNT_CHECKPOINT
@@ -281,8 +281,8 @@ class ExportRun:
         return build_manifest(self.head, self.copies, self.layouts, self.leaders, self._previous)
 
     def finish(self, unread: Iterable[int] = ()) -> ExportReport:
-        """Write checkpoints and manifest, and remove what interrupted exports left."""
-        for key in self.copies.keys() - self._done:  # of a replica that is gone, or was not asked for
+        """Write checkpoints and manifest, and remove the files that interrupted exports left."""
+        for key in self.copies.keys() - self._done:  # the replica is gone, or was not requested
             copy = self.copies[key]
             self.copies[key] = replace(copy, high_watermark=copy.end_offset)
             if copy.is_new and not copy.segments:
@@ -323,7 +323,7 @@ class ExportRun:
 
 
 class _Summed:
-    """Chunks on their way to a destination, with their size and CRC32C once they went by."""
+    """Passes chunks on to a destination, and computes their size and CRC32C."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks

@@ -1,8 +1,9 @@
-"""What an export has of each replica, and what that means for the export that goes on. Pure.
+"""The state of an export for each replica, and the rules by which a later export continues it. Pure.
 
-An export only grows. What retention or compaction takes from a broker stays exported; an export that goes on begins at
-the offset behind what it has. Offsets that a broker removed before any export had them are written down as missing.
-A history that was cut below the exported offset (an unclean election) cannot go on: ``ExportConflictError``.
+An export only grows. Records that retention or compaction removes from a broker stay exported. A later export begins at
+the offset behind the exported ones. Offsets that a broker removed before any export had them are recorded as missing.
+An export cannot continue a log that was truncated below the exported offset (by an unclean election):
+``ExportConflictError``.
 """
 
 from __future__ import annotations
@@ -29,29 +30,29 @@ from anabranch.audit.manifest import (
 from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, PARTITION_METADATA
 
 CHECKPOINTS = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, PARTITION_COUNT_CHECKPOINT)
-"""Copied whole beside the segments, and replaced by each export: what is in them is in the manifest too."""
+"""Files that are copied whole besides the segments, and replaced by each export; the manifest has their content too."""
 UNFINISHED_SUFFIX = ".part"
 
 
 class ExportConflictError(Exception):
-    """What is exported and what is to be exported do not belong together; the message names both."""
+    """The present export and the new one do not belong together; the message names both."""
 
 
 class CopyKey(NamedTuple):
-    """One copy of a partition: of its leaders (``broker`` None), or of one broker's replica."""
+    """One copy of a partition: its leaders' (``broker`` None), or one broker's replica."""
 
     partition: int
     broker: int | None
 
     def directory(self, topic: str) -> str:
-        """Where its files are, below the export."""
+        """The directory of the copy's files, below the export."""
         name = f"{topic}-{self.partition}"
         return name if self.broker is None else f"{REPLICAS_DIRECTORY}/{self.broker}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a replica must hold now: offsets, and its leader epochs, which are empty where they are not known."""
+    """The offsets that a replica must have now, and its leader epochs, which are empty when they are not known."""
 
     log_start_offset: int
     high_watermark: int
@@ -60,7 +61,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What is exported of one replica. ``published``: so many of the segments are in the last complete export.
+    """The exported part of one replica. The last complete export has the first ``published`` segments.
 
     ``is_new``: no complete export has this copy.
     """
@@ -71,18 +72,18 @@ class Copy:
     leader_epochs: tuple[EpochStart, ...] = ()
     missing: tuple[OffsetRange, ...] = ()
     end_offset: int = -1
-    """The export goes on here."""
+    """The offset at which the export continues."""
     published: int = 0
     is_new: bool = True
 
 
 def empty_copy(bounds: Bounds) -> Copy:
-    """A copy of a replica of which nothing is exported yet."""
+    """The copy of a replica that is not exported yet."""
     return Copy(bounds.log_start_offset, bounds.log_start_offset, end_offset=bounds.log_start_offset)
 
 
 def copies_of(manifest: Manifest) -> dict[CopyKey, Copy]:
-    """The copies that a manifest names, all of them published."""
+    """The copies in a manifest, all of them published."""
     found = {}
     for partition in manifest.partitions:
         found[CopyKey(partition.partition, None)] = _copy(partition)
@@ -106,9 +107,9 @@ def _copy(entry: CopyEntry) -> Copy:
 
 
 def continued(copy: Copy, bounds: Bounds, what: str) -> Copy:
-    """The copy with the replica's present bounds and epochs, to which segments may be added.
+    """The copy with the replica's present bounds and epochs, ready for more segments.
 
-    Raises ExportConflictError, which names ``what``, when the replica's history is not the exported one.
+    Raises ExportConflictError, which names ``what``, when the replica's history differs from the exported one.
     """
     if bounds.high_watermark < copy.end_offset:
         raise ExportConflictError(
@@ -140,9 +141,9 @@ def _epoch_at(epochs: Sequence[EpochStart], offset: int) -> int | None:
 
 
 def skipped_to(copy: Copy, offset: int) -> Copy:
-    """The copy when the replica has nothing below ``offset`` any more.
+    """The copy of a replica that has no offsets below ``offset`` any more.
 
-    A copy that no complete export has begins anew there; in another one the offsets between are missing.
+    A copy that no complete export has begins again at ``offset``. Another copy records the skipped offsets as missing.
     """
     if offset <= copy.end_offset:
         return copy
@@ -152,7 +153,7 @@ def skipped_to(copy: Copy, offset: int) -> Copy:
 
 
 def grown(copy: Copy, segment: SegmentEntry | None, end_offset: int) -> Copy:
-    """The copy with one more segment; None: the offsets up to ``end_offset`` have no records."""
+    """The copy with one more segment, or with None when the offsets up to ``end_offset`` have no records."""
     segments = copy.segments if segment is None else (*copy.segments, segment)
     return replace(copy, segments=segments, end_offset=max(copy.end_offset, end_offset))
 
@@ -162,18 +163,18 @@ def grown(copy: Copy, segment: SegmentEntry | None, end_offset: int) -> Copy:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Whose export it is, and what the topic is like now."""
+    """The identity of the exported topic, and its present state."""
 
     topic: str
     topic_id: str
     cluster_id: str
     cleanup_policy: str
     incarnations: Mapping[int, int]
-    """Of partitions, where they are known."""
+    """The incarnations of partitions, as far as they are known."""
 
 
 def check_belongs(manifest: Manifest, head: Head, where: str) -> None:
-    """Raises ExportConflictError when ``where`` holds the export of something else."""
+    """Raise ExportConflictError when ``where`` has the export of another topic or an older version."""
     if manifest.version == 1:
         raise ExportConflictError(f"{where} was exported by an earlier version, to which nothing can be added")
     if manifest.topic != head.topic:
@@ -193,7 +194,8 @@ def check_belongs(manifest: Manifest, head: Head, where: str) -> None:
 def _is_another_topic(manifest: Manifest, head: Head) -> bool:
     """Whether the topic of that name was deleted and created again.
 
-    A topic id that changed does not prove it: the end of a shrink changes it too, but not partition 0's incarnation.
+    A changed topic id does not prove it, because the end of a shrink changes it too. A shrink does not change the
+    incarnation of partition 0.
     """
     pairs = [(entry.incarnation, head.incarnations.get(entry.partition, -1)) for entry in manifest.partitions]
     known = [(before, now) for before, now in pairs if before >= 0 and now >= 0]
@@ -223,9 +225,9 @@ def files_of(segment: SegmentEntry) -> list[tuple[str, int]]:
 
 
 def resumed(published: Manifest | None, partial: Manifest | None, sizes: Mapping[str, int]) -> dict[CopyKey, Copy]:
-    """The copies to go on with: of an interrupted export as far as its files are whole, else of the last complete one.
+    """The copies to continue: an interrupted export's as far as its files are complete, or the last complete export's.
 
-    ``published`` is None before the first complete export. A ``partial`` of an earlier generation is of no use.
+    ``published`` is None before the first complete export. A ``partial`` of another generation is ignored.
     """
     base = copies_of(published) if published else {}
     if partial is None or partial.generation != (published.generation if published else 0) + 1:
@@ -253,9 +255,9 @@ def resumed(published: Manifest | None, partial: Manifest | None, sizes: Mapping
 
 
 def leftovers(copies: Mapping[CopyKey, Copy], topic: str, paths: Iterable[str]) -> list[str]:
-    """Files that an interrupted export left and that no manifest names.
+    """The files that an interrupted export left and no manifest names.
 
-    A segment's file is one only from the offsets on that complete exports have: others are the audit's to name.
+    A segment's file counts only from the end of the last complete export on. The audit reports other unnamed files.
     """
     kept = {key.directory(topic): copy for key, copy in copies.items()}
     named = {f"{d}/{name}" for d, copy in kept.items() for segment in copy.segments for name, _ in files_of(segment)}
@@ -285,7 +287,7 @@ def build_manifest(
     leaders: Mapping[int, int],
     previous: Manifest | None,
 ) -> Manifest:
-    """The manifest of these copies. Partitions that the topic no longer has are as they were."""
+    """The manifest of these copies. Partitions that the topic no longer has are unchanged."""
     known = {entry.partition: entry for entry in previous.partitions} if previous else {}
     partitions = [
         _partition_entry(key.partition, copies, layouts, leaders, head.incarnations, known.get(key.partition))
@@ -294,7 +296,7 @@ def build_manifest(
     newest = max((layout for p in partitions for layout in p.layouts), key=lambda x: x.layout_version, default=None)
     policy = head.cleanup_policy
     if previous is not None and previous.is_compacted and "compact" not in policy.split(","):
-        policy += ",compact"  # what is exported has gaps
+        policy += ",compact"  # the exported records have gaps
     return Manifest(
         topic=head.topic,
         cleanup_policy=policy,
@@ -344,5 +346,5 @@ def _partition_entry(
 
 
 def differs(manifest: Manifest, previous: Manifest | None) -> bool:
-    """Whether a manifest has anything that the previous one has not, its generation aside."""
+    """Whether a manifest differs from the previous one, apart from its generation."""
     return previous is None or msgspec.structs.replace(manifest, generation=previous.generation) != previous

@@ -1,4 +1,4 @@
-"""Export a topic of a running cluster: its segment files from the brokers' log directories, with a manifest."""
+"""Exports a topic of a running cluster: its segment files from the brokers' log directories, with a manifest."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ async def export_topic(
     progress: Progress | None = None,
     partial_every: int = PARTIAL_EVERY_BYTES,
 ) -> ExportReport:
-    """Copy what ``to``, a directory or a URI, does not have yet of every partition, up to its high watermark.
+    """Copy the new records of every partition to ``to``, a directory or a URI, up to the high watermark.
 
-    The files are read where the brokers say they are, so this runs on the brokers' machine; ``log_dirs`` gives, per
-    broker id, where a broker's log directory is seen from here (a mounted volume, say). Raises ``CommandError`` when
-    a directory cannot be read or something else is in the way, ``KafkaError`` when a broker refuses.
+    The files are read from the paths that the brokers report, so this runs on the brokers' machine. ``log_dirs`` maps a
+    broker id to another path of its log directory, such as a mounted volume. Raises ``CommandError`` when a directory
+    cannot be read or the export cannot continue, and ``KafkaError`` when a broker refuses a request.
     """
     destination = open_destination(to)
     cluster = _Cluster(admin, topic, log_dirs or {}, all_replicas)
@@ -50,7 +50,7 @@ async def export_topic(
         try:
             return await _export(cluster, run)
         finally:
-            run.stop()  # what a thread still copies when this task was cancelled
+            run.stop()  # after a cancellation a thread may still copy
 
 
 async def _export(cluster: _Cluster, run: ExportRun) -> ExportReport:
@@ -64,7 +64,7 @@ async def _export(cluster: _Cluster, run: ExportRun) -> ExportReport:
 
 
 async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source) -> None:
-    """Copy one replica; goes on at the offset reached when its files change meanwhile."""
+    """Copy one replica. When its files change meanwhile, continue at the reached offset."""
     reached, attempts = -1, 0
     while True:
         changed: Exception | None = None
@@ -78,7 +78,7 @@ async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source)
         reached, attempts = end, 1 if end > reached else attempts + 1
         if attempts > COPY_ATTEMPTS:
             if changed is None:
-                return  # it is in sync and has not what it must have: that is the audit's to judge
+                return  # an in-sync replica lacks records: the audit reports that
             raise CommandError(f"{source.directory} changed {attempts} times while it was copied, at last: {changed}")
         await anyio.sleep(RETRY_DELAY_S)
         present = (await cluster.look(run, key.partition)).sources.get(key)
@@ -89,7 +89,7 @@ async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source)
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Where the replicas are that are to be copied, and all directories of each partition that can be read."""
+    """The replicas to copy, all known directories of each partition, and the brokers that did not respond."""
 
     sources: dict[CopyKey, Source]
     directories: dict[int, list[Path]]
@@ -97,7 +97,7 @@ class _View:
 
 
 class _Cluster:
-    """What the brokers answer about one topic."""
+    """The present state of one topic, from the brokers."""
 
     def __init__(self, admin: Admin, topic: str, log_dirs: Mapping[int, Path], all_replicas: bool) -> None:
         self._admin = admin
@@ -118,7 +118,10 @@ class _Cluster:
         )
 
     async def look(self, run: ExportRun, partition: int | None = None) -> _View:
-        """All partitions, or one, as they are now. The ISR is asked for after the high watermarks: it has them."""
+        """The present state of all partitions, or of one.
+
+        The ISR is requested after the high watermarks, so its replicas have all records below them.
+        """
         numbers = [p.partition for p in await self._partitions() if partition in (None, p.partition)]
         tps = [TopicPartition(self._topic, number) for number in numbers]
         starts = await self._admin.list_offsets(dict.fromkeys(tps, "earliest"))
@@ -164,14 +167,14 @@ class _Cluster:
 
 
 class _Places:
-    """Where brokers have their replicas, seen from here."""
+    """The local paths of the brokers' replicas."""
 
     def __init__(self, described: Mapping[int, Iterable[LogDirDescription]], log_dirs: Mapping[int, Path]) -> None:
         self._described = described
         self._log_dirs = log_dirs
 
     def of(self, broker: int, tp: TopicPartition) -> Path | None:
-        """A replica's directory; None when the broker does not name one."""
+        """A replica's directory; None when the broker does not report one."""
         here = [
             directory.path
             for directory in self._described.get(broker, ())

@@ -1,16 +1,16 @@
-"""``python -m anabranch.health broker|controller``: does this server serve? Exit status 0 or 1, one line why not.
+"""``python -m anabranch.health broker|controller``: checks that a server serves. Exit status 0, or 1 with a reason.
 
-For container health checks: takes the same configuration as the server it asks about (file, environment, ``--set``),
-and imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when each of its
-listeners answers ApiVersions and names this broker in Metadata, that is, when it is registered and the controller has
-told it so. A controller serves when its listener answers, whether it is active or stands by.
+It is for container health checks. It takes the same configuration as the checked server (file, environment, ``--set``).
+It imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when each of its
+listeners responds to ApiVersions and names this broker in Metadata. That means that it is registered, and that the
+controller has sent it this metadata. A controller serves when its listener responds, whether it is active or standby.
 
-Where ``metrics.listener`` is set, ``/health/ready`` there must say that the server is ready too: that it has ZooKeeper,
-that its background tasks live, that its loop is not held up.
+Where ``metrics.listener`` is set, ``/health/ready`` there must report the server as ready too: it has ZooKeeper, its
+background tasks run, and its loop is not blocked.
 
-What fails behind a server that serves (a log that cannot be compacted, a log dir that refuses writes, a listener that
-cannot accept) is printed, a line each. That alone is no reason to restart the server, so the exit status is 0, or 1
-with ``--strict``. ``--json`` prints one document instead, also about a server that does not serve.
+Failures of the background work of a serving server are printed, one line each: a log that cannot be compacted, a log
+dir that refuses writes, a listener that cannot accept. They are no reason to restart the server, so the exit status is
+0, or 1 with ``--strict``. ``--json`` prints one document instead, also for a server that does not serve.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _WHO_ASKS = ApiVersionsRequest(client_software_name=HEALTH_CHECK, client_softwar
 
 
 class UnhealthyError(Exception):
-    """The server does not serve; the message says what was asked and what came."""
+    """The server does not serve; the message has the request and the result."""
 
 
 def known_brokers(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[int]:
-    """The ids of the brokers that this one knows, itself included. Raises ``UnhealthyError``."""
+    """The ids of the brokers that this broker knows, including itself. Raises ``UnhealthyError``."""
     return _broker(host, port, timeout_s)[0]
 
 
@@ -66,7 +66,7 @@ def _broker(host: str, port: int, timeout_s: float) -> tuple[list[int], list[str
 
 
 def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """What fails behind the broker. Raises ``UnhealthyError`` unless it answers and lists ``broker_id``."""
+    """The broker's background failures. Raises ``UnhealthyError`` unless it responds and lists ``broker_id``."""
     known, failures = _broker(host, port, timeout_s)
     if broker_id not in known:
         raise UnhealthyError(f"{host}:{port} answers, but broker {broker_id} is not registered: it knows {known}")
@@ -74,13 +74,13 @@ def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOU
 
 
 def check_controller(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """What fails behind the controller. Raises ``UnhealthyError`` unless the listener answers."""
+    """The controller's background failures. Raises ``UnhealthyError`` unless its listener responds."""
     (versions,) = _ask(host, port, [_WHO_ASKS], timeout_s)
     return list(versions.background_failures)
 
 
 def check_ready(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """What ``/health/ready`` names beside being ready. Raises ``UnhealthyError`` unless it says that."""
+    """The problems that ``/health/ready`` lists. Raises ``UnhealthyError`` unless the server is ready."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", "/health/ready")
@@ -96,7 +96,7 @@ def check_ready(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[str]
 
 
 def _check_told(address: str | None) -> list[str]:
-    """``check_ready`` at ``metrics.listener``, if there is one."""
+    """``check_ready`` at the address of ``metrics.listener``, if it is set."""
     if address is None:
         return []
     host, port = split_address(address)

@@ -1,4 +1,4 @@
-"""The numbers of clients for Prometheus, in one line: ``REGISTRY.register(ClientCollector(producer, consumer))``."""
+"""Client metrics for Prometheus, in one line: ``REGISTRY.register(ClientCollector(producer, consumer))``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Configured(Protocol):
 
 
 class Client(Protocol):
-    """A ``Producer`` or a ``Consumer``, also of ``anabranch.sync``."""
+    """A ``Producer`` or a ``Consumer``, also one of ``anabranch.sync``."""
 
     @property
     def config(self) -> _Configured: ...
@@ -36,17 +36,17 @@ class Client(Protocol):
 
 
 class ClientCollector(Collector):
-    """A collector of prometheus_client: what ``metrics()`` of the clients tells, by the label ``client_id``.
+    """A collector of prometheus_client for the ``metrics()`` of clients, with the label ``client_id``.
 
-    It may be registered before the clients are entered. Of those that are not open it tells nothing. Those with
-    the same ``client_id`` are one: counts are added up, of times and maxima the largest is told.
+    It may be registered before the clients are entered. Clients that are not open have no metrics. Clients with the
+    same ``client_id`` are combined: the sum of counts, the largest of times and maxima.
     """
 
     def __init__(self, *clients: Client) -> None:
         self._clients = clients
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: which numbers there are depends on the clients that are open."""
+        """Return nothing, because the metrics depend on the open clients."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -68,7 +68,7 @@ class ClientCollector(Collector):
 
 
 def _merged(name: str, one: float, other: float) -> float:
-    """Of two clients of one name: the sum, but the longer of two times and the larger of two maxima."""
+    """Combine a metric of two clients with the same id: the sum, or the larger one for times and maxima."""
     return max(one, other) if name.endswith(_OF_ONE) else one + other
 
 

@@ -1,4 +1,4 @@
-"""The records of ``__consumer_offsets`` and ``__transaction_state`` as ``kafka-dump-log`` prints them."""
+"""Decodes records of ``__consumer_offsets`` and ``__transaction_state`` to the text that ``kafka-dump-log`` prints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from anabranch.protocol.schema import Field
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, read_subscription
 
 Decoder: TypeAlias = Callable[[bytes | None, bytes | None], tuple[str | None, str | None]]
-"""Key and value to what is printed of them. Raises ``DecodeError``."""
+"""Decodes key and value to printable text. Raises ``DecodeError``."""
 
 DELETED = "<DELETE>"
 _STATES = (
@@ -36,12 +36,12 @@ _STATES = (
 
 
 def decode_text(key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-    """UTF-8, with U+FFFD for what is not: as many as Java writes."""
+    """Decode UTF-8, with as many U+FFFD for invalid bytes as Java writes."""
     return _text(key), _text(value)
 
 
 def decode_offsets(key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-    """A record of ``__consumer_offsets``: JSON with the version of key and value."""
+    """Decode a record of ``__consumer_offsets`` to JSON with the version of key and value."""
     if key is None:
         raise DecodeError("key: null, where a versioned key is needed")
     version = read_version(key)
@@ -55,7 +55,7 @@ def decode_offsets(key: bytes | None, value: bytes | None) -> tuple[str | None, 
 
 
 def decode_transactions(key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-    """A record of ``__transaction_state``."""
+    """Decode a record of ``__transaction_state``."""
     if key is None:
         raise DecodeError("key: null, where a versioned key is needed")
     if read_version(key) not in TransactionLogKey.DECODERS:
@@ -80,7 +80,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Java replaces an encoded surrogate, whole or cut off, by one character. Python replaces each byte of it."""
+    """Replace invalid UTF-8 as Java does: one character for an encoded surrogate. Python replaces each of its bytes."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     rest = error.object[error.start : error.start + 3]
@@ -127,7 +127,7 @@ def _assignment(blob: bytes) -> Any:
 
 
 def _fields(fields: Sequence[Field], message: Any, version: int) -> dict[str, Any]:
-    """The fields of a message's version under Kafka's names. Tagged fields are there when they are set."""
+    """The fields of a message's version by Kafka's names. Tagged fields are included when they are set."""
     found = {}
     for field in fields:
         value = getattr(message, field.name)

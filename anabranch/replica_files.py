@@ -1,4 +1,4 @@
-"""The checkpoints of a log directory, as an export reads them: Anabranch's own, and Kafka's."""
+"""Reads the checkpoints of a log directory, Anabranch's or Kafka's, for an export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def read_leader_epochs(directory: Path) -> tuple[EpochStart, ...]:
-    """A partition's leader epochs, ascending; none where there is no such file or an empty one."""
+    """A partition's leader epochs, ascending; empty when the file is missing or empty."""
     path = directory / LEADER_EPOCH_CHECKPOINT
     data = _read(path)
     try:
@@ -22,7 +22,7 @@ def read_leader_epochs(directory: Path) -> tuple[EpochStart, ...]:
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """A checkpoint of offsets of a log directory; nothing where there is no such file or an empty one."""
+    """The offsets in a checkpoint of a log directory; empty when the file is missing or empty."""
     data = _read(path)
     try:
         return decode_offsets(str(path), data) if data else {}

@@ -1,8 +1,8 @@
-"""Read what one replica's directory holds of a range of offsets, while the broker goes on writing it.
+"""Reads a range of offsets from one replica's directory while the broker continues to write it.
 
-``list_segments`` looks at the directory, ``wanted_segments`` chooses, ``open_piece`` opens the part of a segment that
-is wanted. A piece is whole batches, with the entries of the indexes that point into it. Where retention or compaction
-takes a file away meanwhile, ``SourceChangedError`` is raised: list the segments again and go on at the offset reached.
+``list_segments`` lists the directory, ``wanted_segments`` selects, ``open_piece`` opens the wanted part of a segment. A
+piece is whole batches, with the index entries that point into it. When retention or compaction removes a file
+meanwhile, ``SourceChangedError`` is raised: list the segments again, and continue at the reached offset.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MAGIC, _LAST_OFFSET_DELTA = 3, 6  # of HEADER's fields
 
 
 class SourceChangedError(Exception):
-    """The broker put other files in the place of those that were listed."""
+    """The broker has replaced or removed listed files."""
 
 
 class HistoryChangedError(Exception):
-    """A batch of the replica lies on both sides of the offset where an export goes on: its history is another one."""
+    """The offset at which an export continues is within a batch of the replica, so the replica has another history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The bytes [begin, end) of an open segment, which hold whole batches of offsets in [base_offset, end_offset)."""
+    """The bytes [begin, end) of an open segment: whole batches with offsets in [base_offset, end_offset)."""
 
     descriptor: int
     source: str
@@ -66,7 +66,7 @@ class Piece:
     base_offset: int
     end_offset: int
     files: dict[str, bytes]
-    """By suffix: what lies beside the piece."""
+    """The contents of the files beside the piece, by suffix."""
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class Piece:
         return self.end - self.begin
 
     def chunks(self) -> Iterator[bytes]:
-        """The piece's bytes. Raises SourceChangedError when the file became shorter."""
+        """The piece's bytes. Raises SourceChangedError when the file has become shorter."""
         position = self.begin
         while position < self.end:
             chunk = os.pread(self.descriptor, min(CHUNK_BYTES, self.end - position), position)
@@ -90,8 +90,8 @@ class Piece:
 def list_segments(directory: Path) -> list[SourceSegment]:
     """The segments of a replica, ascending. Raises SourceChangedError while they are being replaced.
 
-    The directory is looked at twice. A compaction that ends between the two changes the answer, and one that goes on
-    has its ``.swap`` file there all the time: so segments that it has already removed do not look like a gap.
+    The directory is read twice, so that segments removed by a compaction do not look like a gap. A compaction that ends
+    between the two reads changes the result, and one that continues has its ``.swap`` file there in both.
     """
     first, second = _scan(directory), _scan(directory)
     if {base: inode for base, (inode, _) in first.items()} != {base: inode for base, (inode, _) in second.items()}:
@@ -102,7 +102,7 @@ def list_segments(directory: Path) -> list[SourceSegment]:
 
 
 def _scan(directory: Path) -> dict[int, tuple[int, int]]:
-    """Base offset to inode and size."""
+    """The inode and size of each segment by base offset. Raises SourceChangedError."""
     found = {}
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -123,7 +123,7 @@ def _scan(directory: Path) -> dict[int, tuple[int, int]]:
 def wanted_segments(
     segments: Iterable[SourceSegment], start_offset: int, log_start_offset: int, limit: int
 ) -> list[SourceSegment]:
-    """Those that may hold offsets in [start_offset, limit) and do not lie below the log start."""
+    """The segments that may have offsets in [start_offset, limit) and are not below the log start."""
     lowest = max(start_offset, log_start_offset)
     return [
         segment
@@ -136,8 +136,8 @@ def wanted_segments(
 def open_piece(directory: Path, segment: SourceSegment, start_offset: int, limit: int) -> Iterator[Piece]:
     """The batches of a segment in [start_offset, limit); a piece may be empty.
 
-    Raises SourceChangedError when the file is not the one that was listed, HistoryChangedError when ``start_offset``
-    lies within a batch, and other OSErrors.
+    Raises SourceChangedError when the file is not the listed one, HistoryChangedError when ``start_offset`` is within a
+    batch, and other OSErrors.
     """
     path = directory / segment.name
     try:
@@ -153,7 +153,7 @@ def open_piece(directory: Path, segment: SourceSegment, start_offset: int, limit
 def _piece(path: Path, segment: SourceSegment, descriptor: int, start_offset: int, limit: int) -> Piece:
     raw = {suffix: _read(path.with_suffix(suffix)) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)}
     snapshot = _read(path.with_suffix(SNAPSHOT_SUFFIX))
-    # The files beside the log are this log's if it is still in its place: a compaction changes them first.
+    # A compaction replaces the files beside a log first, so they belong to this log if it is still in its place.
     now = _inode(path)
     if not segment.inode == os.fstat(descriptor).st_ino == now:
         raise SourceChangedError(f"{path} was {'removed' if now is None else 'replaced'}")
@@ -182,10 +182,10 @@ def _piece(path: Path, segment: SourceSegment, descriptor: int, start_offset: in
 def _boundary(
     descriptor: int, base_offset: int, index: Sequence[tuple[int, int]], offset: int, *, at_most: bool = False
 ) -> tuple[int, int]:
-    """Where the first batch begins that reaches ``offset``, and the offset behind the batch before it.
+    """The position of the first batch that reaches ``offset``, and the offset behind the previous batch.
 
-    Looked for from the last index entry below ``offset`` on; from the beginning where the index is wrong. Raises
-    HistoryChangedError when that batch begins below ``offset``, unless it is left out anyway (``at_most``).
+    The search begins at the last index entry below ``offset``, or at the beginning when the index is wrong. Raises
+    HistoryChangedError when that batch begins below ``offset``, unless the batch is left out anyway (``at_most``).
     """
     size = os.fstat(descriptor).st_size
     position, reached = 0, base_offset
@@ -263,7 +263,7 @@ def _time_index_of_piece(
 
 
 def _txn_index_of_piece(data: bytes | None, base_offset: int, end_offset: int) -> bytes | None:
-    """Aborted transactions whose last offset lies in the piece."""
+    """The index entries of aborted transactions whose last offset is in the piece."""
     if data is None:
         return None
     entries = _TXN_INDEX_ENTRY.iter_unpack(data[: len(data) // _TXN_INDEX_ENTRY.size * _TXN_INDEX_ENTRY.size])

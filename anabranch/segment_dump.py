@@ -1,7 +1,7 @@
-"""What the files of a partition hold, in the words of ``kafka-dump-log``: Anabranch's files and Kafka's alike.
+"""The contents of a partition's files as ``kafka-dump-log`` prints them, for Anabranch's files and Kafka's.
 
-A file is a sequence of rows. A row maps Kafka's names to values in the order in which they are printed. What is wrong
-is said in a ``Fault`` between the rows; the rest of the file is still read.
+A file is a sequence of rows. A row maps Kafka's names to values in the order in which they are printed. A ``Fault``
+between the rows describes an error; the rest of the file is still read.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = struct.Struct(">hqqqq")
 _MARKERS = {CONTROL_COMMIT: "COMMIT", CONTROL_ABORT: "ABORT"}
 _METADATA_CONTROLS = ("LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS")
-"""Of Kafka's own metadata log, from type 2 on."""
+"""The control record types of Kafka's own metadata log, from type 2 on."""
 
 Row: TypeAlias = dict[str, Any]
 RECORDS = "records"
 
 
 class UnknownFileError(ValueError):
-    """The name says nothing this program can read."""
+    """The file's name is none of a file that this program can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a file. ``said`` is what Kafka's tool prints of it among the rows, if anything.
+    """A fault of a file. ``said`` is the text that Kafka's tool prints for it among the rows, if any.
 
-    ``is_damage`` is False for what compaction leaves too.
+    ``is_damage`` is False for a fault that compaction causes too.
     """
 
     message: str
@@ -55,7 +55,7 @@ Line: TypeAlias = Row | Fault
 
 @dataclass(frozen=True, slots=True)
 class What:
-    """How much of a file is printed: the records of a batch, their keys and values, the entries of an index."""
+    """The parts of a file to print: the records of a batch, their keys and values, the entries of an index."""
 
     deep: bool = False
     contents: bool = False
@@ -67,7 +67,7 @@ class What:
 
 
 def dump_file(path: Path, what: What) -> Iterator[Line]:
-    """The rows of ``path``. A batch's row has its records under ``RECORDS`` where they are wanted.
+    """The rows of ``path``. A batch's row has its records under ``RECORDS``, if they are wanted.
 
     Raises ``UnknownFileError`` for a name with another suffix, and ``OSError``.
     """
@@ -239,7 +239,7 @@ def _sanity(path: Path, sane: bool) -> Iterator[Line]:
 
 
 def _mapped_log(index: Path) -> memoryview:
-    """The segment an index belongs to; nothing where it is missing."""
+    """The mapped segment of an index; empty when it is missing."""
     log = index.with_suffix(".log")
     return _mapped(log) if log.exists() else memoryview(b"")
 
@@ -256,7 +256,7 @@ def _batch_at(log: memoryview, position: int) -> RecordBatch | None:
 
 
 def _entries(path: Path, entry: struct.Struct) -> Iterator[tuple[Any, ...]]:
-    """Whole entries; a preallocated index ends where its zeros begin."""
+    """The whole entries of an index; a preallocated index ends where its zeros begin."""
     data = _mapped(path)
     for number, fields in enumerate(entry.iter_unpack(data[: len(data) // entry.size * entry.size])):
         if number and not any(fields):
@@ -291,7 +291,7 @@ def _snapshot(path: Path, _what: What) -> Iterator[Line]:
 
 
 def _text(path: Path, _what: What) -> Iterator[Line]:
-    """Checkpoints are text; Kafka's tool does not read them."""
+    """The lines of a checkpoint, which is text; Kafka's tool does not read checkpoints."""
     for line in path.read_text(errors="replace").splitlines():
         yield {"": line}
 

@@ -6,9 +6,9 @@
         handle = p.send("topic", key=b"k", value=b"v")
         print(handle.result())
 
-Each object runs an event loop of its own in a thread (AnyIO's blocking portal). Every method of the async classes is
-there under its name and may be called from any thread, one call at a time; rebalance listeners and serializers run in
-the loop's thread.
+Each object runs an event loop of its own in a thread (AnyIO's blocking portal). It has every method of the async
+classes, under the same name. The methods may be called from any thread, one call at a time. Rebalance listeners and
+serializers run in the loop's thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T", AsyncAdmin, AsyncConsumer, AsyncProducer)
 
 
 class _Blocking(Generic[T]):
-    """Runs an async client in a portal; attributes it does not define itself are the client's, made blocking."""
+    """Runs an async client in a portal. Other attributes than its own are the client's, as blocking functions."""
 
     _factory: ClassVar[Callable[..., Any]]
 
@@ -63,11 +63,11 @@ class _Blocking(Generic[T]):
         self._stack.__exit__(exc_type, exc, tb)
 
     def start(self) -> Self:
-        """What entering ``with`` does."""
+        """Enter, like ``with``."""
         return self.__enter__()
 
     def stop(self) -> None:
-        """What leaving ``with`` does; nothing when it was not started or is stopped."""
+        """Exit, like the end of ``with``; does nothing when it was not started or is stopped."""
         self.__exit__(None, None, None)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ class _Blocking(Generic[T]):
 
 
 class RecordHandle:
-    """A record on its way."""
+    """A sent record without an acknowledgement yet."""
 
     def __init__(self, handle: AsyncRecordHandle, run: Callable[..., Any]) -> None:
         self._handle = handle
@@ -103,23 +103,23 @@ class RecordHandle:
         return self._handle.done()
 
     def result(self) -> RecordMetadata:
-        """Wait for the acknowledgement; raises the KafkaError that stopped the record."""
+        """Wait for the acknowledgement; raises the KafkaError of a failed record."""
         metadata: RecordMetadata = self._run(self._handle.wait)
         return metadata
 
 
 class Producer(_Blocking[AsyncProducer]):
-    """``anabranch.Producer`` for ``with``; ``send`` returns a handle with ``result()``."""
+    """A blocking ``anabranch.Producer``, for ``with``; ``send`` returns a handle with ``result()``."""
 
     _factory = AsyncProducer
 
     def send(self, *args: Any, **kwargs: Any) -> RecordHandle:
-        """As ``anabranch.Producer.send``."""
+        """Send a record like ``anabranch.Producer.send``."""
         return RecordHandle(self._run(self._client.send, *args, **kwargs), self._run)
 
 
 class Consumer(_Blocking[AsyncConsumer]):
-    """``anabranch.Consumer`` for ``with``; iterate it for records."""
+    """A blocking ``anabranch.Consumer``, for ``with``; iterate it for records."""
 
     _factory = AsyncConsumer
 
@@ -129,7 +129,7 @@ class Consumer(_Blocking[AsyncConsumer]):
             yield record
 
     def batches(self, *, max_records: int | None = None) -> Iterator[Records]:
-        """As ``anabranch.Consumer.batches``."""
+        """Batches of records like ``anabranch.Consumer.batches``."""
         batches = self._client.batches(max_records=max_records)
         while True:
             try:
@@ -140,6 +140,6 @@ class Consumer(_Blocking[AsyncConsumer]):
 
 
 class Admin(_Blocking[AsyncAdmin]):
-    """``anabranch.Admin`` for ``with``."""
+    """A blocking ``anabranch.Admin``, for ``with``."""
 
     _factory = AsyncAdmin

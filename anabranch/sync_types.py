@@ -1,6 +1,6 @@
 """Writes ``sync.pyi``: the classes of ``anabranch.sync`` with the signatures of the async ones.
 
-Run as ``python -m anabranch.sync_types``, which formats with ruff.
+Run it as ``python -m anabranch.sync_types``. It formats the file with ruff.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _signatures(client: ast.ClassDef) -> Iterator[str]:
 
 
 def formatted(text: str) -> str:
-    """As ``make check`` wants it."""
+    """The text formatted as ``make check`` requires."""
     for command in (["check", "--fix", "--exit-zero", "--quiet"], ["format", "--quiet"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"],

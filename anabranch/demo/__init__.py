@@ -1,1 +1,1 @@
-"""The main job on a local cluster: real events through real processes, checked in the consumers and on disk."""
+"""The demo: real events through real processes on a local cluster, checked in the consumers and on disk."""

@@ -1,4 +1,4 @@
-"""The events of the demo: who produces which, and how one travels as a record."""
+"""The events of the demo, their shares by producer, and their form as records."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Event(NamedTuple):
 
 
 def event_of(key: bytes, value: bytes) -> Event:
-    """The event a record carries. Raises ``ValueError`` when the record is none of ours."""
+    """The event in a record. Raises ``ValueError`` when the record has none."""
     sequence, unix_time, change = value.decode().split("\t")
     return Event(int(sequence), int(unix_time), key.decode(), change)
 
 
 def load_events(limit: int | None = None) -> Iterator[Event]:
-    """The first ``limit`` events in the order they happened; all of them by default."""
+    """The first ``limit`` events in the order in which they happened; all events by default."""
     with files("anabranch.demo").joinpath(DATA_FILE).open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             if limit is not None and number >= limit:
@@ -46,5 +46,5 @@ def load_events(limit: int | None = None) -> Iterator[Event]:
 
 
 def share_of(producer: int, producers: int, limit: int | None = None) -> Iterator[Event]:
-    """The events one of several producers writes: all events of a key go to the same producer."""
+    """The events of one of several producers. All events of a key have the same producer."""
     return (event for event in load_events(limit) if positive_hash(event.key) % producers == producer)

@@ -1,4 +1,4 @@
-"""How long keys wait when they move: from the parent's last record saved to the child's first delivered. Pure."""
+"""The duration of hand-overs of keys: from saving the source's last record to delivering the target's first. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.demo.verify import Observed, first_deliveries
 
 
 class Flush(NamedTuple):
-    """A flush callback that returned; times of the machine's monotonic clock."""
+    """A completed flush callback. Times are of the machine's monotonic clock."""
 
     begun_ns: int
     ended_ns: int
@@ -19,17 +19,18 @@ class Flush(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """When it began, and which partitions' keys go where: (source, target)."""
+    """A resize: the time it began, and its moves of keys as (source, target) partitions."""
 
     began_ns: int
     moves: frozenset[tuple[int, int]]
 
 
 class HandOver(NamedTuple):
-    """One key's move from one partition to another by the resize number ``step``, -1 where several made it.
+    """One key's move from one partition to another by the resize number ``step``, -1 when several resizes made it.
 
-    ``ready_ns``: the source's last record of this move was delivered and a flush callback begun after it returned, and
-    the key's first record was in the target. ``waited``: that was before the first of them all was delivered.
+    ``ready_ns`` is the time from which the move could be complete: the source's last record was delivered, a flush
+    callback after it had returned, and the key's first record was in the target. ``waited`` is True when that record
+    was in the target before the first delivery of any key of the same move.
     """
 
     step: int
@@ -47,7 +48,7 @@ class HandOver(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of the ``count`` hand-overs that waited, in milliseconds; None without any."""
+    """Percentiles of the durations of the ``count`` hand-overs that waited, in milliseconds; None without any."""
 
     count: int
     p50_ms: float | None
@@ -55,9 +56,9 @@ class Percentiles:
 
 
 def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], resizes: Sequence[Resize]) -> list[HandOver]:
-    """Every move of every key.
+    """The hand-overs of all keys.
 
-    Keys that go the same way by the same resize are handed over together: the source is ready with the last record of
+    Keys with the same source, target and resize are handed over together: the source is ready after the last record of
     any of them.
     """
     moved: dict[tuple[int, int, int], list[tuple[Observed, Observed]]] = {}
@@ -82,7 +83,7 @@ def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], resizes: 
 
 
 def _resize_of(resizes: Sequence[Resize], way: tuple[int, int], time_ns: int) -> int:
-    """The last resize before ``time_ns`` that moves keys this way."""
+    """The number of the last resize before ``time_ns`` with this move; -1 when there is none."""
     for number in range(len(resizes) - 1, -1, -1):
         if resizes[number].began_ns <= time_ns and way in resizes[number].moves:
             return number
@@ -90,7 +91,7 @@ def _resize_of(resizes: Sequence[Resize], way: tuple[int, int], time_ns: int) ->
 
 
 def _by_partition(flushes: Iterable[Flush]) -> dict[int, list[tuple[int, int]]]:
-    """(begun, ended) ascending."""
+    """The flushes of each partition as ascending (begun, ended) times."""
     found: dict[int, list[tuple[int, int]]] = {}
     for flush in sorted(flushes):
         for partition in flush.partitions:
@@ -99,7 +100,7 @@ def _by_partition(flushes: Iterable[Flush]) -> dict[int, list[tuple[int, int]]]:
 
 
 def _flushed_after(flushes: Sequence[tuple[int, int]], time_ns: int) -> int | None:
-    """When the first flush begun at ``time_ns`` or later returned."""
+    """The end of the first flush that began at ``time_ns`` or later; None when there is none."""
     index = bisect.bisect_left(flushes, (time_ns, 0))
     return flushes[index][1] if index < len(flushes) else None
 

@@ -1,4 +1,4 @@
-"""The demo's worker processes as the demo sees them."""
+"""The demo's handles of its worker processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anabranch.command_error import CommandError
 
 
 class Worker:
-    """A producer or consumer process and the last thing it reported."""
+    """A producer or consumer process, and its last report."""
 
     def __init__(self, role: str, name: str, index: int, directory: Path, arguments: list[str]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ class Worker:
         self.process: trio.Process | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run to the end, keeping what it reports. Raises ``CommandError`` when it fails."""
+        """Run the process to its end, and keep its last report. Raises ``CommandError`` when it fails."""
         with self.log.open("wb") as log:
             self.process = await trio.lowlevel.open_process(
                 self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
@@ -53,18 +53,18 @@ class Worker:
             raise CommandError(f"{self.name} exited with status {status}: {' '.join(last_words)}")
 
     async def tell(self, line: str) -> None:
-        """Write a line to its stdin; one that has ended does without."""
+        """Write a line to the process's stdin, unless the process has ended."""
         assert self.process is not None and self.process.stdin is not None
         with contextlib.suppress(trio.BrokenResourceError):
             await self.process.stdin.send_all(f"{line}\n".encode())
 
     async def finish(self) -> None:
-        """Ask it to stop: its stdin closes."""
+        """Ask the process to stop, by closing its stdin."""
         assert self.process is not None and self.process.stdin is not None
         await self.process.stdin.aclose()
 
     def rows(self) -> Iterator[list[str]]:
-        """The lines of the file it wrote."""
+        """The fields of each line of the process's file."""
         with self.out.open(encoding="utf-8") as lines:
             for line in lines:
                 yield line.rstrip("\n").split("\t")

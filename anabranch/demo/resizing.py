@@ -1,4 +1,4 @@
-"""The demo's resizes: when, how far, which broker dies meanwhile, and how far the stream goes before each is done."""
+"""The demo's resizes: their times, their partition counts, and the broker that is killed during one of them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LOOK_S = 0.02
 
 
 class Step(NamedTuple):
-    """A resize to ``partitions``, begun when the share ``at`` of the stream is acknowledged.
+    """A resize to ``partitions``, which begins when the share ``at`` of the stream is acknowledged.
 
-    The stream goes on meanwhile, but not beyond the share ``until`` before the resize is carried out: some of it is
-    left for the new layout, however slow the machine is. ``kill``: a broker dies in it.
+    The stream continues during the resize, but only up to the share ``until``. Thus some events are left for the new
+    layout, however slow the machine is. ``kill``: a broker is killed during the resize.
     """
 
     at: float
@@ -43,12 +43,12 @@ STEPS = (
     Step(0.74, 0.82, 8),
     Step(0.86, 0.95, 4),
 )
-"""The partitions that the third and fourth close drain until the end: the fifth opens four of them again."""
+"""The third and fourth step close partitions, which drain until the end; the fifth opens four of them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A resize that was carried out. ``began_ns``: of the machine's monotonic clock; ``killed``: the broker's id."""
+    """A completed resize. ``began_ns`` is of the machine's monotonic clock; ``killed`` is the killed broker's id."""
 
     partitions_before: int
     partitions: int
@@ -63,7 +63,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The stream of ``events``: how many are acknowledged in all topics, and a way to let it go on to one of them."""
+    """The stream of ``events``: the count acknowledged in all topics, and a function that raises its limit."""
 
     events: int
     acknowledged: Callable[[], int]
@@ -71,7 +71,7 @@ class Stream:
 
 
 class Resizer:
-    """Resizes both topics by ``STEPS``, the next when the one before is done."""
+    """Resizes both topics by ``STEPS``, one after the other."""
 
     def __init__(
         self, cluster: LocalCluster, topics: Sequence[str], stream: Stream, say: Callable[[str], None]
@@ -88,7 +88,7 @@ class Resizer:
         return len(self.done) == len(STEPS)
 
     async def run(self) -> None:
-        """Take all steps. Raises ``CommandError`` when one is not carried out in time."""
+        """Take all steps. Raises ``CommandError`` when one is not complete in time."""
         stream = self._stream
         async with Admin(bootstrap_servers=self._cluster.bootstrap) as admin:
             for step in STEPS:
@@ -102,7 +102,7 @@ class Resizer:
         topic = (await admin.describe_topics(self._topics[:1]))[self._topics[0]]
         began_ns = time.monotonic_ns()
         before = topic.undeleted_partition_count
-        # The leader of a partition that is about to be closed: no controller knows yet that it is dead when the resize
+        # The victim leads a partition that the resize closes. No controller has noticed its death when the resize
         # begins, and the resize cannot end before another broker leads that partition.
         victim = topic.partitions[step.partitions].leader if step.kill else None
         death = f", and broker {victim} is killed" if victim is not None else ""
@@ -123,9 +123,10 @@ class Resizer:
 
 
 async def _ask(admin: Admin, topic: str, partitions: int) -> None:
-    """Ask for a resize until the one before it is settled.
+    """Request a resize, again and again while the previous one is not settled.
 
-    The client asks again when an answer is lost: then the controller says that the topic has that count already.
+    The client repeats a request whose response was lost. The controller then refuses it, because the topic has that
+    count already.
     """
     deadline = trio.current_time() + RESIZE_DEADLINE_MS / 1000
     while True:
@@ -142,7 +143,7 @@ async def _ask(admin: Admin, topic: str, partitions: int) -> None:
 
 
 async def drained_after(admin: Admin, topic: str, partitions: int) -> float | None:
-    """Have the marked partitions deleted once the group has read them: seconds until none is left, None if never."""
+    """Let the controller delete the marked partitions once the group has read them; the seconds it took, or None."""
     started = trio.current_time()
     await admin.incremental_alter_configs(topics={topic: {DRAIN_KEY: "true"}})
     with trio.move_on_after(DRAIN_DEADLINE_S):

@@ -1,8 +1,8 @@
 """The demo from start to verdict: two topics under one load, resized together; one keeps the order of every key.
 
-The control run beside ours has the same events from the same producers at the same time, the same consumers and the
-same resizes, but ``enable.ordered.delivery=false``: a key's partition is its hash modulo the count and nobody waits
-for anybody, as in Kafka. Kafka can only grow, so what went wrong before the first shrink is counted by itself.
+The control topic has the same events from the same producers at the same time, the same number of consumers, and the
+same resizes, but ``enable.ordered.delivery=false``. As in Kafka, a key's partition is then its hash modulo the count,
+and no consumer waits for another. Kafka can only grow, so violations before the first shrink are counted separately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PRODUCERS = 2
 CONSUMERS = 3
 PAGE_NAME = "audit.html"
 STREAM_S = 20.0
-"""How long the events are streamed: the resizes fall into it, and hold it where they are slow."""
+"""The duration of the stream of events. The resizes happen during it, and slow resizes prolong it."""
 TOPIC_CONFIGS = {
     "segment.bytes": str(256 * 1024),
     "min.insync.replicas": "2",
@@ -63,10 +63,10 @@ class Side:
 
 @dataclass(slots=True)
 class DemoResult:
-    """What the run showed. ``audit`` is the audit's report on our topic as JSON values.
+    """The result of the run. ``audit`` is the audit's report on the ordered topic, as JSON values.
 
-    Hand-overs are told apart: new partitions have to be assigned first, which takes a rebalance; merged ones go into
-    partitions that their owners keep; and where a broker was killed, its partitions wait for other leaders.
+    There are three kinds of hand-overs. New partitions are assigned first, which takes a rebalance. Merged partitions
+    go into partitions that their owners keep. After the kill of a broker, its partitions wait for other leaders.
     """
 
     verdict: Verdict
@@ -115,7 +115,7 @@ class DemoResult:
 
 
 def states_of(directory: Path, topic: str) -> Path:
-    """The database that a topic's consumers share."""
+    """The path of the database that a topic's consumers share."""
     return directory / f"{topic}-states.sqlite"
 
 
@@ -131,7 +131,7 @@ def make_side(bootstrap: str, directory: Path, topic: str, label: str) -> Side:
 async def stream_events(
     cluster: LocalCluster, directory: Path, limit: int | None, seconds: float, view: LiveView
 ) -> tuple[list[Side], list[Worker], list[Done], float, float]:
-    """Run the workers and the resizes: who did what, and two durations in seconds."""
+    """Run the workers and the resizes; returns them with the seconds until all was produced, and delivered."""
     bootstrap = cluster.bootstrap
     total = sum(1 for _ in load_events(limit))
     sides = [make_side(bootstrap, directory, TOPIC, "reader"), make_side(bootstrap, directory, CONTROL, "control")]
@@ -191,9 +191,10 @@ async def _group_is_complete(consumers: list[Worker]) -> None:
 async def _all_delivered(
     producers: list[Worker], sides: list[Side], total: int, resizer: Resizer, view: LiveView
 ) -> float:
-    """Wait until every side read as many events as were written; returns when the last one was acknowledged.
+    """Wait until every side has read all written events; returns the time at which the last one was acknowledged.
 
-    Gives up without an error when nothing moves for ``STALL_DEADLINE_S``: the verdict then names what is missing.
+    It gives up, without an error, when there is no progress for ``STALL_DEADLINE_S``: the verdict then names the
+    missing events.
     """
     produced_at = 0.0
     seen, moved_at = -1, trio.current_time()
@@ -210,7 +211,7 @@ async def _all_delivered(
         all_produced = produced == total * len(sides)
         if all_produced and not produced_at:
             produced_at = now
-        # What two members processed is counted twice: then more than the sum says may be missing still.
+        # Events that two members processed are counted twice, so some may be missing although the sum is reached.
         complete = all(count == total for count in consumed)
         quiet = all(count >= total for count in consumed) and now - moved_at > QUIET_S
         if (all_produced and resizer.finished and (complete or quiet)) or now - moved_at > STALL_DEADLINE_S:
@@ -219,14 +220,14 @@ async def _all_delivered(
 
 
 def _note(worker: Worker) -> str:
-    """Which partitions a consumer has, and which of them wait for others."""
+    """A note with a consumer's partitions, and those of them that wait for others."""
     note = f"partitions {','.join(map(str, worker.assigned or []))}"
     blocked = worker.last.get("blocked")
     return f"{note}; {','.join(map(str, blocked))} waiting" if blocked else note
 
 
 def read_observations(side: Side) -> tuple[list[Observed], list[Flush]]:
-    """What a side's consumers wrote down."""
+    """The deliveries and flushes that a side's consumers recorded."""
     observed, flushes = [], []
     for worker in side.consumers:
         for kind, *fields in worker.rows():
@@ -261,7 +262,7 @@ def judge(side: Side, producers: list[Worker], limit: int | None) -> tuple[Verdi
 async def run_demo(
     cluster: LocalCluster, directory: Path, limit: int | None, view: LiveView, seconds: float = STREAM_S
 ) -> DemoResult:
-    """The whole story on a running cluster. ``directory`` takes the workers' files, the states and the export."""
+    """Run the demo on a running cluster. ``directory`` is for the workers' files, the states and the export."""
     async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         brokers = len(cluster.brokers)
         ordered = NewTopic(TOPIC, PARTITIONS, brokers, TOPIC_CONFIGS)
@@ -314,7 +315,7 @@ async def _audit_into(result: DemoResult, directory: Path, page: Path) -> None:
 
 
 def _audit(directory: str, page: Path) -> dict[str, Any]:
-    """The report as JSON values; the audit's page goes to ``page``."""
+    """The audit's report as JSON values; its page is written to ``page``."""
     from anabranch.audit.class_archive import archive_of_user
     from anabranch.audit.discovery import discover
     from anabranch.audit.page import render_page

@@ -1,9 +1,9 @@
-"""A state kept by hand for every key: what the demo's consumers hold in memory and share through a database.
+"""The state of every key: the demo's consumers keep it in memory and share it through a database.
 
-The state of a file is the number of its changes, the last of them, and a checksum over all of them in order, so that
-one change lost, repeated or out of order shows in it for ever. Whoever owns a partition keeps the states of its keys
-in memory; they are saved now and then, and when their keys may go to another partition or member, so that little is
-left to be saved then; and they are read again after they came.
+The state of a file is the number of its changes, the last change, and a checksum over all changes in order. A change
+that is lost, repeated or out of order is therefore visible for ever. The owner of a partition keeps the states of its
+keys in memory. It saves them regularly, and when their keys may go to another partition or member; the regular saving
+keeps that last save small. A new owner reads them again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SKIPPED = -1
 
 
 class FileState(NamedTuple):
-    """``digest``: CRC-32 over the values of all changes, in the order they were applied."""
+    """The state of a file. ``digest`` is the CRC-32 over the values of all changes, in the order of application."""
 
     changes: int = 0
     last_sequence: int = 0
@@ -32,7 +32,7 @@ class FileState(NamedTuple):
 
 
 def fold(events: Iterable[Event]) -> dict[str, FileState]:
-    """The right states: every change applied in order."""
+    """The expected states, with every change applied in order."""
     states: dict[str, FileState] = {}
     for event in events:
         states[event.path] = states.get(event.path, FileState()).after(event)
@@ -40,7 +40,7 @@ def fold(events: Iterable[Event]) -> dict[str, FileState]:
 
 
 class StateStore:
-    """The shared database; several processes write it at once, each for keys of its own."""
+    """The shared database. Several processes write it at once, each for its own keys."""
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
@@ -60,7 +60,7 @@ class StateStore:
         return FileState(*row) if row is not None else FileState()
 
     def save(self, states: Mapping[str, FileState]) -> None:
-        """All of them or none."""
+        """Save all of the states or none."""
         if states:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(path, *state) for path, state in states.items()]
@@ -73,7 +73,7 @@ class StateStore:
 
 
 class KeyStates:
-    """What one consumer holds, by partition and key."""
+    """The states of one consumer, by partition and key."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -81,9 +81,9 @@ class KeyStates:
         self._unsaved: dict[int, set[str]] = {}
 
     def apply(self, partition: int, event: Event) -> int:
-        """Apply a change; returns how many were applied before, or ``SKIPPED`` for one that is not newer than those.
+        """Apply a change; returns the number of changes before it, or ``SKIPPED`` when it is not newer than those.
 
-        Delivery is at least once: what a consumer already applied before it lost its partition may come again.
+        Delivery is at least once: a change may be delivered again after the consumer has lost its partition.
         """
         held = self._held.setdefault(partition, {})
         state = held.get(event.path)
@@ -96,7 +96,7 @@ class KeyStates:
         return state.changes
 
     def flush(self, partitions: Iterable[int]) -> None:
-        """Save what changed: keys of these partitions may go to others."""
+        """Save the changed states of these partitions, whose keys may go to other partitions or members."""
         changed: dict[str, FileState] = {}
         for partition in partitions:
             held = self._held.get(partition, {})
@@ -104,7 +104,7 @@ class KeyStates:
         self._store.save(changed)
 
     def reload(self, partitions: Iterable[int]) -> None:
-        """Read states again at the next use: keys of others may have come to these partitions."""
+        """Read the states of these partitions again at the next use: other owners' keys may have come to them."""
         chosen = list(partitions)
         self.flush(chosen)
         for partition in chosen:

@@ -1,4 +1,4 @@
-"""Whether what the consumers saw is what the producers wrote. Pure: lists in, violations out."""
+"""Checks the consumed records against the produced ones. Pure: lists in, violations out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_VIOLATIONS = 20
 
 
 class Acknowledged(NamedTuple):
-    """A record a broker acknowledged."""
+    """A record that a broker acknowledged."""
 
     sequence: int
     partition: int
@@ -21,10 +21,10 @@ class Acknowledged(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """A record a consumer processed, at ``time_ns`` of the machine's monotonic clock.
+    """A record that a consumer processed, at ``time_ns`` of the machine's monotonic clock.
 
-    ``changes_known``: how many changes its state of the file had before, ``states.SKIPPED`` when it was newer already.
-    ``appended_ns``: when the broker took it, on the same clock, to the millisecond.
+    ``changes_known`` is the number of changes in the consumer's state before the record, or ``states.SKIPPED`` when the
+    state was newer already. ``appended_ns`` is the time of the append, on the same clock, to the millisecond.
     """
 
     time_ns: int
@@ -37,22 +37,22 @@ class Observed(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts over the run and the first violations, in the order they were found."""
+    """Counts over the run, and the first violations in the order in which they were found."""
 
     events: int = 0
     keys: int = 0
     lost: int = 0
     out_of_order: int = 0
-    """Records that came after a newer one of their key."""
+    """Records delivered after a newer record of their key."""
     wrong_states: int = 0
-    """Records that met a state other than that of all changes before them: not flushed, or not loaded, in time."""
+    """Records applied to a state without exactly all earlier changes: it was not flushed, or not loaded, in time."""
     wrong_at_the_end: int = 0
-    """Keys whose last saved state is not that of all their changes."""
+    """Keys whose last saved state does not have exactly all their changes."""
     altered: int = 0
     misplaced: int = 0
-    """Records read elsewhere than where they were acknowledged."""
+    """Records read at another place than the acknowledged one."""
     delivered_again: int = 0
-    """No violation: delivery is at least once."""
+    """Repeated deliveries, which are no violation: delivery is at least once."""
     examples: list[str] = field(default_factory=list)
 
     @property
@@ -70,7 +70,7 @@ class Verdict:
 
 
 def first_deliveries(observed: Iterable[Observed]) -> list[Observed]:
-    """Each event the first time it was processed, in the order of time."""
+    """The first delivery of each event, in the order of time."""
     seen: dict[int, Observed] = {}
     for record in sorted(observed):
         seen.setdefault(record.event.sequence, record)
@@ -78,7 +78,7 @@ def first_deliveries(observed: Iterable[Observed]) -> list[Observed]:
 
 
 def disordered(observed: Iterable[Observed]) -> list[tuple[Observed, Observed]]:
-    """Records that came after a newer one of their key, each with that one."""
+    """Pairs of a record and a newer record of its key that was delivered before it."""
     found = []
     newest_of_key: dict[str, Observed] = {}
     for record in first_deliveries(observed):
@@ -96,7 +96,7 @@ def verify(
     observed: Iterable[Observed],
     saved: Mapping[str, FileState],
 ) -> Verdict:
-    """Every event delivered, unchanged, where it was acknowledged, in order per key, to the state of all before it."""
+    """Check that every event is delivered unchanged, from its acknowledged place, in order, and to the right state."""
     by_sequence = {event.sequence: event for event in written}
     right = fold(by_sequence.values())
     verdict = Verdict(events=len(by_sequence), keys=len(right))

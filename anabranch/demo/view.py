@@ -1,4 +1,4 @@
-"""The demo's live view: who has written and read how much, and where."""
+"""The demo's live view: the progress of each worker, and its partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 
 class LiveView:
-    """A bar for each worker and a line that says what is going on; plain lines where stdout is no terminal."""
+    """A bar for each worker and a line for the present stage; plain lines when stdout is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -30,7 +30,7 @@ class LiveView:
             self._live.stop()
 
     def stage(self, text: str) -> None:
-        """Say what happens now."""
+        """Show the present stage."""
         self._stage.plain = text
         if not self._console.is_terminal:
             self._console.print(text, highlight=False)

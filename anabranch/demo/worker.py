@@ -1,7 +1,7 @@
 """The demo's producer and consumer processes.
 
-Each is told what to do in its arguments, writes what it did to a file of tab-separated lines, and reports progress as
-one JSON object a line on stdout.
+Each gets its task as arguments, writes a log of its work to a file of tab-separated lines, and reports its progress as
+one JSON object per line on stdout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AHEAD_S = 0.01
 BEHIND_S = 0.1
 POLL_MS = 200
 SAVE_EVERY_S = 0.05
-"""What a consumer changed is saved so often: when keys move, the next owner waits for the rest only."""
+"""A consumer saves its changes at this interval, so that the next owner waits only for few when keys move."""
 
 
 class Reporter:
@@ -48,9 +48,9 @@ class Reporter:
 
 
 class Pace:
-    """When each event is due, at ``rate`` events a second; times in seconds of one monotonic clock.
+    """The schedule of the events, at ``rate`` events a second; times are seconds of one monotonic clock.
 
-    What a pause held up is not made up for by a burst beyond ``BEHIND_S``: everything after it is due later.
+    After a pause, a burst makes up for at most ``BEHIND_S``; all later events are due later.
     """
 
     def __init__(self, rate: float, started: float) -> None:
@@ -58,7 +58,7 @@ class Pace:
         self._started = started
 
     def early_s(self, sequence: int, now: float) -> float:
-        """Seconds until the event is due; at most 0 when it is."""
+        """Seconds until the event is due; at most 0 when it is due now."""
         due = self._started + sequence / self._rate
         if now - due > BEHIND_S:
             self._started += now - due - BEHIND_S
@@ -66,10 +66,10 @@ class Pace:
 
 
 async def produce(arguments: argparse.Namespace) -> None:
-    """Send this producer's share of the events to every topic, at an even pace, and record where each was acknowledged.
+    """Send this producer's share of the events to every topic, at an even pace, and record the acknowledged places.
 
-    The same producer writes all topics: they see the same events at the same time. Each line on stdin is the sequence
-    of the event to go on to; there it waits for the next line.
+    The same producer writes all topics, so they get the same events at the same time. Each line on stdin is the
+    sequence of the last event to send; then the producer waits for the next line.
     """
     report = Reporter()
     confirmed, held_s = 0, 0.0
@@ -110,7 +110,7 @@ async def produce(arguments: argparse.Namespace) -> None:
 
 
 async def _next_limit(sequence: int) -> int:
-    """The sequence of the event to go on to, from stdin. Exits when it is closed: nobody waits for what is left."""
+    """The sequence of the last event to send, from stdin. Exits when stdin is closed, because the demo has ended."""
     line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
     if not line:
         raise SystemExit(f"stdin was closed at event {sequence}")
@@ -118,19 +118,19 @@ async def _next_limit(sequence: int) -> int:
 
 
 class Recorder:
-    """Applies records to the states this consumer keeps, and writes down what it did and when."""
+    """Applies records to this consumer's states, and logs each record and flush with its time."""
 
     def __init__(self, states: KeyStates, out: TextIO, report: Reporter) -> None:
         self._states = states
         self._out = out
         self._report = report
-        # Brokers stamp records by the wall clock; everything else here is told by the monotonic one.
+        # Brokers stamp records by the wall clock; all other times here are of the monotonic clock.
         self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
         self._seen: set[int] = set()
 
     @property
     def count(self) -> int:
-        """Different events so far."""
+        """The number of different events so far."""
         return len(self._seen)
 
     def process(self, record: ConsumerRecord) -> None:
@@ -142,14 +142,14 @@ class Recorder:
         self._seen.add(event.sequence)
 
     def save(self, partitions: Iterable[TopicPartition]) -> None:
-        """Keys of these partitions may go elsewhere: the flush callback."""
+        """The flush callback: keys of these partitions may go to other partitions or members."""
         begun_ns = time.monotonic_ns()
         numbers = [tp.partition for tp in partitions]
         self._states.flush(numbers)
         self._out.write(f"f\t{begun_ns}\t{time.monotonic_ns()}\t{','.join(map(str, numbers))}\n")
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
-        """Keys of others may have come to these partitions: the load callback."""
+        """The load callback: other owners' keys may have come to these partitions."""
         self._states.reload(tp.partition for tp in partitions)
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
@@ -159,7 +159,7 @@ class Recorder:
 
 
 class OwnershipListener:
-    """Rebalances: what any Kafka consumer has."""
+    """The callbacks for rebalances, which any Kafka consumer has."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.on_partitions_revoked = recorder.save
@@ -167,7 +167,7 @@ class OwnershipListener:
 
 
 class KeyListener:
-    """Keys that move between partitions: what an ordered resize adds."""
+    """The callbacks for keys that move between partitions, which ordered resizes add."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.on_partition_key_maybe_revoked = recorder.save
@@ -175,7 +175,7 @@ class KeyListener:
 
 
 async def consume(arguments: argparse.Namespace) -> None:
-    """Read as a member of the group until stdin closes, keeping a state per key."""
+    """Read as a member of the group until stdin closes, and keep a state per key."""
     (topic,) = arguments.topic
     report = Reporter()
     store = StateStore(Path(arguments.states))

@@ -41,7 +41,7 @@ ZOOKEEPER, CONSOLE = "zookeeper", "console"
 
 @dataclass(slots=True)
 class LocalCluster:
-    """A running cluster. ``bootstrap`` stays the same while brokers are restarted."""
+    """A running cluster. ``bootstrap`` does not change when brokers are restarted."""
 
     config: LocalClusterConfig
     zookeeper: str
@@ -61,16 +61,16 @@ class LocalCluster:
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Where each process serves its metrics and health, ``host:port`` by name."""
+        """The address (``host:port``) of each process's metrics and health, by name."""
         return {plan.name: plan.properties["metrics.listener"] for plan in [*self.controllers, *self.brokers]}
 
     @property
     def console(self) -> str | None:
-        """The console's address, None: there is none."""
+        """The console's address; None when there is no console."""
         return None if self.config.console_port is None else f"{HOST}:{self.config.console_port}"
 
     def changed(self) -> None:
-        """Call ``on_change``: a process was restarted."""
+        """Call ``on_change``, after a restart of a process."""
         for callback in self.on_change:
             callback()
 
@@ -79,7 +79,7 @@ class LocalCluster:
         return self.supervisor.children[name].pid
 
     def describe(self) -> dict[str, Any]:
-        """What ``--ready-file`` holds."""
+        """The content of ``--ready-file``."""
         return {
             "bootstrap": self.bootstrap,
             "zookeeper": self.zookeeper,
@@ -94,17 +94,17 @@ class LocalCluster:
         }
 
     def write_ready_file(self, path: Path) -> None:
-        """Replace ``path`` as a whole: a reader never sees half of it."""
+        """Replace ``path`` atomically, so that a reader never sees half of it."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(self.describe(), indent=2) + "\n")
         temporary.replace(path)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one process; the supervisor restarts what dies of it."""
+        """Send a signal to one process; the supervisor restarts a process that dies of it."""
         os.kill(self.pid(name), number)
 
     async def wait_until_serving(self) -> None:
-        """Return when every broker answers and lists every broker. Raises ``CommandError`` at the deadline."""
+        """Return when every broker responds and lists all brokers. Raises ``CommandError`` at the deadline."""
         with trio.move_on_after(READY_DEADLINE_S):
             for plan in self.brokers:
                 while not await self._knows_all(plan):
@@ -130,10 +130,10 @@ class LocalCluster:
 async def run_local_cluster(
     config: LocalClusterConfig, *, say: Callable[[str], None], restart: bool = True
 ) -> AsyncIterator[LocalCluster]:
-    """Start everything, yield the cluster once it serves, and stop everything on the way out.
+    """Start all processes, yield the cluster once it serves, and stop all processes at the end of the block.
 
-    Raises ``ConfigError`` for sizes that cannot work, and ``CommandError`` when another cluster runs in the directory,
-    a port is taken or a process does not come up. With ``restart=False`` a process that dies stays dead.
+    Raises ``ConfigError`` for invalid sizes, and ``CommandError`` when another cluster runs in the directory, a port is
+    taken, or a process does not start. With ``restart=False`` a process that dies is not restarted.
     """
     validate(config)
     with ExitStack() as held:

@@ -1,4 +1,4 @@
-"""The directory of a local cluster: one at a time runs in it."""
+"""The directory of a local cluster, in which one cluster runs at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def held_directory(directory: Path) -> Iterator[None]:
-    """Make ``directory`` and hold its lock, which names the process; nothing else is written to it.
+    """Make ``directory`` and hold its lock file, which has only the id of this process.
 
-    The kernel gives the lock back when the process ends, however it ends. Raises ``CommandError`` when another process
-    has it.
+    The kernel releases the lock when the process ends, however it ends. Raises ``CommandError`` when another process
+    holds it.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK_FILE

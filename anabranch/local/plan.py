@@ -1,4 +1,4 @@
-"""What a local cluster consists of: ports, directories and the properties of each process. No IO."""
+"""The plan of a local cluster: ports, directories and the properties of each process. No IO."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 1000
 SESSION_TIMEOUT_MS = 6_000
 REPLICATION_FACTOR = 3
-"""Of topics, ``__consumer_offsets`` too, where there are brokers enough."""
+"""The replication factor of topics, also of ``__consumer_offsets``, if there are enough brokers."""
 
 _OF_ONE_PROCESS = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
-"""Keys of controllers too that are not theirs here: an address serves one process, and the rest is given."""
+"""Keys that are not taken from overrides: a listener's address serves one process, and the plan sets the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalClusterConfig:
     """Size and place of a local cluster.
 
-    ``port`` is the first broker's; the others follow it. 0 takes free ones. ``overrides`` are config keys: each process
-    gets those it acts by. ``console_port``: where the console listens, 0 takes a free one; None: there is none.
+    ``port`` is the first broker's; the other brokers' ports follow it. 0 takes free ports. ``overrides`` are config
+    keys: each process gets those that it uses. ``console_port`` is the console's port: 0 takes a free one, None means
+    that there is no console.
     """
 
     directory: str
@@ -55,7 +56,7 @@ class ProcessPlan:
 
 
 def parse_overrides(settings: list[str]) -> dict[str, str]:
-    """``key=value`` pairs, keys of brokers or controllers; a leading ``broker.`` that is no part of the key is dropped.
+    """Parse ``key=value`` pairs of brokers or controllers. A prefix ``broker.`` that is not part of the key is removed.
 
     Raises ``ConfigError`` for a pair without ``=``, an unknown key (naming the nearest) or a value out of range.
     """
@@ -74,9 +75,9 @@ def parse_overrides(settings: list[str]) -> dict[str, str]:
 
 
 def metrics_address(config: LocalClusterConfig) -> tuple[str, int]:
-    """Host and first port of ``metrics.listener``: the brokers take the first ones, then the controllers.
+    """Host and first port of ``metrics.listener``: the brokers take the first ports, then the controllers.
 
-    0 takes free ones.
+    Port 0 takes free ports.
     """
     host, port = split_address(config.overrides.get("metrics.listener", f"{HOST}:0"))
     return host or "0.0.0.0", port
@@ -151,7 +152,7 @@ def plan_controllers(
 
 
 def validate(config: LocalClusterConfig) -> None:
-    """Raises ``ConfigError`` when the sizes or the port cannot work."""
+    """Raise ``ConfigError`` for invalid sizes or an invalid port."""
     if config.brokers < 1:
         raise ConfigError("--brokers", f"{config.brokers} is not at least 1")
     if config.controllers < 1:
@@ -162,5 +163,5 @@ def validate(config: LocalClusterConfig) -> None:
 
 
 def restart_delay_s(quick_deaths: int) -> float:
-    """Seconds before a child that died is started again: one, doubling up to 30 while it dies without having served."""
+    """The delay before a dead child is restarted: 1 s, doubling up to 30 s while it dies soon after each start."""
     return min(30.0, math.ldexp(1.0, min(quick_deaths, 5)))

@@ -1,7 +1,7 @@
 """Ports of a local cluster, held from the moment they are chosen.
 
-A port that is only looked up as free can be gone before the process meant for it listens, or while that process is
-restarted: the kernel gives it to any outgoing connection, or to another cluster.
+A port that was only found to be free can be taken before its process listens on it, or while that process is restarted:
+the kernel gives it to any outgoing connection, or to another cluster.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from anabranch.command_error import CommandError
 
 @contextmanager
 def held_port(host: str, port: int = 0, key: str = "--port") -> Iterator[int]:
-    """Hold ``port``, or a free one for 0, while a process started by the caller may listen on it.
+    """Hold ``port``, or a free port for 0, while a process of the caller may listen on it.
 
-    The socket that holds it is bound and never listens. With SO_REUSEADDR on both, Linux lets another socket listen
-    there, but neither picks the port for anyone nor lets it be bound without the option. Elsewhere a bound socket would
-    bar the listener, so there the port is only chosen. Raises ``CommandError`` when the port is taken.
+    The holding socket is bound and never listens. On Linux, another socket may listen on the port when both have
+    SO_REUSEADDR. Linux does not choose the port for other sockets, and does not let a socket without the option bind
+    it. On other systems a bound socket would block the listener, so there the port is only chosen. Raises
+    ``CommandError`` when the port is taken.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

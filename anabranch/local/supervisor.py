@@ -20,13 +20,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _die_with_parent() -> None:
-    """Runs in the child before exec: a supervisor that is killed leaves no orphans (Linux)."""
+    """Make the child end with its supervisor, also when that is killed (Linux). Runs in the child before exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass(slots=True)
 class Child:
-    """One supervised process; ``pid`` is that of its current incarnation."""
+    """One supervised process. A restart changes its ``pid``."""
 
     name: str
     argv: Sequence[str]
@@ -70,7 +70,7 @@ class Child:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps children alive. ``on_restart(child)`` is called after each restart."""
+    """Restarts children that die. ``on_restart(child)`` is called after each restart."""
 
     say: Callable[[str], None]
     on_restart: Callable[[Child], None]
@@ -101,7 +101,7 @@ class Supervisor:
             self.on_restart(child)
 
     async def stop(self, names: Sequence[str]) -> None:
-        """SIGTERM to all of ``names`` at once, SIGKILL to what is left after the grace time."""
+        """Send SIGTERM to all of ``names`` at once, and SIGKILL to those that still run after the grace time."""
         self._stopping.update(names)
         children = [self.children[name] for name in names if self.children[name].running]
         for child in children:
@@ -118,7 +118,7 @@ class Supervisor:
 
 
 def describe_exit(status: int) -> str:
-    """``status`` as ``subprocess`` gives it: negative for a signal."""
+    """Describe an exit status of ``subprocess``, which is negative for a signal."""
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"exited with status {status}"

@@ -1,4 +1,4 @@
-"""The clients on real sockets and clocks: what ``from anabranch import Producer`` gives.
+"""The clients with real sockets and clocks, imported by ``from anabranch import Producer``.
 
-``anabranch.client`` takes any environment and builds none. Here one is built when the user gives none.
+``anabranch.client`` requires an environment. The clients here build one when the user gives none.
 """

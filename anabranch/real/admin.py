@@ -11,10 +11,10 @@ from anabranch.runtime.real_anyio import client_env
 
 
 class Admin(admin.Admin):
-    """Looks at and changes topics, configs, groups and logs; the keyword arguments are Kafka's admin client keys.
+    """Describes and changes topics, configs, groups and logs; the keyword arguments are Kafka's admin client keys.
 
-    Every call raises ``KafkaError`` with the broker's code and message for the first thing that was refused; what may
-    pass is tried again for ``default_api_timeout_ms``.
+    Every call raises ``KafkaError`` with the broker's code and message for the first refused item. Retriable errors are
+    retried for ``default_api_timeout_ms``.
     """
 
     def __init__(self, *, env: Env | None = None, **config: Unpack[AdminOptions]) -> None:

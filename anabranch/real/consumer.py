@@ -19,9 +19,10 @@ class Consumer(consumer.Consumer[Key, Value]):
             batches = await c.getmany(timeout_ms=1000)   # TopicPartition -> records
             async for record in c: ...
 
-    One task reads. Calling ``getmany``, ``getone`` or the next step of ``async for`` says that everything delivered
-    before is processed: only then is it committed, and rebalance callbacks run inside these calls. Leaving the block
-    commits (with ``enable_auto_commit``) and leaves the group; leaving it by an exception does not commit.
+    One task reads. A call of ``getmany`` or ``getone``, or the next step of ``async for``, means that all records
+    delivered before are processed; only then are they committed. Rebalance callbacks run inside these calls. At the end
+    of the block the consumer commits (with ``enable_auto_commit``) and leaves the group. After an exception it does not
+    commit.
     """
 
     def __init__(

@@ -19,18 +19,18 @@ class Producer(producer.Producer[SentKey, SentValue]):
             handle = await p.send("topic", key=b"k", value=b"v")
             metadata = await handle
 
-    Leaving the block waits until everything sent is acknowledged or has failed; leaving it by an exception does not
-    wait, and what was not acknowledged fails. Works under trio and asyncio.
+    The end of the block waits until all records are acknowledged or have failed. After an exception it does not wait,
+    and unacknowledged records fail. The producer works under trio and asyncio.
 
-    ``partitioner(topic_info, key_bytes)`` replaces the choice of partition; without it a key goes where Kafka's Java
-    client puts it and records without a key stick to one partition per batch.
+    ``partitioner(topic_info, key_bytes)`` replaces the choice of partition. Without it, a key has the partition that
+    Kafka's Java client chooses, and records without a key stick to one partition per batch.
 
-    When the topic is resized (KIP-253), records that are not written yet are placed again, by the partitioner too, and
-    records of a key stay in the order they were sent. A record sent with ``partition=`` is never moved: it fails with
-    ``PartitionMarkedError`` when that partition is merged into another. A record whose answer was lost, and whose
-    partition was removed since, fails with ``OutcomeUnknownError``. With ``acks=0`` records refused for their layout
-    are lost, as all that are refused; without idempotence they may be written twice, as with any retry, and then in
-    two partitions.
+    When the topic is resized (KIP-253), unwritten records are placed again, also by a ``partitioner``, and the records
+    of a key stay in the order in which they were sent. A record sent with ``partition=`` is never moved: it fails with
+    ``PartitionMarkedError`` when that partition is merged into another. A record fails with ``OutcomeUnknownError``
+    when its response was lost and its partition has been removed since. With ``acks=0``, records refused for their
+    layout are lost, like all refused records. Without idempotence, records may be written twice, as with any retry, and
+    then in two partitions.
     """
 
     def __init__(

@@ -5,7 +5,7 @@
     register(spark)
     spark.readStream.format("anabranch").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "t")
 
-Where the module ``pyspark_anabranch`` is installed Spark finds the format by itself, without ``register``.
+When the module ``pyspark_anabranch`` is installed, Spark finds the format without ``register``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("anabranch")`` known to a session."""
+    """Register ``format("anabranch")`` with a session."""
     from anabranch.spark.source import LogDataSource
 
     spark.dataSource.register(LogDataSource)

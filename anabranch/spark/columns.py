@@ -1,4 +1,4 @@
-"""How batches of the log become Arrow batches of the columns of ``format("anabranch")``."""
+"""Converts batches of the log to Arrow batches with the columns of ``format("anabranch")``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from anabranch.spark.offsets import Range
 
 ROWS_PER_ARROW_BATCH = 10_000
 DECODED_BYTES = 4 * 1024 * 1024
-"""Batches are decoded together when their records have so many bytes."""
+"""Batches are decoded together once their records have this many bytes."""
 
 
 class ArrowBuilder:
-    """Collects the batches of one range and gives out their records in Arrow batches of a bounded size.
+    """Collects the batches of one range, and returns their records in Arrow batches of a bounded size.
 
     ``schema`` is Spark's Arrow schema of the columns.
     """
@@ -33,7 +33,7 @@ class ArrowBuilder:
         self._bytes = 0
 
     def add(self, batches: Iterable[tuple[RecordBatch, bool]]) -> Iterator[pa.RecordBatch]:
-        """Take batches, each with whether its records are for readers. Raises CorruptRecordError."""
+        """Add batches, each with a flag whether its records are for readers. Raises CorruptRecordError."""
         for batch, is_visible in batches:
             if not is_visible or not batch.count:
                 continue
@@ -44,7 +44,7 @@ class ArrowBuilder:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """The records that were not given out yet."""
+        """The records that were not returned yet."""
         batches, bodies = self._batches, self._bodies
         self._batches, self._bodies, self._bytes = [], [], 0
         if not batches:

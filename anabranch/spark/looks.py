@@ -1,7 +1,7 @@
-"""What a stream's driver asks the brokers before it plans a micro-batch: topics, ends, lineages, ends of leader epochs.
+"""The requests of a stream's driver before it plans a micro-batch: topics, ends, lineages, ends of leader epochs.
 
-The ends of partitions are read before lineages, so no record below an end is of a leader epoch that a lineage of that
-age does not cover. Lineages are kept and asked for again only when a partition's leader epoch grew.
+The ends of partitions are read before the lineages. A lineage that is as new as an end therefore covers the leader
+epochs of all records below it. Lineages are kept, and requested again only when a partition's leader epoch has grown.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from anabranch.spark.plan import Latest, View, questions
 _log = logging.getLogger(__name__)
 
 _MAX_ROUNDS = 64
-"""Of questions for one look: each round goes one resize further back."""
+"""The most rounds of requests for one look: each round goes one resize further back."""
 _LATEST_TIMEOUT_MS = 2_000
-"""A partition without a leader is left where it is for this micro-batch."""
+"""After this time, a partition without a leader keeps its position for this micro-batch."""
 
 
 class DataLossError(Exception):
-    """Records that the query has not read are no longer there."""
+    """Records that the query has not read no longer exist."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -45,27 +45,27 @@ class MissingTopicError(Exception):
 
 @dataclass(slots=True)
 class _Topic:
-    """What is remembered of a topic between looks."""
+    """The state of a topic that is kept between looks."""
 
     incarnation: int
     view: View = field(default_factory=View)
     end_of_life: dict[int, int] = field(default_factory=dict)
-    """Where the log of the last removed life of a number ended."""
+    """The log end of the last removed incarnation of each partition number."""
     leader_epochs: dict[int, int] = field(default_factory=dict)
-    """Of the leaders that said where epochs ended."""
+    """The leader epochs in which the ends in ``view.ends`` were read."""
     judged: dict[int, int] = field(default_factory=dict)
-    """Under which layout version a removed partition was found to be over."""
+    """The layout version under which a removed partition was found to be over."""
     begun: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Where the log of a new partition began when it was first seen, by number and incarnation."""
+    """The log start of a new partition when it was first seen, by number and incarnation."""
 
 
 class Look(NamedTuple):
-    """What a micro-batch is planned from."""
+    """The facts from which a micro-batch is planned."""
 
     cluster: Cluster
     views: Mapping[str, View]
     begin: Mapping[str, Mapping[int, int]]
-    """Where each partition is read from: of those that are new, or lost records, not where the last one ended."""
+    """The offset from which each partition is read. It differs from the last end in new partitions and after a loss."""
 
 
 class Looks:
@@ -78,12 +78,12 @@ class Looks:
         self._warned: set[str] = set()
         self._missing_since: dict[str, float] = {}
         self.target: Mapping[TopicPartition, int] | None = None
-        """Where a query that is to end does so; what has to be read before that is read as well."""
+        """The offsets at which a query ends; records that must be read before them are read as well."""
 
     # ------------------------------------------------------------ topics
 
     async def cluster(self, offsets: Offsets | None = None) -> Cluster:
-        """The cluster as it is now, checked against the checkpoint. Raises CheckpointError and MissingTopicError."""
+        """The present cluster, checked against the checkpoint. Raises CheckpointError and MissingTopicError."""
         subscription, config = self._options.subscription, self._reader.config
         deadline = anyio.current_time() + config.default_api_timeout_ms / 1000
         while True:
@@ -91,7 +91,7 @@ class Looks:
             missing = [name for name in subscription.named if not _has_partitions(cluster, name)]
             if not missing:
                 break
-            if anyio.current_time() >= deadline:  # until then a broker that is behind may have answered
+            if anyio.current_time() >= deadline:  # until then the metadata may be of a broker that is behind
                 raise MissingTopicError(f"topic {missing[0]} does not exist")
             await anyio.sleep(config.retry_backoff_ms / 1000)
         if offsets is not None:
@@ -114,7 +114,7 @@ class Looks:
     # ------------------------------------------------------------ where to begin and end
 
     async def resolve(self, cluster: Cluster, begin: Begin) -> Offsets:
-        """Offsets by what the options say. Raises ``OptionError`` for a partition that does not exist."""
+        """The offsets that the options select. Raises ``OptionError`` for a partition that does not exist."""
         wanted: dict[TopicPartition, int] = {}
         found: dict[TopicPartition, int] = {}
         topics = self.topics(cluster)
@@ -149,7 +149,7 @@ class Looks:
         )
 
     async def check_starts(self, start: Offsets) -> None:
-        """Offsets of ``startingOffsets`` behind the end of a partition are of a log that was cut, or a mistake."""
+        """Check ``startingOffsets``: an offset behind a partition's end means a truncated log, or a mistake."""
         given = {
             TopicPartition(name, p): position.offset
             for name, topic in start.topics.items()
@@ -164,7 +164,7 @@ class Looks:
     # ------------------------------------------------------------ looks
 
     async def look(self, offsets: Offsets) -> Look:
-        """What is known before a micro-batch that begins at ``offsets``."""
+        """The facts before a micro-batch that begins at ``offsets``."""
         self._look_for_given_up(offsets)
         cluster = await self.cluster(offsets)
         topics = {name: topic for name, topic in self.topics(cluster).items() if not _is_behind(topic, offsets)}
@@ -182,7 +182,7 @@ class Looks:
         return Look(cluster, {name: self._topic(topic).view for name, topic in topics.items()}, begin)
 
     def _look_for_given_up(self, offsets: Offsets) -> None:
-        """Topics and partitions of the checkpoint that the query's options do not name any more."""
+        """Report topics and partitions of the checkpoint that the query's options no longer name."""
         subscription = self._options.subscription
         for name, topic in offsets.topics.items():
             assigned = subscription.partitions.get(name, topic.partitions)
@@ -193,7 +193,7 @@ class Looks:
                 self._lost(f"the query no longer reads {name}-{left[0]}, which its checkpoint has")
 
     def _look_for_deleted(self, cluster: Cluster, offsets: Offsets) -> None:
-        """Topics of a pattern may go. Until a while has passed a broker that is behind may have answered."""
+        """Report deleted topics of a pattern, after a while: before, the metadata may be of a broker that is behind."""
         matches = self._options.subscription.matches
         missing = {name for name in offsets.topics if matches(name) and not _has_partitions(cluster, name)}
         now = anyio.current_time()
@@ -216,7 +216,7 @@ class Looks:
         return {tp: Latest(answer.offset, answer.leader_epoch) for tp, answer in answers.items()}
 
     async def _begin(self, topic: TopicInfo, known: TopicPositions | None) -> dict[int, int]:
-        """Where the partitions are read from; checks that nothing was lost of those that were removed."""
+        """The offsets from which the partitions are read. Checks that removed partitions were read to their ends."""
         positions = {} if known is None else known.partitions
         begin = {p: position.offset for p, position in positions.items()}
         removed = {p: position for p, position in positions.items() if _was_removed(topic, p, position)}
@@ -228,9 +228,9 @@ class Looks:
         return begin
 
     async def _judge_removed(self, topic: TopicInfo, removed: Mapping[int, Position], begin: dict[int, int]) -> None:
-        """A life that is over was read to its end, or records are lost. Another life goes on where it ended.
+        """Check that removed incarnations were read to their ends, or report a loss; the next ones begin at these ends.
 
-        One that no broker says to be over is left where it is: the metadata may be of a broker that is behind.
+        A partition that no broker reports as over keeps its position: the metadata may be of a broker that is behind.
         """
         state = self._topic(topic)
         over = state.view.over
@@ -238,7 +238,7 @@ class Looks:
         def is_open(p: int) -> bool:
             return over.get(p, -1) < max(removed[p].leader_epoch, 0)
 
-        # A number comes again and goes again in two resizes: what was answered under one layout holds under it.
+        # It takes two resizes to create and remove a number again, so a response is valid for its layout.
         asked = [p for p in removed if is_open(p) or state.judged.get(p) != topic.layout_version]
         if asked:
             await self._ask_lineages(topic, asked)
@@ -257,7 +257,7 @@ class Looks:
     async def _begin_new(
         self, topic: TopicInfo, new: Iterable[int], begin: dict[int, int], *, is_first_seen: bool
     ) -> None:
-        """Partitions that the offsets do not name are read from where their log begins."""
+        """Read partitions that are not in the offsets from their log start."""
         name, state = topic.name, self._topic(topic)
         unknown = [p for p in new if (p, topic.partitions[p].incarnation) not in state.begun]
         if unknown and topic.layout_version >= 0:
@@ -284,7 +284,7 @@ class Looks:
     # ------------------------------------------------------------ lineages
 
     async def _ask(self, topics: Mapping[str, TopicInfo], begin: Mapping[str, Mapping[int, int]]) -> None:
-        """Ask until nothing is left that has an answer now."""
+        """Send requests until no open question has an answer now."""
         for name, topic in topics.items():
             state = self._topic(topic)
             self._forget_ends_of_old_leaders(topic, state)
@@ -305,7 +305,7 @@ class Looks:
                     await self._ask_ends(topic, ends)
 
     def _restrict(self, name: str, view: View, present: Mapping[int, Latest]) -> None:
-        """Read up to the target only, and to ends of leader epochs that records below it require."""
+        """Limit reading to the target, and to ends of leader epochs that records below the target require."""
         if self.target is None:
             return
         for p, latest in present.items():
@@ -314,7 +314,7 @@ class Looks:
             view.latest[p] = latest._replace(offset=min(latest.offset, highest))
 
     def _forget_ends_of_old_leaders(self, topic: TopicInfo, state: _Topic) -> None:
-        """Another leader may have less after an unclean election, and is asked again."""
+        """Drop the ends from previous leaders: after an unclean election the new leader may have less."""
         epochs = {p: info.leader_epoch for p, info in topic.partitions.items()}
         state.view.ends = {
             (q, f): end for (q, f), end in state.view.ends.items() if state.leader_epochs.get(q) == epochs.get(q)
@@ -365,19 +365,19 @@ def _has_partitions(cluster: Cluster, name: str) -> bool:
 
 
 def _is_behind(topic: TopicInfo, offsets: Offsets) -> bool:
-    """Whether the metadata is of a topic that had the name before: a broker that is behind."""
+    """Whether the metadata has a deleted topic of this name, because its broker is behind."""
     known = offsets.topics.get(topic.name)
     return known is not None and 0 <= topic.incarnation < known.incarnation
 
 
 def _was_removed(topic: TopicInfo, p: int, position: Position) -> bool:
-    """Whether the partition is missing, or another one has its number."""
+    """Whether the partition is missing, or a later incarnation has its number."""
     info = topic.partitions.get(p)
     return info is None or 0 <= position.incarnation < info.incarnation
 
 
 def _check_identity(cluster: Cluster, offsets: Offsets) -> None:
-    """Raises ``CheckpointError`` where the checkpoint is of another cluster, or of another topic of a name."""
+    """Raise ``CheckpointError`` for a checkpoint of another cluster, or of another topic of the same name."""
     if offsets.cluster_id and cluster.cluster_id and offsets.cluster_id != cluster.cluster_id:
         raise CheckpointError(
             f"the checkpoint is of cluster {offsets.cluster_id}, kafka.bootstrap.servers leads to cluster "
@@ -388,7 +388,7 @@ def _check_identity(cluster: Cluster, offsets: Offsets) -> None:
         if topic is None or not topic.partitions:
             continue
         if known.incarnation >= 0 and topic.incarnation >= 0:
-            is_same = known.incarnation >= topic.incarnation  # a broker that is behind knows the topic before
+            is_same = known.incarnation >= topic.incarnation  # a broker that is behind has the previous topic
         else:
             is_same = known.topic_id == str(topic.topic_id)
         if not is_same:

@@ -4,10 +4,10 @@
         "topic_id": "...", "incarnation": 41, "layout_version": 3,
         "partitions": {"0": {"offset": 100, "leader_epoch": 2, "incarnation": 44}}}}}
 
-``offset`` is the next one to read. A micro-batch begins where the one before it ended, unless ``begin`` is given: in
-the first micro-batch, in a new partition, and behind lost records. Spark does not keep where the stream began. It asks
-again after a restart; ``initial`` marks such offsets, and ``begin`` counts. Spark compares offsets as text, so equal
-offsets are encoded equally.
+``offset`` is the next one to read. A micro-batch begins at the end of the previous one, unless ``begin`` is given: in
+the first micro-batch, in a new partition, and behind lost records. Spark does not keep the initial offsets, and
+requests them again after a restart. ``initial`` marks such offsets, and ``begin`` then applies. Spark compares offsets
+as text, so equal offsets are encoded equally.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ VERSION: Final = 1
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is not of what the query reads, or that this release cannot read."""
+    """The checkpoint belongs to other topics than the query, or this release cannot read it."""
 
 
 class Position(NamedTuple):
-    """Where a partition is read next."""
+    """The next position of a partition."""
 
     offset: int
     leader_epoch: int = -1
-    """Of the partition when the micro-batch was planned."""
+    """The partition's leader epoch when the micro-batch was planned."""
     incarnation: int = -1
     begin: int = -1
-    """Where the micro-batch begins, -1: where the one before ended."""
+    """The begin of the micro-batch; -1 is the end of the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,21 @@ class TopicPositions:
 
     topic_id: str
     incarnation: int
-    """Differs from that of another topic of the same name; -1 where the cluster does not give one."""
+    """Distinguishes the topic from another one of the same name; -1 when the cluster does not provide it."""
     layout_version: int
     partitions: Mapping[int, Position] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """One offset of the stream: where a micro-batch ends and the next one begins."""
+    """One offset of the stream: the end of a micro-batch and the begin of the next one."""
 
     cluster_id: str
     topics: Mapping[str, TopicPositions]
     is_initial: bool = False
 
     def encode(self) -> dict[str, Any]:
-        """As JSON values, in an order that depends on nothing else."""
+        """The offsets as JSON values, in a fixed order."""
         return {
             "version": VERSION,
             "cluster_id": self.cluster_id,
@@ -65,7 +65,7 @@ class Offsets:
 
     @classmethod
     def decode(cls, found: Mapping[str, Any]) -> Offsets:
-        """Raises ``CheckpointError``."""
+        """The offsets from the JSON values of a checkpoint. Raises ``CheckpointError``."""
         version = found.get("version")
         if version != VERSION:
             raise CheckpointError(
@@ -98,7 +98,7 @@ class Range(NamedTuple):
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """What a micro-batch reads. A pure function of what is in the checkpoint, so that a repetition reads the same."""
+    """The ranges of a micro-batch. They depend only on the checkpoint, so that a repetition reads the same records."""
     found = []
     for name, topic in sorted(end.topics.items()):
         for p, position in sorted(topic.partitions.items()):
@@ -110,7 +110,7 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
 
 
 def split(found: list[Range], wanted: int) -> list[Range]:
-    """The ranges cut into at least ``wanted`` pieces of about one size, as far as there are records enough."""
+    """The ranges split into at least ``wanted`` pieces of about the same size, if there are enough records."""
     total = sum(one.size for one in found)
     if len(found) >= wanted or total == 0:
         return found

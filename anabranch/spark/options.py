@@ -1,6 +1,6 @@
 """The options of ``format("anabranch")``: named as in Spark's Kafka source and sink, checked by name and value.
 
-Spark hands options over with names in lower case; they are matched so, and messages name them as they are documented.
+Spark passes option names in lower case. They are matched in lower case, and messages have the documented names.
 ``kafka.*`` options are keys of Anabranch's consumer or producer, with dots.
 """
 
@@ -36,7 +36,7 @@ _WRITE: Final = ("topic", "includeHeaders")
 _BATCH_ONLY: Final = {"endingOffsets": "a stream has no end"}
 _STREAM_ONLY: Final = {"maxOffsetsPerTrigger": "a batch query has no triggers"}
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark hands to a streaming sink although it is its own."""
+"""Spark's own options, which it passes to a streaming sink."""
 _KAFKA_PREFIX: Final = "kafka."
 _SET_BY_SOURCE: Final = {
     "auto_offset_reset": "use startingOffsets",
@@ -51,14 +51,14 @@ _SET_BY_SOURCE: Final = {
 
 
 class OptionError(ValueError):
-    """An option that does not exist, or has a value that it cannot have."""
+    """An option does not exist, or its value is invalid."""
 
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(f"option {option!r}: {problem}")
 
 
 class Use(enum.Enum):
-    """What the options are given to."""
+    """The use of the options: a batch query or a stream."""
 
     BATCH = "spark.read"
     STREAM = "spark.readStream"
@@ -66,14 +66,14 @@ class Use(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions to read; exactly one field is set."""
+    """The topics or partitions to read; exactly one field is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def matches(self, topic: str) -> bool:
-        """Whether the topic is read, all of it or some partitions."""
+        """Whether the topic is read, as a whole or in some partitions."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or topic in self.partitions
@@ -86,7 +86,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where reading begins: at offsets (``EARLIEST`` and ``LATEST`` included), or at a time."""
+    """The begin or end of reading: offsets (including ``EARLIEST`` and ``LATEST``), or a time."""
 
     default: int = EARLIEST_TIMESTAMP
     offsets: TopicOffsets = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What ``spark.read`` or ``spark.readStream`` was asked for."""
+    """The options of ``spark.read`` or ``spark.readStream``."""
 
     client: Mapping[str, Any]
     """Keys of ``ConsumerConfig``, without ``group_id``."""
@@ -105,7 +105,7 @@ class ReadOptions:
     end: Begin
     group_id: str | None = None
     ignores_unassigned: bool = False
-    """With ``assign``: a partition does not wait for one that is not assigned."""
+    """With ``assign``: whether a partition does not wait for partitions that are not assigned."""
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
@@ -114,7 +114,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What ``write`` or ``writeStream`` was asked for."""
+    """The options of ``write`` or ``writeStream``."""
 
     client: Mapping[str, Any]
     """Keys of ``ProducerConfig``."""
@@ -122,11 +122,11 @@ class WriteOptions:
 
 
 FETCH_BYTES = 4 * 1024 * 1024
-"""``kafka.max.partition.fetch.bytes`` where it is not given: a task reads one partition."""
+"""The default of ``kafka.max.partition.fetch.bytes``: a task reads one partition."""
 
 
 def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
-    """Raises ``OptionError``, or ``ConfigError`` for a ``kafka.`` option of the client's."""
+    """The checked options of a reader. Raises ``OptionError``, or ``ConfigError`` for a client's ``kafka.`` option."""
     found, client = _split(given, _READ)
     refused = _BATCH_ONLY if use is Use.STREAM else _STREAM_ONLY
     for name, why in refused.items():
@@ -171,9 +171,9 @@ def wants_headers(given: Mapping[str, str]) -> bool:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises as ``read_options``."""
+    """The checked options of a writer. Raises the errors of ``read_options``."""
     found, client = _split({name: text for name, text in given.items() if name.lower() not in _OF_SPARK}, _WRITE)
-    _flag("includeHeaders", found.get("includeHeaders", "false"))  # a column is enough; the option is Spark's
+    _flag("includeHeaders", found.get("includeHeaders", "false"))  # only checked: a column of headers is enough
     config = ProducerConfig.parse(client)
     if not config.enable_idempotence:
         raise OptionError("kafka.enable.idempotence", "records must not be written twice: leave acks, retries as is")

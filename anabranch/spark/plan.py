@@ -1,8 +1,8 @@
-"""How far a micro-batch goes: pure, a function of what is known of the topics and of where the micro-batch begins.
+"""The end of a micro-batch: a pure function of the known facts of the topics and of the micro-batch's begin.
 
-A partition goes past the first leader epoch of an entry of its lineage only when the micro-batch **begins** at or
-behind all that the entry requires (``ordered_resize.lineage``). So what lies in the old partition is in an earlier
-micro-batch than what lies in the new one, and within a micro-batch all records of a key are in one partition.
+A partition is read past the first leader epoch of a lineage entry only when the micro-batch **begins** at or behind
+everything that the entry requires (``ordered_resize.lineage``). So the records of the old partition are in an earlier
+micro-batch than those of the new one, and within a micro-batch all records of a key are in one partition.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ K = TypeVar("K")
 
 
 class Latest(NamedTuple):
-    """The end of a partition for readers, as its leader said it before lineages were read."""
+    """The end of a partition for readers, requested from its leader before the lineages were read."""
 
     offset: int
     leader_epoch: int = -1
-    """The leader's: no record below ``offset`` has a higher one."""
+    """The leader's epoch: no record below ``offset`` has a higher one."""
 
 
 @dataclass(slots=True)
 class View:
-    """What is known of one topic. Facts only grow; what is missing keeps partitions where they are."""
+    """The known facts of one topic. Facts are only added; a partition with missing facts keeps its position."""
 
     is_ordered: bool = True
-    """Whether keys move between partitions in order (enable.ordered.delivery); else nothing waits."""
+    """Whether keys move between partitions in order (enable.ordered.delivery); if not, no partition waits."""
     latest: dict[int, Latest] = field(default_factory=dict)
     lineages: dict[int, Lineage] = field(default_factory=dict)
     over: dict[int, int] = field(default_factory=dict)
-    """The last leader epoch of numbers that were removed at some time."""
+    """The last leader epoch of each partition number that was ever removed."""
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Where a leader epoch of a partition ended, exclusive: by partition and epoch."""
+    """The exclusive end of a leader epoch, by partition and epoch."""
     ignored: frozenset[int] = frozenset()
-    """Partitions that are not assigned and not waited for: the order with them was given up."""
+    """Unassigned partitions that no partition waits for: the query gave up the order with them."""
 
 
 class Questions(NamedTuple):
-    """What would help: partitions whose lineage is not known up to an epoch, and epochs whose end is not."""
+    """The missing facts: partitions whose lineage is not known up to an epoch, and epochs whose end is not known."""
 
     lineages: dict[int, int]
     ends: set[tuple[int, int]]
@@ -53,13 +53,13 @@ class Questions(NamedTuple):
 
 
 def reach(view: View, start: Mapping[int, int]) -> dict[int, int]:
-    """Up to where a micro-batch may read each partition of ``start``, without a limit."""
+    """The offsets up to which a micro-batch may read the partitions of ``start``, without a limit."""
     facts = _facts(view, start)
     return {p: max(_reach(view, facts, p, at), at) for p, at in start.items()}
 
 
 def questions(view: View, start: Mapping[int, int]) -> Questions:
-    """What has to be asked before ``reach`` is as far as it can be."""
+    """The facts to request before ``reach`` is complete."""
     facts = _facts(view, start)
     found = Questions({}, set())
     for p, at in start.items():
@@ -78,7 +78,7 @@ def questions(view: View, start: Mapping[int, int]) -> Questions:
 
 
 def waits(view: View, start: Mapping[int, int]) -> list[Wait]:
-    """Which partitions wait for which, for people."""
+    """The partitions that wait for others, for messages."""
     facts = _facts(view, start)
     found = []
     for p in sorted(start):
@@ -92,9 +92,9 @@ def waits(view: View, start: Mapping[int, int]) -> list[Wait]:
 
 
 def limited(start: Mapping[K, int], reached: Mapping[K, int], limit: int | None) -> dict[K, int]:
-    """At most ``limit`` offsets in all, shared in proportion to what there is, and at least one for each partition.
+    """At most ``limit`` offsets in all, shared in proportion to the available ones, and at least one per partition.
 
-    The one each keeps a partition with few records, for which others may wait, from being starved.
+    The minimum keeps partitions with few records from starving, because others may wait for them.
     """
     there = {key: end - start[key] for key, end in reached.items()}
     total = sum(there.values())
@@ -135,7 +135,7 @@ def _reach(view: View, facts: Facts, p: int, at: int) -> int:
 
 
 def _needed(facts: Facts, known: Lineage, top: int) -> dict[int, int]:
-    """What the first entry that is not satisfied requires."""
+    """The partitions and epochs that the first unsatisfied entry requires."""
     losers = next((entry.losers for entry in known.entries if entry.epoch > top), {})
     return lineage.required(facts, losers)
 

@@ -1,4 +1,4 @@
-"""A log reader for code without an event loop: its loop runs in a thread of its own."""
+"""A log reader for code without an event loop; the reader's loop runs in a thread."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from anabranch.spark.offsets import Range
 
 T = TypeVar("T")
 _kept: dict[str, RunningReader] = {}
-"""By settings, in a worker process: Spark uses a process for many tasks."""
+"""The readers of a worker process by settings: Spark uses a process for many tasks."""
 
 
 class RunningReader:
-    """Entered when it is made. The thread ends with the process: executors never close theirs."""
+    """A log reader that runs from its creation on. Its thread ends with the process: executors never close theirs."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
@@ -52,9 +52,9 @@ class RunningReader:
         self._portal.call(self._portal.stop, True)
 
     def batches(self, wanted: Range, *, fail_on_data_loss: bool) -> Iterator[list[tuple[RecordBatch, bool]]]:
-        """The batches that hold a range; the next ones are fetched while the caller works on these.
+        """The batches of a range. The next ones are fetched while the caller works on these.
 
-        Raises ``DataLossError`` for what is no longer there.
+        Raises ``DataLossError`` for records that no longer exist.
         """
         tp, offset = TopicPartition(wanted.topic, wanted.partition), wanted.start
         while offset < wanted.end:
@@ -88,7 +88,7 @@ class RunningReader:
 
 
 def kept_reader(settings: Mapping[str, Any]) -> RunningReader:
-    """The reader of this process for these settings."""
+    """The process's reader for these settings, created at the first call."""
     key = repr(sorted(settings.items()))
     if key not in _kept:
         _kept[key] = RunningReader(settings)

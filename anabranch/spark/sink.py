@@ -1,7 +1,7 @@
-"""``write`` and ``writeStream``: rows to the log, by Anabranch's producer. At least once, and in the order of the rows.
+"""``write`` and ``writeStream``: Anabranch's producer writes rows to the log, at least once, in the order of the rows.
 
-A key goes where linear hashing puts it. A task is done when all its rows are acknowledged; a task that Spark repeats
-writes its rows again.
+Linear hashing places keys on partitions. A task is complete when all its rows are acknowledged. A task that Spark
+repeats writes its rows again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _TYPES: Final[dict[str, str]] = {
 
 
 class SinkError(ValueError):
-    """Rows that cannot be written."""
+    """The rows cannot be written."""
 
 
 class _Rows:
-    """What both writers do. ``schema`` is that of the rows."""
+    """The common part of both writers. ``schema`` is the rows' schema."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -86,7 +86,7 @@ def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _check(schema: StructType, options: WriteOptions) -> None:
-    """Raises ``SinkError`` and ``OptionError`` for columns that cannot be written."""
+    """Raise ``SinkError`` or ``OptionError`` for columns that cannot be written."""
     found = {field.name: field.dataType for field in schema}
     for name, kind in found.items():
         if name not in _TYPES:

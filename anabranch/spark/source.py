@@ -1,4 +1,4 @@
-"""``format("anabranch")`` as Spark sees it: readers and writers, each a thin shell around what decides."""
+"""``format("anabranch")`` for Spark: readers and writers, thin wrappers around the modules with the logic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def spark_schema(include_headers: bool) -> StructType:
-    """As Spark's Kafka source, and the leader epoch in which a record was written."""
+    """The columns of Spark's Kafka source, and the leader epoch in which a record was written."""
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     fields = [
         StructField("key", BinaryType()),
@@ -56,7 +56,7 @@ def spark_schema(include_headers: bool) -> StructType:
 
 
 class RangePartition(InputPartition):  # type: ignore[misc]
-    """One range of offsets, as it travels to an executor."""
+    """One range of offsets, in the form that is sent to an executor."""
 
     def __init__(self, wanted: Range) -> None:
         self.wanted = wanted
@@ -75,7 +75,7 @@ def _read(options: ReadOptions, schema: StructType, partition: InputPartition) -
 
 
 class LogBatchReader(DataSourceReader):  # type: ignore[misc]
-    """``spark.read``: the ranges are decided once, when the query is planned."""
+    """``spark.read``: the ranges are determined once, when the query is planned."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -104,7 +104,7 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """``spark.readStream``. The driver's half connects when it is first asked; executors have a copy that never is."""
+    """``spark.readStream``. The driver's instance connects at its first use; executors' copies never connect."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -153,7 +153,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
 
 class LogDataSource(DataSource):  # type: ignore[misc]
-    """Registers as ``anabranch``. Options are checked where it is known what they are for."""
+    """The data source ``anabranch``. Options are checked once the kind of query is known."""
 
     @classmethod
     def name(cls) -> str:

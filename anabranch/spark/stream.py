@@ -1,4 +1,4 @@
-"""A stream's driver: begins it, plans micro-batches, and commits what was processed. Spark stays outside."""
+"""The driver of a stream, without Spark: begins the stream, plans micro-batches, commits processed offsets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class StalledError(Exception):
-    """A query that was to end does not get on: a partition waits for what does not come."""
+    """A query that should end makes no progress, because a partition waits in vain."""
 
 
 class Stream:
@@ -38,14 +38,14 @@ class Stream:
         self._warned = False
 
     async def initial(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins."""
+        """The begin of a query without a checkpoint."""
         cluster = await self._looks.cluster()
         begin = await self._looks.resolve(cluster, self._options.begin)
         await self._looks.check_starts(begin)
         return replace(begin, is_initial=True).encode()
 
     async def end_at_present(self) -> None:
-        """From now on plan up to the present ends only (Trigger.AvailableNow)."""
+        """From now on, plan only up to the present ends (Trigger.AvailableNow)."""
         cluster = await self._looks.cluster()
         found = await self._looks.resolve(cluster, self._options.end)
         self._looks.target = {
@@ -55,10 +55,10 @@ class Stream:
         }
 
     async def latest(self, start: Mapping[str, Any], limit: int | None) -> Mapping[str, Any]:
-        """Where the micro-batch that begins at ``start`` ends; ``start`` itself where nothing can be read.
+        """The end of the micro-batch that begins at ``start``; ``start`` itself when nothing can be read.
 
-        All before ``start`` is processed. Where nothing can be read it takes a ``retry_backoff_ms``: Spark asks again
-        at once.
+        Everything before ``start`` is processed. When nothing can be read, the next call waits ``retry_backoff_ms``,
+        because Spark calls again at once.
         """
         offsets = Offsets.decode(start)
         await self._commit(offsets)
@@ -83,9 +83,9 @@ class Stream:
                 )
 
     async def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        """What the micro-batch between two offsets reads."""
+        """The ranges of the micro-batch between two offsets."""
         begun, ended = Offsets.decode(start), Offsets.decode(end)
-        if not self._is_checked:  # after a restart Spark repeats a micro-batch before it asks for another
+        if not self._is_checked:  # after a restart Spark repeats a micro-batch before it requests a new one
             await self._looks.cluster(ended)
             self._is_checked = True
         found = ranges(begun, ended)
@@ -101,13 +101,13 @@ class Stream:
         return kept + split([one for one in found if one.topic not in ordered], wanted - len(kept))
 
     async def commit(self, end: Mapping[str, Any]) -> None:
-        """Spark has processed all before ``end``."""
+        """Commit ``end``: Spark has processed everything before it."""
         await self._commit(Offsets.decode(end))
 
     # ------------------------------------------------------------ planning
 
     def _check_assigned(self, look: Look) -> None:
-        """Raises ``OptionError`` where an assigned partition waits for one that is not, and would do so for ever."""
+        """Raise ``OptionError`` when an assigned partition waits for an unassigned one, which would never end."""
         for name, assigned in self._options.subscription.partitions.items():
             view = look.views.get(name)
             for wait in () if view is None else waits(view, look.begin[name]):
@@ -119,7 +119,7 @@ class Stream:
                     )
 
     def _plan(self, look: Look, offsets: Offsets, limit: int | None) -> Offsets | None:
-        """Where the micro-batch ends; None where it would read nothing."""
+        """The end of the micro-batch; None when it would read nothing."""
         begin: dict[TopicPartition, int] = {}
         reached: dict[TopicPartition, int] = {}
         for name, view in look.views.items():
@@ -129,7 +129,7 @@ class Stream:
         ends = limited(begin, reached, limit)
         if ends == begin and not self._has_jumped(offsets, begin):
             return None
-        # A topic that is not seen now stays where it is: where its last micro-batch began is over.
+        # A topic that is not in the metadata now keeps its position; its ``begin`` is for the previous micro-batch.
         topics = {name: _standing(topic) for name, topic in offsets.topics.items()}
         for name in look.views:
             partitions: dict[int, Position] = {}
@@ -144,7 +144,7 @@ class Stream:
 
     @staticmethod
     def _has_jumped(offsets: Offsets, begin: Mapping[TopicPartition, int]) -> bool:
-        """Whether a partition goes on elsewhere than where it was: records are lost."""
+        """Whether a partition continues at another offset than its last one, because records are lost."""
         known = {tp: offsets.position(*tp) for tp in begin}
         return any(position is not None and position.offset != begin[tp] for tp, position in known.items())
 
@@ -160,7 +160,7 @@ class Stream:
     # ------------------------------------------------------------ the group
 
     async def _commit(self, offsets: Offsets) -> None:
-        """Commit what is processed for the group, if there is one. A later commit replaces one that fails."""
+        """Commit the processed offsets for the group, if there is one. A later commit replaces a failed one."""
         if self._options.group_id is None:
             return
         due = {
@@ -182,5 +182,5 @@ class Stream:
 
 
 def _standing(topic: TopicPositions) -> TopicPositions:
-    """The positions of a topic of which the next micro-batch reads nothing."""
+    """The positions of a topic from which the next micro-batch reads nothing."""
     return replace(topic, partitions={p: known._replace(begin=known.offset) for p, known in topic.partitions.items()})

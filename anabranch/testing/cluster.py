@@ -1,4 +1,4 @@
-"""What a test may ask of a cluster, whatever it runs on."""
+"""The interface of a cluster for tests, independent of its platform."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class Cluster(Protocol):
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port,host:port,...``; stays the same while brokers are restarted."""
+        """The bootstrap servers as ``host:port,host:port,...``; a restart of brokers does not change them."""
         ...
 
     @property
     def bootstrap(self) -> str:
-        """The same, shorter."""
+        """A shorter name of ``bootstrap_servers``."""
         ...
 
     @property
     def broker_ids(self) -> list[int]: ...
 
     def kill_broker(self, broker_id: int) -> None:
-        """``kill -9``, and start it again. Returns when it has been started, before it serves."""
+        """Kill a broker by SIGKILL, and start it again. Returns when it is started, before it serves."""
         ...
 
     def restart_broker(self, broker_id: int) -> None:
-        """Stop it in order, start it again and return when it serves."""
+        """Stop a broker cleanly, start it again, and return when it serves."""
         ...
 
     def broker_log(self, broker_id: int) -> str:
-        """What a broker printed, over all its restarts."""
+        """The output of a broker, over all its restarts."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -45,7 +45,7 @@ class Cluster(Protocol):
 
 
 def settings_for_tests(brokers: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Broker keys of a test cluster: topics of one replica, offsets of more; groups form and brokers stop soon."""
+    """Broker keys of a test cluster: topics with one replica, offsets with more; groups form and brokers stop soon."""
     return {
         "offsets.topic.replication.factor": str(min(brokers, MAX_REPLICAS)),
         "default.replication.factor": "1",

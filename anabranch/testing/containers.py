@@ -40,11 +40,11 @@ _LOG_LINES = 15
 
 
 class EngineUnavailableError(RuntimeError):
-    """No container engine answers, or it lacks the image; the message says what to do."""
+    """No container engine responds, or it lacks the image; the message says what to do."""
 
 
 def require_engine(image: str | None = None) -> None:
-    """Raises ``EngineUnavailableError`` unless an engine answers and has ``image``, ours by default, or can pull it."""
+    """Raise ``EngineUnavailableError`` unless an engine responds and has ``image`` (default: ours), or can pull it."""
     image = image or os.environ.get(IMAGE_VARIABLE, DEFAULT_IMAGE)
     try:
         client = DockerClient().client
@@ -64,9 +64,9 @@ def require_engine(image: str | None = None) -> None:
 
 
 class AnabranchContainer(DockerContainer):
-    """One server: ``command`` is what ``anabranch`` is called with, ``name`` how others in the network reach it.
+    """One server: ``command`` is the arguments of ``anabranch``, ``name`` its host name in the network.
 
-    ``publish`` is ``(port in the container, port on the host)``: a fixed one, which a restart does not change.
+    ``publish`` is ``(port in the container, port on the host)``. The ports are fixed: a restart does not change them.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class AnabranchContainer(DockerContainer):
 
 
 def publish_port(container: DockerContainer, inside: int, outside: int) -> None:
-    """Publish a port where the tests run: on the loopback interface alone when that is the engine's machine."""
-    # testcontainers' own with_bind_ports knows no address, and listens on all of them.
+    """Publish a port on the tests' machine: only on the loopback interface, when the engine runs there too."""
+    # testcontainers' own with_bind_ports takes no address, and listens on all of them.
     ports: dict[str, Any] = container.ports
     local = container.get_docker_client().host() == "localhost"
     ports[f"{inside}/tcp"] = ("127.0.0.1", outside) if local else outside
 
 
 def server_command(role: str, settings: Mapping[str, str]) -> list[str]:
-    """What a container runs: an unknown key ends it with a line that names the nearest."""
+    """The command of a container. An unknown key ends the server with a line that names the nearest key."""
     command = [role]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
@@ -97,7 +97,7 @@ def server_command(role: str, settings: Mapping[str, str]) -> list[str]:
 def broker_settings(
     broker_id: int, brokers: int, outside: tuple[str, int], overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """One broker's keys. ``outside`` is host and port at which clients outside of the network reach it."""
+    """One broker's keys. ``outside`` is its host and port for clients outside of the network."""
     host, port = outside
     return settings_for_tests(
         brokers,
@@ -115,7 +115,7 @@ def broker_settings(
 
 
 def controller_settings(controller_id: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """One controller's keys: of ``overrides`` those that a controller has too."""
+    """One controller's keys, with those ``overrides`` that a controller has too."""
     return {
         "controller.id": str(controller_id),
         "controller.listener": f"PLAINTEXT://controller-{controller_id}:{_CONTROLLER_PORT}",
@@ -127,11 +127,11 @@ def controller_settings(controller_id: int, overrides: Mapping[str, str]) -> dic
 
 
 class AnabranchCluster:
-    """ZooKeeper, controllers and brokers in containers of a network of their own.
+    """ZooKeeper, controllers and brokers in containers, in a network of their own.
 
     ``overrides`` are broker config keys. Images default to the variables ``ANABRANCH_IMAGE`` and ``ZOOKEEPER_IMAGE``,
-    then to ``anabranch`` and ``zookeeper:3.9``. Starting raises ``EngineUnavailableError``, ``ConfigError`` for
-    overrides that cannot work, and ``RuntimeError`` with the ends of the logs when the cluster does not come up.
+    then to ``anabranch`` and ``zookeeper:3.9``. Starting raises ``EngineUnavailableError``, ``ConfigError`` for invalid
+    overrides, and ``RuntimeError`` with the ends of the logs when the cluster does not start.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class AnabranchCluster:
         self._containers.clear()
 
     def _start(self, stack: ExitStack) -> None:
-        """Start everything at once: who needs ZooKeeper waits for it."""
+        """Start all containers at once: brokers and controllers wait for ZooKeeper."""
         network = stack.enter_context(Network())
         zookeeper = DockerContainer(self.zookeeper_image).with_network(network).with_network_aliases("zookeeper")
         zookeeper.with_env("ZOO_ADMINSERVER_ENABLED", "false")
@@ -217,18 +217,18 @@ class AnabranchCluster:
         return self._containers[name]
 
     def broker_log(self, broker_id: int) -> str:
-        """What a broker printed, over all its restarts."""
+        """The output of a broker, over all its restarts."""
         return self._log(f"broker-{broker_id}")
 
     def kill_broker(self, broker_id: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal that ends a broker, and start its container again. Does not wait until it serves."""
+        """Send a signal that ends a broker, and start its container again, without waiting until it serves."""
         container = self._containers[f"broker-{broker_id}"].get_wrapped_container()
         container.kill(signal=number.name)
         container.wait()
         container.start()
 
     def restart_broker(self, broker_id: int) -> None:
-        """Stop a broker in order, start it again and return when it serves."""
+        """Stop a broker cleanly, start it again, and return when it serves."""
         container = self._containers[f"broker-{broker_id}"].get_wrapped_container()
         container.stop(timeout=STOP_GRACE_S)
         container.start()

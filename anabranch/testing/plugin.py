@@ -1,7 +1,7 @@
 """The pytest plugin: the fixture ``anabranch_cluster`` and its options.
 
-pytest imports this file in every project that has Anabranch installed: at the top of it stands nothing that costs time
-or may be missing.
+pytest imports this file in every project that has Anabranch installed. Hence it imports nothing at its top that takes
+time or may be missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def anabranch_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 
 def make_cluster(config: pytest.Config) -> Cluster:
-    """The cluster that options and ini file ask for, not yet started. Raises ``pytest.UsageError``."""
+    """The cluster for the options and the ini file, not yet started. Raises ``pytest.UsageError``."""
     engine = _setting(config, "engine") or "auto"
     if engine not in ENGINES:
         raise pytest.UsageError(f"anabranch_engine is {engine!r}, it can be {', '.join(ENGINES)}")

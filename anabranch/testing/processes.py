@@ -1,4 +1,4 @@
-"""A cluster of real processes for tests: ``anabranch up`` as a user would run it, from blocking code."""
+"""A cluster of real processes for tests: ``anabranch up`` as a user runs it, for blocking code."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHECK_EVERY_S = 0.02
 class ProcessCluster:
     """``with ProcessCluster(brokers=3) as cluster: cluster.bootstrap``.
 
-    Takes free ports and a directory of its own (removed at the end unless one is given). ``overrides`` are broker
-    config keys. Raises ``RuntimeError`` with the end of the output when the cluster does not come up.
+    It takes free ports and a directory of its own, which is removed at the end unless the caller gave it. ``overrides``
+    are broker config keys. Raises ``RuntimeError`` with the end of the output when the cluster does not start.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ProcessCluster:
 
     @property
     def output(self) -> Path:
-        """What ``anabranch up`` printed."""
+        """The file with the output of ``anabranch up``."""
         return self.directory / "up.log"
 
     def __enter__(self) -> ProcessCluster:
@@ -94,7 +94,7 @@ class ProcessCluster:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the ready file says now: bootstrap, zookeeper, pids, log_dirs."""
+        """The present content of the ready file: bootstrap, zookeeper, pids, log_dirs and more."""
         state: dict[str, Any] = json.loads(self._ready_file.read_text())
         return state
 
@@ -105,12 +105,12 @@ class ProcessCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The same under the name that the clients' settings have."""
+        """``bootstrap`` under the name of the clients' setting."""
         return self.bootstrap
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Where each process serves its metrics and health, ``host:port`` by name such as ``broker-1``."""
+        """The address (``host:port``) of each process's metrics and health, by names such as ``broker-1``."""
         return dict(self.state["metrics"])
 
     @property
@@ -124,11 +124,11 @@ class ProcessCluster:
         return Path(self.state["log_dirs"][str(broker_id)])
 
     def broker_log(self, broker_id: int) -> str:
-        """What a broker printed, over all its restarts."""
+        """The output of a broker, over all its restarts."""
         return (self.directory / "data" / "logs" / f"broker-{broker_id}.log").read_text(errors="replace")
 
     def restart_broker(self, broker_id: int) -> None:
-        """Stop a broker in order, start it again and return when it serves."""
+        """Stop a broker cleanly, start it again, and return when it serves."""
         self.kill_broker(broker_id, signal.SIGTERM)
         host, port = split_address(self.bootstrap.split(",")[self.broker_ids.index(broker_id)])
         wait_for(lambda: serves(host, port, {broker_id}), READY_DEADLINE_S, f"broker {broker_id} serves again")
@@ -141,7 +141,7 @@ class ProcessCluster:
 
 
 def serves(host: str, port: int, broker_ids: AbstractSet[int]) -> bool:
-    """Whether a broker answers there and knows all of ``broker_ids``."""
+    """Whether a broker responds at this address and knows all of ``broker_ids``."""
     try:
         return broker_ids <= set(known_brokers(host, port))
     except UnhealthyError:
