@@ -1,4 +1,4 @@
-"""A topic ``t`` with one partition in the directories of three brokers, and an Admin that answers for them."""
+"""A topic ``t`` with one partition in the directories of three brokers, and a fake Admin for these brokers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Replica:
         self.epochs([(0, 0)])
 
     def segment(self, base: int, data: bytes) -> Path:
-        """Write or replace a segment with a full index, as a compaction does: in a file of its own."""
+        """Write or replace a segment with a full index, in a new file, as a compaction does."""
         path = self.directory / f"{base:020d}.log"
         path.unlink(missing_ok=True)
         path.write_bytes(data)
@@ -76,7 +76,7 @@ class Replica:
         return path
 
     def append(self, base: int, data: bytes) -> None:
-        """Add to a segment, as a broker does."""
+        """Append to a segment, as a broker does."""
         path = self.directory / f"{base:020d}.log"
         with path.open("ab") as file:
             file.write(data)
@@ -99,7 +99,7 @@ class Replica:
 
 @dataclass
 class Cluster:
-    """What the brokers answer. The tests change it."""
+    """The state that the fake Admin returns. The tests change it."""
 
     root: Path
     leader: int = 1
@@ -154,6 +154,6 @@ class Cluster:
         return Manifest.decode((self.root / "out" / MANIFEST_NAME).read_bytes())
 
     def exported(self, directory: Path | None = None) -> list[int]:
-        """The offsets of the files that the manifest names, in their order."""
+        """The offsets in the files of the manifest, in their order."""
         entry = self.manifest().partitions[0]
         return [offset for segment in entry.segments for offset in offsets((directory or self.out) / segment.name)]

@@ -1,4 +1,4 @@
-"""Manifests and reports of made-up topics, for what the audit's page shows of them."""
+"""Manifests and reports of invented topics, for tests of the audit's page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anabranch.audit.report import AuditReport, Check, Epoch, HotKey, Violation
 
 T0 = 1_700_000_000_000
 RECORDS = 100
-"""So many records a partition has of each leader epoch."""
+"""The number of records of a partition in each leader epoch."""
 
 
 def topic(counts: Sequence[int], name: str = "events") -> Manifest:
-    """A topic that had these partition counts in turn; each layout is a leader epoch of every partition there is."""
+    """A topic that had these partition counts in turn; every partition has one leader epoch per layout."""
     layouts = [Layout(version, counts[0], count, version) for version, count in enumerate(counts)]
     entries = []
     for p in range(max(counts)):
@@ -23,7 +23,7 @@ def topic(counts: Sequence[int], name: str = "events") -> Manifest:
 
 
 def epochs_of(manifest: Manifest) -> list[Epoch]:
-    """What is in the files when each partition in use got RECORDS records of 10 bytes under each layout."""
+    """The epochs of the files, when each partition in use got RECORDS records of 10 bytes under each layout."""
     return [
         Epoch(
             topic=manifest.topic,

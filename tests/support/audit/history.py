@@ -38,7 +38,7 @@ TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 class History:
-    """A topic that an idempotent producer writes while it is resized. ``finish`` exports what is there."""
+    """A topic that an idempotent producer writes while it is resized. ``finish`` exports it."""
 
     def __init__(self, root: Path, partitions: int, **config: Any) -> None:
         self.root = root
@@ -53,7 +53,7 @@ class History:
         self._give_layouts()
 
     def _give_layouts(self) -> None:
-        """Every partition gets the present layout with a leader epoch of its own; new ones begin with it."""
+        """Give every partition the present layout, in a new leader epoch; new partitions begin with it."""
         for partition in range(max(self.count, len(self.logs))):
             if partition not in self.logs:
                 self._create(partition)
@@ -77,7 +77,7 @@ class History:
     def batch(
         self, partition: int, records: list[tuple[bytes | None, bytes]], sequence: int | None = None, **fields: Any
     ) -> bytearray:
-        """The next batch of the partition's producer. Its timestamps go on with each record."""
+        """The next batch of the partition's producer. Each record has a later timestamp."""
         first = self._sequences.get(partition, 0) if sequence is None else sequence
         self._sequences[partition] = first + len(records)
         self.written += len(records)
@@ -91,7 +91,7 @@ class History:
     def append_unchecked(
         self, partition: int, records: list[tuple[bytes | None, bytes]], epoch: int | None = None, **fields: Any
     ) -> tuple[int, int]:
-        """Append what no leader takes, as a follower does. The offset and the position of the batch."""
+        """Append a batch as a follower does, without a leader's checks; returns its offset and position."""
         log = self.logs[partition]
         offset, position = log.log_end_offset, log.segments[-1].size_bytes
         leader_epoch = self.epochs[partition] if epoch is None else epoch
@@ -99,7 +99,7 @@ class History:
         return offset, position
 
     def write_rounds(self, keys: list[bytes], rounds: int) -> None:
-        """Each round has a record of every key, in one batch a partition. Values are ``<number>\\t<text>``."""
+        """Write rounds with one record of every key, in one batch per partition. Values are ``<number>\\t<text>``."""
         of_partition: dict[int, list[bytes]] = {}
         for key in keys:
             of_partition.setdefault(self.partition_of(key), []).append(key)
@@ -109,7 +109,7 @@ class History:
                 self.append(partition, [(key, b"%d\t%s" % (first + n, key)) for n, key in enumerate(placed)])
 
     def finish(self, copied: tuple[int, ...] = ()) -> None:
-        """Close the logs and write the manifest. A replica, broker 2, has these partitions too."""
+        """Close the logs and write the manifest. The replica on broker 2 has the partitions ``copied`` too."""
 
         async def close() -> None:
             for log in self.logs.values():
@@ -120,7 +120,7 @@ class History:
         self.write_manifest(copied)
 
     def write_manifest(self, copied: tuple[int, ...] = ()) -> None:
-        """Describe the files that are there now."""
+        """Write the manifest of the present files."""
         for partition in copied:
             folder = f"{TOPIC}-{partition}"
             shutil.copytree(self.root / folder, self.root / "replicas" / "2" / folder)

@@ -1,6 +1,6 @@
-"""Rules of the audit's checks switched off, one at a time, over the files of ``audit_seeds``.
+"""Mutations of the audit's checks: rules switched off, one at a time, over the files of ``audit_seeds``.
 
-A rule is switched off by another text in the source of its function. Its violations must be missed then.
+A rule is switched off by a changed text in the source of its function. The audit must then miss its violations.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _FILES, _BATCHES, _RECORDS, _CONSUMERS = (
 
 @dataclass(frozen=True)
 class RuleOff:
-    """``old`` in the source of ``function`` becomes ``new``.
+    """A mutation: ``old`` in the source of ``function`` becomes ``new``.
 
-    ``check`` misses its violations in the partitions ``missed`` then. ``reads``: it is a rule of reading segments.
+    ``check`` must then miss its violations in the partitions ``missed``. ``reads``: it is a rule of reading segments.
     """
 
     rule: str
@@ -164,7 +164,7 @@ RULES_OFF = [
 
 
 class Audited:
-    """The files of ``seeds``, read in this process: one check can be applied alone."""
+    """The files of ``seeds``, read in this process, so that a single check can be applied."""
 
     def __init__(self, spark: SparkSession, seeds: Seeds, consumer_log: Path) -> None:
         self._spark = spark
@@ -196,7 +196,7 @@ class Audited:
 
     @property
     def batches(self) -> DataFrame:
-        """Those of the leaders."""
+        """The leaders' batches."""
         return self._found.kept.where(f"kind = 'row' and batch_start and replica = {totals.OF_LEADERS}")
 
     def violations(self, check: str, of: Rules, *, read_again: bool = False) -> set[Place]:

@@ -1,4 +1,4 @@
-"""A deliberately naive reader of segment files: row by row, as a second opinion on the vectorised one."""
+"""A deliberately naive reader of segment files, row by row, to check the vectorised one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_segment(file: BinaryIO, size_bytes: int) -> Iterator[Row]:
 
 
 def naive_rows(source: SegmentSource, rows: Iterator[Row], extract: Extract | None = None) -> list[Values]:
-    """Every column of ``anabranch-segments``, the checks' included, of every row."""
+    """Every column of ``anabranch-segments`` for every row, including the columns for the checks."""
     derive = _Derivation(source, extract)
     return [{**_public_values(source, row), **derive.values(row)} for row in rows]
 
@@ -82,7 +82,7 @@ def _public_values(source: SegmentSource, row: Row) -> Values:
 
 
 class _Derivation:
-    """Works out the columns that depend on the layout and on ``order_by``."""
+    """Computes the columns that depend on the layout and on ``order_by``."""
 
     def __init__(self, source: SegmentSource, extract: Extract | None) -> None:
         self._extract = extract

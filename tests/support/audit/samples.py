@@ -16,7 +16,7 @@ T0 = 1_700_000_000_000
 
 @dataclass
 class PartitionWriter:
-    """Appends batches to one partition's segments and remembers what a producer would."""
+    """Appends batches to one partition's segments, and keeps a producer's state."""
 
     path: Path
     offset: int = 0
@@ -62,7 +62,7 @@ class PartitionWriter:
 
 
 class TopicWriter:
-    """A topic below ``root``; ``finish`` writes the manifest of what is there then."""
+    """A topic below ``root``; ``finish`` writes the manifest of its files."""
 
     def __init__(self, root: Path, topic: str, initial: int, *, cleanup_policy: str = "delete") -> None:
         self.root = root

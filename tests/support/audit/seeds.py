@@ -1,4 +1,4 @@
-"""An exported topic with one violation in each of some partitions, and where the audit has to find it."""
+"""An exported topic with one violation in each of some partitions, and the places at which the audit must find them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Record: TypeAlias = tuple[bytes | None, bytes]
 
 
 class Seeds:
-    """40 -> 44 -> 40 partitions. ``expected``: check, partition, offset, file and byte."""
+    """A topic with 40 -> 44 -> 40 partitions. ``expected``: check, partition, offset, file and byte."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
@@ -74,26 +74,26 @@ class Seeds:
             self._expect(check, partition, offset, self._file(partition), position)
 
     def append_violations(self) -> None:
-        """What a log may hold that a leader would have refused."""
+        """Append records that a leader would have refused."""
         history, of = self.history, self._of
-        # Two records of a key that were swapped.
+        # Two swapped records of a key.
         history.append(0, [(of[0][0], b"900001\tlater")])
         self._append(0, [(of[0][0], b"900000\tearlier")], "key order")
-        # A record where a producer of another layout would place it.
+        # A record in the partition of another layout.
         other = next(b"new-%d" % n for n in range(1000) if history.partition_of(b"new-%d" % n) == 2)
         self._append(1, [(other, b"900002\t")], "placement")
-        # A batch that was lost before it had an offset: the next one's sequence shows it.
+        # A batch that was lost before it had an offset: the next batch's sequence shows it.
         history.batch(18, [(of[18][1], b"900003\t")])
         self._append(18, [(of[18][1], b"900004\t")], "producer sequences")
-        # A batch that was lost when it had one.
+        # A batch that was lost after it had an offset.
         history.batch(22, [(of[22][1], b"900003\t")])
         self._append_as_follower(
             22, history.batch(22, [(of[22][1], b"900004\t")]), "contiguous offsets", "producer sequences", gap=1
         )
-        # A record that was taken out of its batch.
+        # A record that was removed from its batch.
         batch = RecordBatch(bytes(history.batch(23, [(of[23][0], b"900005\t"), (of[23][0], b"900006\t")])))
         self._append_as_follower(23, bytearray(retain_records(batch, batch.records()[:1])), "contiguous offsets")
-        # An epoch of a producer that does not begin at 0, and one that ended.
+        # A producer epoch that does not begin at sequence 0, and a producer epoch that has ended.
         self._append(25, [(of[25][0], b"900007\t")], "producer sequences", producer_epoch=1)
         self._append(26, [(of[26][0], b"900007\t")], producer_epoch=1, sequence=0)
         self._append(26, [(of[26][0], b"900008\t")], "producer sequences", sequence=1)
@@ -108,7 +108,7 @@ class Seeds:
         history.logs[33].append_as_leader(batch, history.epochs[33])
         again = RecordBatch(batch).base_sequence
         self._append(33, [(None, b"900005\t")], "duplicates", "producer sequences", sequence=again)
-        # A value that has no place in the order of its key.
+        # A value without a place in the order of its key.
         self._append(35, [(of[35][0], b"none\t")], "key order")
         # A record behind the seal of a partition.
         self._append(43, [(None, b"900006\t")], "closed partitions")
@@ -118,7 +118,7 @@ class Seeds:
         self._append_control_batches()
 
     def _append_control_batches(self) -> None:
-        """One without a producer, a transactional batch without one, and markers that are none."""
+        """Append a control batch without a producer, a transactional batch without one, and invalid markers."""
         marker = (CONTROL_KEY.pack(0, CONTROL_COMMIT), CONTROL_VALUE.pack(0, 0), (), T0)
         other = (CONTROL_KEY.pack(0, 7), *marker[1:])
         named: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0, "is_transactional": True}
@@ -135,7 +135,7 @@ class Seeds:
             self._append_as_follower(partition, bytearray(batch), "control batches")
 
     def _append_as_follower(self, partition: int, batch: bytearray, *checks: str, gap: int = 0) -> None:
-        """At the log's end, or behind a ``gap`` of so many offsets."""
+        """Append as a follower, at the log's end or behind ``gap`` offsets."""
         log, epoch = self.history.logs[partition], self.history.epochs[partition]
         offset = log.log_end_offset + gap
         for check in checks:
@@ -144,12 +144,12 @@ class Seeds:
         log.append_as_follower(batch)
 
     def append_bomb(self) -> None:
-        """A few kilobytes that become more than ``MAX_DECOMPRESSED_BYTES``."""
+        """Append a few kilobytes that decompress to more than ``MAX_DECOMPRESSED_BYTES``."""
         value = b"900008\t" + bytes(2 * MAX_DECOMPRESSED_BYTES)
         self._append(17, [(None, value)], "readable batches", compression=CompressionType.GZIP)
 
     def damage_files(self) -> None:
-        """What happens to files after they were exported."""
+        """Damage files as may happen after the export."""
         self._flip(6)
         self._tear(7)
         for partition, suffix, entry, at in ((8, ".index", ">ii", 1), (9, ".timeindex", ">qi", 0)):
@@ -178,7 +178,7 @@ class Seeds:
         self._expect("segment files", partition, int(file.stem), file, None)
 
     def _last(self, file: Path) -> tuple[bytearray, RecordBatch, int]:
-        """A file's bytes, its last batch and where that begins."""
+        """A file's bytes, its last batch, and the batch's position."""
         data = bytearray(file.read_bytes())
         batch = list(iter_batches(data))[-1]
         return data, batch, len(data) - batch.length
@@ -201,7 +201,7 @@ class Seeds:
         self._changed(partition, file)
 
     def _misname(self, partition: int, at: int, value: int) -> None:
-        """A byte of the header of the last batch is another one, and the CRC is right for it."""
+        """Change a byte in the header of the last batch, and make the CRC match."""
         file = self._file(partition)
         data, batch, position = self._last(file)
         data[position + at] = value
@@ -214,7 +214,7 @@ class Seeds:
         self._changed(partition, file)
 
     def _lie(self, partition: int, suffix: str, entry: struct.Struct, number: int) -> None:
-        """Lower a field of the last entry by one."""
+        """Decrement a field of the last index entry."""
         file = self._file(partition, suffix)
         data = bytearray(file.read_bytes())
         at = len(data) - entry.size
@@ -227,7 +227,7 @@ class Seeds:
         self._changed(partition, file)
 
     def _diverge(self, partition: int) -> None:
-        """A replica's last batch has another value, and a CRC that is right for it."""
+        """Change the value in a replica's last batch, and make the CRC match."""
         file = self._file(partition, replica=True)
         data, batch, at = self._last(file)
         data[-2] ^= 1
@@ -237,7 +237,7 @@ class Seeds:
         self._changed(partition, file)
 
     def _lengthen(self, partition: int) -> None:
-        """A batch beyond the high watermark."""
+        """Append a batch beyond the high watermark."""
         file, log = self._file(partition), self.history.logs[partition]
         batch = self.history.batch(partition, [(None, b"900009\t")], base_offset=log.log_end_offset)
         set_base_offset(memoryview(batch), log.log_end_offset, self.history.epochs[partition])
@@ -247,7 +247,7 @@ class Seeds:
         self._changed(partition, file)
 
     def _empty(self, partition: int) -> None:
-        """A file without a byte; its index has entries for all batches but the first."""
+        """Truncate a file to zero bytes; its index has entries for all batches but the first."""
         file, index = self._file(partition), self._file(partition, ".index")
         file.write_bytes(b"")
         self._expect("log ends", partition, 0, None, None)
@@ -256,7 +256,7 @@ class Seeds:
             self._expect("indexes", partition, last, index, 8 * number)
 
     def _renumber(self, partition: int) -> None:
-        """The last batch has the offsets from one below on: its CRC does not cover them."""
+        """Lower the offsets of the last batch by one: its CRC does not cover them."""
         file = self._file(partition)
         data, batch, at = self._last(file)
         struct.pack_into(">q", data, at, batch.base_offset - 1)
@@ -272,7 +272,7 @@ class Seeds:
             self._expect("indexes", partition, offset, index, index.stat().st_size - size)
 
     def _shorten(self, partition: int, of_replica: bool) -> None:
-        """A replica, or its leader, lacks its last batch, which the indexes beside it have."""
+        """Remove the last batch of a replica or its leader, but not its entries in the indexes."""
         file = self._file(partition, replica=of_replica)
         data, batch, at = self._last(file)
         file.write_bytes(data[:at])
@@ -282,10 +282,10 @@ class Seeds:
         self._expect_last_entries(partition, batch.last_offset, of_replica)
 
     def write_consumer_log(self, path: Path) -> None:
-        """A member goes back in partition 14, another delivers a moved key before its older records.
+        """Write a log in which one member goes back in partition 14, and another delivers a moved key too early.
 
-        In partition 15 an older record is never delivered, in partition 36 it comes later in the same call. Three lines
-        are none.
+        In partition 15 the key's older record is never delivered; in partition 36 it comes later in the same call.
+        Three lines are invalid.
         """
         moved = next(key for key in self._keys if self._in_grown(key) >= INITIAL)
         child = self._in_grown(moved)
@@ -315,5 +315,5 @@ class Seeds:
             self._expect("consumer key order", partition, offset, path, first_batch.length)
 
     def _in_grown(self, key: bytes) -> int:
-        """The key's partition while the topic had the most."""
+        """The key's partition under the largest partition count."""
         return place(positive_hash(key), INITIAL, GROWN)

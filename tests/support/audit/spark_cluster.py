@@ -22,7 +22,7 @@ _REGISTERED = re.compile(r"Successfully registered with master")
 
 @contextlib.contextmanager
 def standalone_cluster(directory: Path, workers: int = 2) -> Iterator[str]:
-    """The master's URL. Every worker has one core. All processes are stopped at the end."""
+    """A running cluster; yields the master's URL. Every worker has one core. The end stops all processes."""
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(_daemon("master.Master", directory / "master", []))
         url = _logged(master, _MASTER)[1]
@@ -39,7 +39,7 @@ def standalone_cluster(directory: Path, workers: int = 2) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _daemon(name: str, directory: Path, arguments: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A process of Spark's and its log."""
+    """A process of Spark, and its log."""
     directory.mkdir(parents=True)
     log = directory / "log"
     command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]

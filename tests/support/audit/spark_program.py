@@ -1,4 +1,4 @@
-"""What a user gives to ``spark-submit``: both formats, without an import. Prints what it found."""
+"""A user's program for ``spark-submit``: uses both formats without an import, and prints its results."""
 
 import json
 import os
@@ -12,7 +12,7 @@ spark = SparkSession.builder.getOrCreate()
 
 
 def with_executor(pieces):
-    """Add which executor reads each piece: Spark names a directory of the executor's own in the environment."""
+    """Add the executor that reads each piece: the environment has the name of the executor's own directory."""
     for piece in pieces:
         yield piece.append_column("executor", pa.repeat(os.environ["SPARK_EXECUTOR_DIRS"], len(piece)))
 

@@ -1,7 +1,7 @@
 """The topic of ``tests.support.resize.lineage_world`` with a stream of micro-batches beside the group that reads it.
 
-A micro-batch is planned by ``anabranch.spark.plan`` from answers of any age, while resizes go on. What it reads is held
-against the recursion of the design on all that is true, and against the records themselves.
+``anabranch.spark.plan`` plans a micro-batch from responses of any age, while resizes go on. The records it reads are
+checked against the recursion of the design on the true state, and against each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.support.resize.lineage_world import BrokenError, Number, World
 
 
 class StreamWorld(World):
-    """``seen``: in which micro-batch, and from which partition, each record was read."""
+    """The topic with a stream. ``seen`` has the micro-batch and the partition in which each record was read."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -23,7 +23,7 @@ class StreamWorld(World):
         self.eager = self.r.choice([0.02, 0.1, 0.3])
 
     def is_drained(self, p: int) -> bool:
-        """A removal waits for the stream, as for a group."""
+        """Whether the partition is read to its end: a removal waits for the stream, as for a group."""
         return super().is_drained(p) and self.positions.get(p, 0) >= self.replicas[p].end
 
     def step(self) -> None:
@@ -33,14 +33,14 @@ class StreamWorld(World):
             super().step()
 
     def look(self, p: int) -> bool:
-        """``finish`` asks for every partition until nothing moves."""
+        """Also read a micro-batch in ``finish``, which calls this for every partition until nothing moves."""
         is_moved = self.micro_batch() if self.quiet and p == 0 else False
         return super().look(p) or is_moved
 
     # ------------------------------------------------------------ a micro-batch
 
     def micro_batch(self) -> bool:
-        """Plan and read one; whether it went on."""
+        """Plan and read one micro-batch; False when it read nothing."""
         self.view.latest = {p: Latest(replica.end, replica.epoch) for p, replica in self.replicas.items()}
         start = {p: replica.start for p, replica in self.replicas.items()} | self.positions
         if not self.quiet:
@@ -110,7 +110,7 @@ class StreamWorld(World):
             self.seen[record.number] = (self.batches, p)
 
     def naive(self, p: int, b: int, start: dict[int, int]) -> bool:
-        """The recursion as the design has it, on what is true and on where the micro-batch begins."""
+        """The recursion of the design, on the true state and on the begin of the micro-batch."""
         entries = self.entries.get(p, {})
         return all(self.is_past(q, f, start) for e, losers in entries.items() if e <= b for q, f in losers.items())
 

@@ -47,7 +47,7 @@ DEADLINE_S = 30.0
 
 
 class OneBroker:
-    """A running broker, and the controller's part of the conversation."""
+    """A running broker, and the requests of its controller."""
 
     def __init__(self, address: ListenerAddress, channel: Channel, zk: FakeZk, env: Env) -> None:
         self.host = "127.0.0.1"
@@ -57,7 +57,7 @@ class OneBroker:
         self.env = env
         self.controller_epoch = CONTROLLER_EPOCH
         self.image_number = 0
-        """How often the controller has read the cluster."""
+        """The number of times that the controller has read the cluster."""
 
     @property
     def bootstrap(self) -> str:
@@ -68,7 +68,7 @@ class OneBroker:
         return await self.channel.request(body, version=version, timeout_s=DEADLINE_S)
 
     async def create_topic(self, topic: str, partitions: int = 1, *, leader_epoch: int = 0) -> uuid.UUID:
-        """Make the broker lead every partition of a topic, and tell it so."""
+        """Make the broker lead every partition of a topic, by LeaderAndIsr and UpdateMetadata."""
         topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, topic)
         states = [
             LeaderAndIsrPartitionState(
@@ -116,11 +116,11 @@ class OneBroker:
         refreshes: bool = False,
         topic_incarnation: int = -1,
     ) -> Any:
-        """Describe a topic to the broker; ``leader`` -2 takes it away.
+        """Send the broker an UpdateMetadata for a topic; ``leader`` -2 removes the topic.
 
-        ``layout``: initial and undeleted partition count, layout version. ``incarnation``: of partition 0, the others'
-        follow on. ``ordered_delivery`` -1: not settled, the configuration says. ``announced``: the count that stock
-        producers may place by, for which they are sent if it ``refreshes`` them.
+        ``layout`` is initial and undeleted partition count, and layout version. ``incarnation`` is partition 0's; the
+        others' follow. With ``ordered_delivery`` -1 the configuration decides. Stock producers may place records by the
+        ``announced`` count; with ``refreshes`` the broker makes them refresh their metadata for it.
         """
         states = [
             UpdateMetadataPartitionState(
@@ -169,7 +169,7 @@ class OneBroker:
         )
 
     async def raw(self) -> trio.SocketStream:
-        """A bare connection, for bytes that no client would send."""
+        """A bare connection, for bytes that no client sends."""
         return await trio.open_tcp_stream(self.host, self.port)
 
 
@@ -177,9 +177,9 @@ class OneBroker:
 async def one_broker(
     directory: Path, settings: Mapping[str, str] | None = None, zk: FakeZk | None = None
 ) -> AsyncIterator[OneBroker]:
-    """Run a broker for the length of a block; it is shut down in order. The same ``zk`` twice: a restart.
+    """Run a broker for the length of a block, and shut it down cleanly. The same ``zk`` again means a restart.
 
-    Every feature is finalized, unless ``zk`` says otherwise.
+    Every feature is finalized, unless ``zk`` has other levels.
     """
     zk = zk or FakeZk()
     with suppress(NodeExistsError):
@@ -215,12 +215,12 @@ async def one_broker(
 
 
 def frame(body: bytes) -> bytes:
-    """A body with its size in front."""
+    """A frame: the body with its size in front."""
     return struct.pack(">i", len(body)) + body
 
 
 async def closes(stream: trio.SocketStream) -> bool:
-    """Whether the other side closes the connection in time."""
+    """Whether the peer closes the connection in time."""
     with trio.move_on_after(DEADLINE_S):
         try:
             while await stream.receive_some(65536):

@@ -1,4 +1,4 @@
-"""What the failure tests share: a cluster's topics as a stock client writes and reads them."""
+"""Common functions of the failure tests: a stock client that writes and reads a cluster's topics."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def write(
     timeout_s: float = 45.0,
     retry: bool = True,
 ) -> list[Any]:
-    """Write ``values`` to one partition and return the errors of those that were refused, in order.
+    """Write ``values`` to one partition, and return the errors of the refused ones, in order.
 
-    Idempotent; without ``retry`` a plain producer shows the broker's first answer.
+    The producer is idempotent. Without ``retry`` it is a plain producer, which shows the broker's first response.
     """
     errors: list[Any] = []
     producer = Producer(
@@ -62,7 +62,7 @@ def numbered(start: int, count: int) -> list[bytes]:
 
 
 def leaders(cluster: ProcessCluster, topic: str) -> list[int]:
-    """The leader of each partition as a broker answers it; -1 is none. Empty while the broker knows no such topic."""
+    """The leader of each partition from a broker's metadata; -1 is none. Empty while the broker lacks the topic."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         try:
             found = admin.describe_topics([topic])[topic]
@@ -86,7 +86,7 @@ def zookeeper(cluster: ProcessCluster) -> Iterator[KazooClient]:
 
 
 def controller_log(cluster: ProcessCluster) -> str:
-    """What all controllers of a cluster have logged."""
+    """The logs of all controllers of a cluster."""
     logs = sorted((cluster.directory / "data" / "logs").glob("controller-*.log"))
     return "".join(log.read_text(errors="replace") for log in logs)
 
@@ -97,7 +97,7 @@ def wait_until_led(cluster: ProcessCluster, topic: str) -> None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process neither works nor ends meanwhile."""
+    """Stop the process by SIGSTOP during the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Load under which servers are killed: records that were acknowledged, and whether they are all there afterwards."""
+"""Load for tests that kill servers: acknowledged records, and the check that all of them exist afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Load:
         self._topic = topic
         self._thread = threading.Thread(target=self._run)
         self._epochs: list[tuple[int, int]] = []
-        """Of the producer, as it tells: how often it was given an id and an epoch, and the epoch it has now."""
+        """The producer's statistics: how often it got an id and epoch, and its present epoch."""
 
     def _told(self, statistics: str) -> None:
         told = json.loads(statistics)["eos"]
@@ -85,11 +85,11 @@ class Load:
         wait_for(lambda: len(self.acknowledged) >= start + records, DEADLINE_S, f"{records} more are acknowledged")
 
     def check(self, bootstrap: str, partitions: int, refused: Collection[int] = ()) -> None:
-        """What was acknowledged is there, once, in the order in which it was written.
+        """Check that all acknowledged records exist, once, in the order in which they were written.
 
-        Nothing failed, except with one of the errors ``refused``: then only loss is looked for. Where librdkafka raised
-        its producer epoch, as when a sequence overtook another one at a change of leaders (librdkafka 4953), it may
-        write again what was unanswered when the leader died: only the first of each record is looked at there.
+        No record may fail, except with one of the errors ``refused``; with these, only loss is checked. When librdkafka
+        has raised its producer epoch, it may have written unacknowledged records again. It does so when a sequence
+        overtakes another at a change of leaders (librdkafka 4953). Then only the first copy of each record is checked.
         """
         unexpected = Counter(error.str() for error in self.failed if error.code() not in refused)
         assert not unexpected, unexpected
@@ -112,7 +112,7 @@ class Load:
 
 
 def records_of(bootstrap: str, topic: str, partitions: int) -> int:
-    """How many records consumers can read."""
+    """The number of records that consumers can read."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 0})
     limits = [
         consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=DEADLINE_S)
@@ -123,6 +123,6 @@ def records_of(bootstrap: str, topic: str, partitions: int) -> int:
 
 
 def in_sync(bootstrap: str, topic: str, replicas: int) -> bool:
-    """Whether every partition has a leader and its whole ISR."""
+    """Whether every partition has a leader and all replicas in its ISR."""
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=DEADLINE_S).topics[topic]
     return all(len(partition.isrs) == replicas and partition.leader > 0 for partition in found.partitions.values())

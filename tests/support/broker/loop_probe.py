@@ -1,4 +1,4 @@
-"""How much work is done between two moments at which the event loop looks after other tasks: in steps, not in time."""
+"""Measures the work between two yields to the event loop, in steps and not in time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import trio
 
 
 class LoopProbe(trio.abc.Instrument):
-    """Steps that are made within one round of the event loop. The work to be watched calls ``step``."""
+    """Counts the steps within one round of the event loop. The watched work calls ``step``."""
 
     def __init__(self) -> None:
         self.steps = 0
-        """In all."""
+        """The number of steps in all."""
         self.most_steps = 0
-        """In one round."""
+        """The largest number of steps in one round."""
         self._round = 0
 
     def step(self, count: int = 1) -> None:
-        """Count work that is done now."""
+        """Count steps in the present round."""
         self.steps += count
         self._round += count
         self.most_steps = max(self.most_steps, self._round)

@@ -1,6 +1,6 @@
-"""Two releases side by side: the one before is this one with ``supported.features`` narrowed (KIP-584).
+"""Two releases side by side: the previous release is this one with narrowed ``supported.features`` (KIP-584).
 
-Its brokers neither resize nor write flexible records.
+The brokers of the previous release neither resize nor write flexible records.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ SUPPORTED_BEFORE = ",".join(f"{name}:1-{level}" for name, level in LEVELS_BEFORE
 
 
 def levels(admin: Admin) -> dict[str, int]:
-    """What is finalized."""
+    """The finalized feature levels."""
     return {name: found.max for name, found in admin.describe_features().finalized.items()}
 
 
 def set_release(cluster: ProcessCluster, broker_id: int, ranges: str | None) -> None:
-    """Give a broker's file the ranges of a release; None: its own."""
+    """Write the feature ranges of a release to a broker's file; None means its own ranges."""
     file: Path = cluster.directory / "data" / f"broker-{broker_id}.properties"
     lines = [line for line in file.read_text().splitlines() if not line.startswith("supported.features=")]
     file.write_text("\n".join([*lines, *([f"supported.features={ranges}"] if ranges else []), ""]))
 
 
 def restart_as(cluster: ProcessCluster, broker_id: int, ranges: str | None) -> None:
-    """Restart a broker with the ranges of a release."""
+    """Restart a broker with the feature ranges of a release."""
     set_release(cluster, broker_id, ranges)
     cluster.restart_broker(broker_id)

@@ -1,7 +1,7 @@
 """The replicas of one partition without a network: real logs on simulated disks, real leaders and followers.
 
-The test is the controller and decides when who fetches. What crosses from leader to follower is what the broker's own
-handler reads and what its fetcher takes.
+The test acts as the controller, and decides when each follower fetches. Between leader and follower, the broker's own
+fetch handler reads and its fetcher appends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LAG_S = 30.0
 
 
 class Services:
-    """``PartitionServices`` that keep what they are asked for."""
+    """``PartitionServices`` that record the calls."""
 
     def __init__(self, world: ReplicaWorld, flushes_on_ack: bool) -> None:
         self.clock = world.clock
@@ -65,7 +65,7 @@ class Services:
 
 
 class Replica:
-    """One broker's replica. ``partition`` is there while its broker runs."""
+    """One broker's replica. ``partition`` exists while the broker runs."""
 
     def __init__(self, world: ReplicaWorld, broker_id: int, flushes_on_ack: bool) -> None:
         self.id = broker_id
@@ -96,11 +96,11 @@ class Replica:
         return self.partition
 
     def values(self, below: int | None = None) -> list[bytes | None]:
-        """Values of the records below an offset (the log end), in order."""
+        """The values of the records below an offset (default: the log end), in order."""
         return [value for _, _, value in self.records(below)]
 
     def records(self, below: int | None = None) -> list[tuple[int, int, bytes | None]]:
-        """(offset, leader epoch, value) of the records below an offset (the log end)."""
+        """(offset, leader epoch, value) of the records below an offset (default: the log end)."""
         end = self.log.log_end_offset if below is None else below
         found: list[tuple[int, int, bytes | None]] = []
         offset = self.log.log_start_offset
@@ -113,7 +113,7 @@ class Replica:
         return found
 
     async def restart(self, *, power_failure: bool) -> None:
-        """The process dies, or the machine with it; another one opens what is on the disk, and has no role yet."""
+        """Restart after the death of the process or the machine. The new process has no role yet."""
         if power_failure:
             self.disk.crash(self.storage)
         else:
@@ -128,7 +128,7 @@ class Replica:
 
 
 class ReplicaWorld:
-    """``replicas`` by id, preferred leader first."""
+    """The replicas of one partition. ``replicas`` are by broker id, the preferred leader first."""
 
     def __init__(
         self, count: int = 3, *, min_insync_replicas: int = 1, flushes_on_ack: bool = False, seed: int = 1
@@ -149,7 +149,7 @@ class ReplicaWorld:
     # ------------------------------------------------------------ the controller
 
     def elect(self, leader: int, epoch: int, isr: Sequence[int], *, tell: Sequence[int] | None = None) -> None:
-        """LeaderAndIsr to ``tell`` (everybody who is live)."""
+        """Send LeaderAndIsr to the brokers ``tell`` (default: all live ones)."""
         self.version += 1
         for id in self.live if tell is None else tell:
             self.tell(id, leader, epoch, isr)
@@ -165,7 +165,7 @@ class ReplicaWorld:
             replica.followed = FollowedPartition(replica.partition)
 
     def commit_isr(self, leader: int) -> None:
-        """The controller says yes to what the leader proposed."""
+        """The controller accepts the ISR that the leader proposed."""
         partition = self[leader].partition
         assert partition.pending_isr is not None
         self.version += 1
@@ -174,12 +174,12 @@ class ReplicaWorld:
     # ------------------------------------------------------------ records
 
     def append(self, leader: int, *values: bytes, all_in_sync: bool = False, **fields: Any) -> int:
-        """Append one batch; its last offset."""
+        """Append one batch, and return its last offset."""
         batch = bytearray(build_batch([(b"k", value, (), START_MS) for value in values], **fields))
         return self[leader].partition.append(memoryview(batch), all_in_sync=all_in_sync).last_offset
 
     def ask(self, follower: int, leader: int) -> PartitionData:
-        """The leader's answer to the follower's next fetch, which is a full one."""
+        """The leader's response to the follower's next fetch, which is a full one."""
         followed = self[follower].followed
         assert followed is not None
         plan = FetchPlan()
@@ -193,7 +193,7 @@ class ReplicaWorld:
         )
         read = FetchRead(self[leader], self.throttle, target, limits)  # type: ignore[arg-type]
         read.run()
-        # Over the wire and back: what the follower gets is bytes.
+        # Encode and decode the response, because the follower gets bytes.
         parts = read.response().encode_parts(12)
         sent = b"".join(
             bytes(part) if isinstance(part, bytes | bytearray | memoryview) else part.read() for part in parts
@@ -202,7 +202,7 @@ class ReplicaWorld:
         return response.responses[0].partitions[0]
 
     def fetch(self, follower: int, leader: int, times: int = 1) -> Outcome:
-        """Fetch and take over the answer."""
+        """Fetch, and append the response."""
         outcome = Outcome.NOTHING_NEW
         for _ in range(times):
             followed = self[follower].followed
@@ -216,7 +216,7 @@ class ReplicaWorld:
         return outcome
 
     def catch_up(self, leader: int, *followers: int) -> None:
-        """Fetch until each has everything and the leader knows."""
+        """Fetch until each follower has all records and the leader knows it."""
         for follower in followers:
             for _ in range(20):
                 if self.fetch(follower, leader) is Outcome.NOTHING_NEW:
@@ -224,4 +224,4 @@ class ReplicaWorld:
             else:
                 raise AssertionError(f"replica {follower} does not catch up")
         for follower in followers:
-            self.fetch(follower, leader)  # it learns of the watermark that its own progress moved
+            self.fetch(follower, leader)  # it gets the high watermark that its own progress has raised

@@ -1,4 +1,4 @@
-"""The metadata of a client whose brokers are an object of the test."""
+"""Client metadata over a fake of the connections to brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anabranch.runtime.real_anyio import client_env
 
 
 def metadata_over(brokers: Any) -> Metadata:
-    """``brokers`` has what ``Metadata`` uses of ``Connections``."""
+    """Metadata over ``brokers``, which has the methods of ``Connections`` that ``Metadata`` uses."""
     return Metadata(
         client_env(),
         brokers,

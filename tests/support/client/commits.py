@@ -1,4 +1,4 @@
-"""Every commit of a consumer for a history: what its user asked for and what it commits by itself, as with a flush."""
+"""Records every commit of a consumer for a history: the user's, and the consumer's own, as those after a flush."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.history.events import Committed, Outcome
 def record_commits(
     consumer: Consumer, member: str, now_ms: Callable[[], float], record: Callable[[Committed], None]
 ) -> None:
-    """Have ``record`` called for each offset once its request has ended; without an ``ok`` it may be written or not."""
+    """Call ``record`` for each offset after its request; without an ``ok`` the offset may be committed or not."""
     link = consumer._link
     assert link is not None
     commit, group = link.commit_offsets, link.group_id

@@ -1,4 +1,4 @@
-"""Controllers on a simulated ZooKeeper and network, and brokers that only record what they are told."""
+"""Controllers on a simulated ZooKeeper and network, and fake brokers that only record requests."""
 
 from __future__ import annotations
 
@@ -82,36 +82,36 @@ BROKER_PORT = 9092
 
 
 class FakeBroker:
-    """A broker as the controller sees one. ``requests`` holds what it was sent, in order."""
+    """A fake broker for the controller. ``requests`` has the received requests, in order."""
 
     def __init__(self, world: World, broker_id: int, rack: str | None) -> None:
         self.id = broker_id
         self.requests: list[Any] = []
         self.answered: list[Any] = []
         self.errors: dict[tuple[str, int], ErrorCode] = {}
-        """``{(topic, partition): error}`` to answer with."""
+        """The errors of responses, as ``{(topic, partition): error}``."""
         self.logs: dict[tuple[str, int], Log] = {}
-        """What the logs of partitions it leads are said to hold; empty ones are not named."""
+        """The offsets of the logs of its led partitions; empty logs are left out."""
         self.forgets_ends = False
-        """It does not know where the replicas ended that it deleted."""
+        """Whether it does not know the log ends of deleted replicas."""
         self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
-        """What groups that it coordinates have committed: ``{(topic, partition): (offset, incarnation)}``."""
+        """The commits of its groups: ``{(topic, partition): (offset, incarnation)}``."""
         self.members: dict[str, list[tuple[bytes, bytes]]] = {}
-        """Subscription and assignment of each member of groups that subscribe."""
+        """The subscription and assignment of each member of groups with subscriptions."""
         self.kinds: dict[str, str] = {}
-        """Protocol types of groups that do not consume."""
+        """The protocol types of groups that are no consumer groups."""
         self.keeps: set[tuple[str, int]] = set()
-        """Partitions that it deletes no records of: it closes the connection instead."""
+        """Partitions whose records it does not delete: it closes the connection instead."""
         self.group_errors: dict[str, ErrorCode] = {}
-        """What is answered when groups are described."""
+        """The errors of responses to DescribeGroups."""
         self.states: dict[str, str] = {}
-        """What groups are doing; a group that is not named is stable."""
+        """The states of groups; other groups are stable."""
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
-        """How far groups say they are in what their members wait for: ``{(topic, partition): position}``."""
+        """The groups' positions in partitions that members wait for: ``{(topic, partition): position}``."""
         self.stock_producers: dict[str, tuple[int, int]] = {}
         """``{topic: ms since a stock producer wrote, and since one placed a key by the old count}``"""
         self.appended: dict[str, int] = {}
-        """Bytes that were appended to topics since it was started."""
+        """The bytes appended to topics since the broker's start."""
         self.features = dict(world.features)
         self.answering = trio.Event()
         self.answering.set()
@@ -135,7 +135,7 @@ class FakeBroker:
         return [request for request in self.requests if isinstance(request, kind)]
 
     def led(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """``{(topic, partition): (leader, leader epoch)}`` as last told by LeaderAndIsr."""
+        """``{(topic, partition): (leader, leader epoch)}`` from the last LeaderAndIsr requests."""
         return {
             (topic.topic_name, state.partition_index): (state.leader, state.leader_epoch)
             for request in self.sent(LeaderAndIsrRequest)
@@ -144,7 +144,7 @@ class FakeBroker:
         }
 
     def metadata(self) -> dict[tuple[str, int], int]:
-        """``{(topic, partition): leader}`` as last told by UpdateMetadata."""
+        """``{(topic, partition): leader}`` from the last UpdateMetadata requests."""
         return {
             (topic.topic_name, state.partition_index): state.leader
             for request in self.sent(UpdateMetadataRequest)
@@ -243,12 +243,12 @@ class FakeBroker:
         )
 
     def _may_read(self, name: str, topics: Sequence[str]) -> bool:
-        """Of a group with members, or that is told of with an error, it is not known which topics it reads."""
+        """Whether the group may read one of the topics: a group with members, a state or an error may read any."""
         is_open = name in self.members or name in self.states or name in self.group_errors
         return not topics or is_open or any(topic in topics for topic, _ in self.groups[name])
 
     def _described(self, name: str) -> DescribedGroup:
-        """As a coordinator does, it tells of members only while the group is stable; one that is not there is dead."""
+        """Describe a group as a coordinator does: its members only while it is stable, dead if it does not exist."""
         state = self.states.get(name, "Stable" if name in self.groups else "Dead")
         members = self.members.get(name)
         return DescribedGroup(
@@ -283,7 +283,7 @@ class FakeBroker:
         return OffsetFetchResponseGroup(group_id=name, topics=topics)
 
     def _positions(self, request: ConsumerGroupPositionRequest) -> ConsumerGroupPositionResponse:
-        """Of a group that is not in ``positions`` nobody waits for anything."""
+        """The positions of a group; no member waits in a group that is not in ``positions``."""
         topics = []
         for topic in request.topics:
             found = []
@@ -301,7 +301,7 @@ class FakeBroker:
         return ConsumerGroupPositionResponse(topics=topics)
 
     def _deleted(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """The log of every broker begins later: they stand for one another's replicas."""
+        """Raise the log start on every broker, because all have replicas of the partition."""
         topics = []
         for topic in request.topics:
             results = []
@@ -352,19 +352,19 @@ class FakeBroker:
 
 @dataclass(slots=True)
 class Log:
-    """The offsets of a log, as its leader tells them."""
+    """The offsets of a log, from its leader."""
 
     end_offset: int = 0
     high_watermark: int = 0
     start_offset: int = 0
     offset_of_time: int = -1
-    """The answer to every question for the offset of a time."""
+    """The response to every request for the offset of a time."""
     epoch_ends: Mapping[int, int] = field(default_factory=dict)
-    """Where past leader epochs ended."""
+    """The end offsets of past leader epochs."""
 
 
 class World:
-    """One cluster. ``zk`` is the server; ``store`` a session of the test's own."""
+    """One cluster. ``zk`` is the ZooKeeper server; ``store`` is the test's own session."""
 
     def __init__(self, nursery: trio.Nursery, seed: int = 1) -> None:
         self.nursery = nursery
@@ -375,18 +375,18 @@ class World:
         self.scopes: dict[int, trio.CancelScope] = {}
         self.brokers: dict[int, FakeBroker] = {}
         self.features: Mapping[str, VersionRange] = SUPPORTED
-        """What brokers support that are started from now on."""
+        """The features of brokers that are started from now on."""
         self._seed = seed
         self._changed = trio.Event()
         self.received: Callable[[FakeBroker, Any], None] = lambda _broker, _request: None
-        """Called with each request that a broker receives, before it is answered."""
+        """Called with each request that a broker receives, before the response."""
 
     def changed(self) -> None:
         event, self._changed = self._changed, trio.Event()
         event.set()
 
     async def start_controller(self, controller_id: int = 1000, **keys: object) -> None:
-        """Start one, and return once its listener is bound."""
+        """Start a controller, and return once its listener is bound."""
         host = f"controller{controller_id}"
         config = ControllerConfig.parse(
             {
@@ -416,7 +416,7 @@ class World:
         await ready.wait()
 
     def kill_controller(self, controller_id: int) -> None:
-        """The process ends at once; its session stays until it times out."""
+        """End the process at once; its session stays until it times out."""
         self.scopes[controller_id].cancel()
         self.sessions[controller_id].crash()
 
@@ -434,7 +434,7 @@ class World:
         return ControllerZnode.decode(paths.CONTROLLER, found.data)
 
     async def request(self, body: Any, version: int | None = None, controller_id: int | None = None) -> Any:
-        """Send a request to a controller, the active one unless named."""
+        """Send a request to a controller, by default to the active one."""
         if controller_id is None:
             await self.until(self.active)
             active = await self.active()
@@ -452,7 +452,7 @@ class World:
         return PartitionState.decode(path, (await self.store.get(path)).data)
 
     async def alter_isr(self, name: str, partition: int, isr: Sequence[int], version: int = -1) -> int:
-        """Ask for another ISR as the leader's broker would, of the present znode version; the error code."""
+        """Propose an ISR as the leader's broker does, for the present znode version; returns the error code."""
         state = await self.state(name, partition)
         if version < 0:
             version = (await self.store.get(paths.partition_state(name, partition))).version
@@ -466,7 +466,7 @@ class World:
         return int(response.error_code or response.topics[0].partitions[0].error_code)
 
     async def until(self, condition: Callable[[], Any | Awaitable[Any]], within_s: float = 60) -> Any:
-        """Return the first true value of ``condition``; virtual time, so waiting costs nothing."""
+        """Return the first true value of ``condition``. It waits in virtual time, which costs nothing."""
         with trio.fail_after(within_s):
             while True:
                 value = condition()

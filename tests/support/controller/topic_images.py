@@ -1,4 +1,4 @@
-"""A topic as a controller has it, after resizes that ``ordered_resize`` carried out."""
+"""A controller's image of a topic after resizes by ``ordered_resize``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.resize.resized_topic import Topic
 
 
 def image_of(topic: Topic, *, silent: Collection[int] = ()) -> TopicImage:
-    """The leaders of ``silent`` partitions have not answered their last leader epoch."""
+    """The image of a topic. The leaders of ``silent`` partitions have not acknowledged their last leader epoch."""
     image = TopicImage("t", topic.topic, 3, 7)
     for p in topic.topic.partitions:
         state = topic.states.get(p)
@@ -21,7 +21,7 @@ def image_of(topic: Topic, *, silent: Collection[int] = ()) -> TopicImage:
 
 
 def asked(initial: int, *counts: int, ordered: bool = True) -> Topic:
-    """A topic that had each count in turn; the last one is only asked for."""
+    """A topic that had each count in turn; the last count is only requested."""
     topic = Topic(initial)
     topic.topic = topic.topic.replace(ordered_delivery=ordered)
     for count in counts[:-1]:
@@ -32,7 +32,7 @@ def asked(initial: int, *counts: int, ordered: bool = True) -> Topic:
 
 
 def resized(initial: int, *counts: int) -> Topic:
-    """A topic that had each count in turn; nothing of it is removed."""
+    """A topic that had each count in turn; no partition is removed."""
     topic = asked(initial, *counts)
     topic.carry_out()
     return topic

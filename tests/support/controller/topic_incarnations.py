@@ -1,4 +1,4 @@
-"""The partitions of a topic as its znodes show them one after the other, and the events that tell of it."""
+"""Converts the successive states of a topic's znodes to events of its partitions for a history."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Life:
 
 
 class TopicIncarnations:
-    """Tell it every state that is seen, in order; of those it does not see it knows nothing."""
+    """The incarnations of a topic's partitions, from the states that are passed to ``saw`` in order."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.present: dict[int, Life] = {}
         self.gone: list[Life] = []
         self.layouts: dict[Layout, None] = {}
-        """Every layout that a partition was led with, in the order of their first use."""
+        """All layouts of led partitions, in the order of their first use."""
 
     def tps(self) -> list[TopicPartition]:
-        """The partitions that were led once, the marked ones among them."""
+        """The partitions that have been led, including the marked ones."""
         return [life.tp for _, life in sorted(self.present.items()) if life.was_led]
 
     def saw(
         self, number: int, incarnation: int, state: PartitionState | None, znode: TopicZnode, now_ms: float
     ) -> list[Event]:
-        """A partition's state is this now; None: it has none. Returns what is new about it."""
+        """Record a partition's present state, None when it has none, and return the resulting events."""
         tp, events = TopicPartition(self.topic, number), list[Event]()
         life = self.present.get(number)
         if life is not None and (state is None or life.incarnation != incarnation):
@@ -68,7 +68,7 @@ class TopicIncarnations:
         return events
 
     def unfinished(self, znode: TopicZnode) -> str:
-        """What is left to do of the last resize, the removal of marked partitions included; "" for nothing."""
+        """The next unfinished part of the last resize, including the removal of marked partitions; "" if it is done."""
         wanted = Layout(znode.undeleted_partition_count, znode.layout_version)
         if znode.wanted is not None:
             return f"the topic is to have {znode.wanted} partitions"

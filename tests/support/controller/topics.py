@@ -1,4 +1,4 @@
-"""Topics for tests, through our own admin client."""
+"""Creates topics for tests by our own admin client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def create_topic(
     *,
     replication_factor: int = 1,
 ) -> None:
-    """Create a topic and return when it can be used."""
+    """Create a topic, and return when it can be used."""
 
     async def run() -> None:
         async with Admin(bootstrap_servers=bootstrap) as admin:

@@ -1,4 +1,4 @@
-"""An environment in which a program finds no more packages than an installation with some extras has."""
+"""An environment in which a program finds only the packages of an installation with some extras."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def environment(directory: Path, extras: tuple[str, ...] = OF_MAKE_DEMO) -> dict
 
 
 def _hidden(extras: tuple[str, ...]) -> set[str]:
-    """The importable names of what is installed here and not required by ``extras``."""
+    """The importable names of installed packages that ``extras`` do not require."""
     kept = _WITH_PYTHON | _required("anabranch", extras)
     return {
         name
@@ -54,7 +54,7 @@ def _hidden(extras: tuple[str, ...]) -> set[str]:
 
 
 def _required(distribution: str, extras: tuple[str, ...]) -> set[str]:
-    """The distributions that this one needs, and those that they need, with itself."""
+    """The distribution itself, and all distributions that it requires, directly or indirectly."""
     found: set[str] = set()
     asked = {(distribution, extra) for extra in ("", *extras)}
     left = list(asked)

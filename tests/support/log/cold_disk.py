@@ -1,4 +1,4 @@
-"""A disk under a process: what the page cache dropped is cold, and the event loop must not be what waits for it."""
+"""A disk with cold bytes, which have left the page cache: the event loop must not wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE_BYTES = 4096
 
 
 class ColdDisk:
-    """Watches the files of ``OsStorage``. ``waited`` names what the thread that made this object read cold."""
+    """Watches the files of ``OsStorage``. ``waited`` names the cold reads of the thread that made this object."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited: list[str] = []
@@ -32,7 +32,7 @@ class ColdDisk:
         monkeypatch.setattr(OsStorage, "read_bytes", lambda storage, path: self._read_bytes_watched(storage, path))
 
     def drop(self) -> None:
-        """Everything is cold from now on, until it is read or written."""
+        """Make everything cold, until it is read or written."""
         self._dropped = True
         self._warm.clear()
         self._known.clear()

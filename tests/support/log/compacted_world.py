@@ -1,9 +1,10 @@
 """A compacted topic in the simulation of ``lineage_world``: cleaners take the place of the readers.
 
-Every record of a key is a value or a tombstone. Cleaners remove what ``ordered_resize.tombstones`` lets go, by lineages
-of any age; producers leave tombstones of moved keys behind (ADR 18), which may arrive late. Time is no rule:
-``delete.retention.ms`` is over at any moment. After each step a new reader of the whole topic, to whom the lineage
-gives a key's records in order, has to find of each key what was written last, or nothing if that was a tombstone.
+Every record of a key is a value or a tombstone. Cleaners remove tombstones by the rule of
+``ordered_resize.tombstones``, with lineages of any age. Producers write tombstones of moved keys (ADR 18), which may
+arrive late. Time does not matter: ``delete.retention.ms`` may have passed at any moment. After each step, a new reader
+of the whole topic must find the last value of each key, or nothing if the key's last record is a tombstone. The
+lineage gives this reader a key's records in order.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.support.resize.lineage_world import Batch, BrokenError, Metadata, Number, Record, World
 
 _MOVED = -1
-"""As the number of a record: the tombstone of a key that moved."""
+"""The record number of a tombstone of a moved key."""
 
 
 class Moved(NamedTuple):
-    """A tombstone of a moved key on its way; it is never placed again."""
+    """An unwritten tombstone of a moved key; it is never placed again."""
 
     batch: Batch
 
 
 class CompactedWorld(World):
-    """A marked partition goes when its log is empty. ``send`` and ``look`` of the base class also leave and clean."""
+    """The topic with compaction. A marked partition is removed when its log is empty.
+
+    ``send`` also writes tombstones of moved keys, and ``look`` also cleans.
+    """
 
     drops_values = False
-    """Marked partitions are removed with what they hold."""
+    """Whether marked partitions are removed with their records."""
     moves_by_layout = True
-    """A tombstone of a moved key is left by the layout alone by which the key's record was placed."""
+    """Whether only the layout that placed the key's record determines the tombstone of a moved key."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, records=40)
@@ -40,7 +44,7 @@ class CompactedWorld(World):
         """The layout version by which each record was placed."""
         self.late_moved: list[Moved] = []
         self.removed = 0
-        """Tombstones that a cleaner let go."""
+        """The number of tombstones that cleaners have removed."""
 
     # ------------------------------------------------------------ producers
 
@@ -59,7 +63,7 @@ class CompactedWorld(World):
         return super().send(h)
 
     def leave(self, h: int) -> None:
-        """A producer of the key leaves a tombstone where the key was before a record that was acknowledged to it."""
+        """The key's producer writes late tombstones to partitions that had the key before an acknowledged record."""
         producer = self.producers[h]
         metadata: Metadata = self.metadata[producer.metadata]
         number = (h, self.r.randrange(producer.next + 1) - 1)
@@ -86,10 +90,10 @@ class CompactedWorld(World):
         return replica is not None and (self.drops_values or not replica.log)
 
     def expire(self, p: int) -> None:
-        """Retention removes nothing of a compacted topic."""
+        """Do nothing: retention removes no records of a compacted topic."""
 
     def look(self, p: int) -> bool:
-        """Something that compaction may remove goes; whether there was anything."""
+        """Remove one record that compaction may remove. False when there is none."""
         if self.late_moved and self.r.random() < 0.3:
             self.arrive(self.late_moved.pop(self.r.randrange(len(self.late_moved))))
         replica = self.replicas.get(p)
@@ -110,7 +114,7 @@ class CompactedWorld(World):
         return True
 
     def lets_go(self, p: int, record: Record) -> bool:
-        """Whether the only record of its key goes."""
+        """Whether a cleaner removes the only record of its key."""
         if record.number[1] == _MOVED:
             return True
         if record.number not in self.tombstones or p not in self.ages:
@@ -121,7 +125,7 @@ class CompactedWorld(World):
         return record.epoch < tombstones.first_kept_epoch(entries, known.as_of, over)
 
     def counts(self, _p: int, _entry: LineageEntry) -> bool:
-        """Whether an entry of the partition counts; all do."""
+        """Whether a lineage entry of the partition counts; all entries do."""
         return True
 
     # ------------------------------------------------------------ what a new reader finds
@@ -144,7 +148,7 @@ class CompactedWorld(World):
                 raise BrokenError(f"a reader finds record {n} of key {h} in {p}, and the last is {kind} {written}")
 
     def finish(self) -> None:
-        """All is resized and written, and every cleaner removes what it may."""
+        """Complete all resizes and writes, and clean until there is nothing to remove."""
         self.quiet, idle = True, 0
         while idle < 2:
             moved = self.advance()

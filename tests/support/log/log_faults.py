@@ -1,7 +1,7 @@
-"""A broker's logs on a simulated disk that fails at one file operation, and what was promised about them.
+"""A broker's logs on a simulated disk that fails at one file operation, and the promises for their records.
 
-``Machine`` runs a scenario whose steps go on after a failure, and remembers per partition what was acknowledged. Its
-``check`` compares that with what a reader finds.
+``Machine`` runs a scenario, which continues after a failure, and keeps the acknowledged records of each partition. Its
+``check`` compares them with the records that a reader finds.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ _REFUSALS = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REPLICA_NOT_AVAILABLE)
 
 @dataclass
 class Promise:
-    """What a partition's log owes its clients."""
+    """The promise of a partition's log to its clients."""
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     maybe: dict[int, set[bytes]] = field(default_factory=dict)
-    """Values of appends that were refused, and of truncations that failed: they may be there."""
+    """The values of refused appends and of failed truncations, which may be in the log."""
     durable: int = 0
-    """Everything acknowledged below survives a power cut."""
+    """Acknowledged records below this offset survive a power failure."""
     start: int = 0
-    """Records below may be gone."""
+    """Records below this offset may be removed."""
     aborted: list[int] = field(default_factory=list)
-    """Offsets of the markers that abort a transaction."""
+    """The offsets of abort markers."""
 
 
 class Machine:
-    """One broker's logs, through its restarts."""
+    """One broker's logs, over its restarts."""
 
     def __init__(self, failing: FailingCalls | None = None) -> None:
         self.clock = ManualClock()
@@ -75,24 +75,24 @@ class Machine:
         self.log_dirs = DIRS
         self.counter = 0
         self.refused: list[str] = []
-        """Steps that failed, in order."""
+        """The failed steps, in order."""
 
     # ------------------------------------------------------------ start and stop
 
     async def begin(self, partition: TopicPartition) -> None:
-        """The first process, and the scenario's log."""
+        """Start the first process, and create the scenario's log."""
         self.log_dirs = DIRS if partition == MOVED else DIRS[:1]
         self.promises[partition] = Promise()
         failing = self.disk.failing
-        if partition != PLAIN:  # one scenario with the faults of a first start is enough
+        if partition != PLAIN:  # one scenario is enough for faults of a first start
             self.disk.failing = None
         await self.restart()
         self.disk.failing = failing
         self.create(partition)
-        self.create(partition)  # a directory that could not be made whole is not in the way of the next attempt
+        self.create(partition)  # an incomplete directory must not block the next attempt
 
     async def restart(self) -> None:
-        """Start, once more when the disk refuses that: a fault that lasts is over then."""
+        """Start a process. When the disk refuses, end the fault and start again."""
         try:
             await self.start()
         except (LogDirError, OSError):
@@ -100,7 +100,7 @@ class Machine:
             await self.start()
 
     async def start(self) -> None:
-        """A new process on the disk. Raises ``LogDirError``, with the process gone."""
+        """Start a new process on the disk. Raises ``LogDirError`` after the process has ended."""
         self.storage = self.disk.mount()
         env = Env(self.clock, None, random.Random(1), self.storage)  # type: ignore[arg-type]
         self.manager = LogManager(LogManagerConfig(1, "c", self.log_dirs), env)
@@ -115,7 +115,7 @@ class Machine:
                 log.advance_high_watermark(log.log_end_offset)
 
     async def stop(self) -> None:
-        """An orderly stop, of which what fails is left to the next start."""
+        """Stop cleanly; the next start repairs the parts that fail."""
         await self.manager.shutdown()
         for partition, promise in self.promises.items():
             log = self.manager.get(partition)
@@ -124,11 +124,11 @@ class Machine:
         self.disk.kill(self.storage)
 
     def kill(self) -> None:
-        """The process is gone; everything it wrote is there."""
+        """Kill the process; everything it wrote is kept."""
         self.disk.kill(self.storage)
 
     def cut_power(self) -> None:
-        """What was not synced is gone."""
+        """Cut the power; unsynced bytes are lost."""
         self.disk.crash(self.storage)
         for promise in self.promises.values():
             for offset in [offset for offset in promise.acknowledged if offset >= promise.durable]:
@@ -138,7 +138,7 @@ class Machine:
     # ------------------------------------------------------------ steps
 
     def attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Whether ``work`` was done; any other end than a refusal by the disk is a fault of the log."""
+        """Do ``work``; False when the disk refuses it. Any other error is a defect of the log."""
         try:
             work()
         except KafkaError as error:
@@ -149,7 +149,7 @@ class Machine:
         return True
 
     async def attempt_later(self, what: str, work: Callable[[], object]) -> bool:
-        """As ``attempt``, of something to be awaited."""
+        """``attempt`` for asynchronous work."""
         try:
             await work()  # type: ignore[misc]
         except (KafkaError, OSError) as error:
@@ -165,7 +165,7 @@ class Machine:
             self.promises[partition] = Promise()
 
     def append(self, partition: TopicPartition, count: int = 1, size: int = 8) -> None:
-        """Append as leader, or what a leader sent; values are never the same."""
+        """Append unique values, as the leader or as a follower."""
         for _ in range(count):
             log = self.manager.get(partition)
             if log is not None:
@@ -191,7 +191,7 @@ class Machine:
             promise.maybe.setdefault(offset, set()).add(value)
 
     def abort_transaction(self) -> None:
-        """Two records of a transaction, and the marker that aborts it."""
+        """Append two records of a transaction, and its abort marker."""
         log = self.manager.get(TRANSACTIONS)
         if log is None:
             return
@@ -231,7 +231,7 @@ class Machine:
             return
         promise = self.promises[partition]
         cut = {known: value for known, value in promise.acknowledged.items() if fully or known >= offset}
-        for known, value in cut.items():  # whatever comes of it, nobody relies on these any more
+        for known, value in cut.items():  # no client relies on these any more, whether the truncation succeeds or not
             del promise.acknowledged[known]
             promise.maybe.setdefault(known, set()).add(value)
         promise.durable = min(promise.durable, offset)
@@ -268,7 +268,7 @@ class Machine:
             self.promises[partition] = Promise()
 
     async def move(self, partition: TopicPartition, path: str) -> None:
-        """Copy to another log dir, and switch."""
+        """Copy the log to another log dir, and switch to the copy."""
         target = self.manager.directory(path)
         log = self.manager.get(partition)
         if target is None or log is None:
@@ -284,7 +284,7 @@ class Machine:
             promise.durable = max(promise.durable, min(now.recovery_point, now.log_end_offset))
 
     async def move_in_part(self, partition: TopicPartition) -> None:
-        """Begin a copy that is not complete; the batches in it are the log's first."""
+        """Begin a copy, with only the first batches of the log."""
         log = self.manager.get(partition)
         target = self.manager.directory("/d" if log is not None and log.directory.startswith("/e") else "/e")
         if log is None or log.is_broken or target is None:
@@ -296,7 +296,7 @@ class Machine:
             self.refused.append(f"begin a move of {partition}: {error}")
 
     async def housekeeping(self) -> None:
-        """What runs in the background, once."""
+        """Run the background tasks once."""
         for work in (
             self.manager._checkpoint_recovery,
             self.manager._checkpoint_starts,
@@ -316,7 +316,7 @@ class Machine:
     # ------------------------------------------------------------ what was promised
 
     def check(self, *, serving: bool = False) -> None:
-        """Every log against its promise. ``serving``: none may be broken, and each that was created is there."""
+        """Check every log against its promise. ``serving``: all created logs must exist and serve."""
         failing, self.disk.failing = self.disk.failing, None
         for partition, promise in self.promises.items():
             log = self.manager.get(partition)
@@ -377,7 +377,7 @@ def _key_of(value: bytes | None) -> int:
 
 
 async def rolls_and_retention(machine: Machine) -> None:
-    """A log that is deleted by size, and by a client."""
+    """A log whose records are deleted by size and by a client."""
     await machine.begin(PLAIN)
     machine.append(PLAIN, 5)
     machine.append(PLAIN, 1, size=120)
@@ -391,7 +391,7 @@ async def rolls_and_retention(machine: Machine) -> None:
 
 
 async def recovery(machine: Machine) -> None:
-    """A kill, and an orderly stop."""
+    """A kill, and a clean stop."""
     await machine.begin(PLAIN)
     machine.append(PLAIN, 5)
     await machine.flush(PLAIN)
@@ -406,7 +406,7 @@ async def recovery(machine: Machine) -> None:
 
 
 async def truncation(machine: Machine) -> None:
-    """A follower that drops its end, and then everything."""
+    """A follower that truncates its log's end, and then all of it."""
     await machine.begin(FOLLOWER)
     machine.append(FOLLOWER, 11)
     await machine.flush(FOLLOWER)
@@ -422,7 +422,7 @@ async def truncation(machine: Machine) -> None:
 
 
 async def large_truncations(machine: Machine) -> None:
-    """Likewise, with threads that cut the file off; a process that dies before one has, and one that stops."""
+    """Truncations in threads: one process dies before such a thread is done, and another one stops."""
     await machine.begin(FOLLOWER)
     with patch("anabranch.broker.log.segment.CUT_AT_ONCE_BYTES", 0):
         machine.append(FOLLOWER, 11)
@@ -443,7 +443,7 @@ async def large_truncations(machine: Machine) -> None:
 
 
 async def compaction(machine: Machine) -> None:
-    """Two rounds, the second over what the first left."""
+    """Two rounds of compaction, the second over the result of the first."""
     await machine.begin(COMPACTED)
     machine.append(COMPACTED, 8)
     await machine.manager.cleaner.clean_dirtiest()
@@ -455,7 +455,7 @@ async def compaction(machine: Machine) -> None:
 
 
 async def transactions(machine: Machine) -> None:
-    """Aborted transactions, which only an index knows; a kill between."""
+    """Aborted transactions, which only an index lists, with a kill in between."""
     await machine.begin(TRANSACTIONS)
     machine.abort_transaction()
     machine.append(TRANSACTIONS, 3)
@@ -469,7 +469,7 @@ async def transactions(machine: Machine) -> None:
 
 
 async def log_dirs(machine: Machine) -> None:
-    """A move to the other log dir, with what comes meanwhile."""
+    """A move to the other log dir, with appends meanwhile."""
     await machine.begin(MOVED)
     machine.append(MOVED, 5)
     await machine.move(MOVED, "/e")
@@ -514,7 +514,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 async def after_the_fault(machine: Machine) -> None:
-    """The disk is well again, and so are the logs after a restart: they keep their promises, and take more."""
+    """Restart after the end of the fault: the logs must keep their promises, and take further records."""
     await machine.start()
     machine.check(serving=True)
     for partition in machine.promises:

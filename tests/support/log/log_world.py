@@ -1,4 +1,4 @@
-"""A world for tests of the log: real files in a temporary directory, a clock that is set by hand, disks that fail."""
+"""The environment of the log's tests: real files in a temporary directory, a manual clock, disks that fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 class ManualClock:
-    """Wall time as the test sets it."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.ms = START_MS
@@ -43,7 +43,7 @@ class ManualClock:
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """Simulates the death of the process."""
 
 
 class FaultyFile:
@@ -77,7 +77,7 @@ class FaultyFile:
 
 
 class FaultyStorage(RealStorage):
-    """Real files; the change number ``crash_at`` is the process's last, and a full disk takes nothing new."""
+    """Real files. The process crashes at the change number ``crash_at``, and a full disk refuses growth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,23 +85,23 @@ class FaultyStorage(RealStorage):
         self.crash_at = -1
         self.full = False
         self.full_for = ""
-        """Where a file's path ends so the disk is full for it."""
+        """The disk is full for files whose path ends with this."""
         self.keeps_trees = False
         self.synced: list[str] = []
-        """Names of the files that were to be synced, in order."""
+        """The names of the files to sync, in order."""
 
     @property
     def syncs(self) -> int:
         return len(self.synced)
 
     async def before_sync(self) -> None:
-        """What a test puts in the place of this happens before a file is synced."""
+        """Called before a file is synced; tests replace it."""
 
     async def before_cut(self) -> None:
-        """Likewise, before a thread cuts a file."""
+        """Called before a thread truncates a file; tests replace it."""
 
     def change(self, torn: Callable[[], None] | None = None, *, grows: bool = False) -> None:
-        """Count a change; raise where the test wants it."""
+        """Count a change; raise when the disk is full or the process is to crash."""
         if self.full and grows:
             raise OSError(errno.ENOSPC, "No space left on device")
         if self.crash_at >= 0 and self.changes >= self.crash_at:
@@ -137,7 +137,7 @@ class FaultyStorage(RealStorage):
 
 
 class LogWorld:
-    """One partition's directory and what opens it."""
+    """One partition's directory, and functions that open its log."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -154,7 +154,7 @@ class LogWorld:
     async def reopen(
         self, *, clean: bool = False, checkpoints: Checkpoints | None = None, **config: Any
     ) -> PartitionLog:
-        """The log as the next process finds it."""
+        """The log as the next process opens it."""
         return await open_log(
             self.env, self.directory, PARTITION, LogConfig(**config), checkpoints or Checkpoints(), clean=clean
         )
@@ -186,7 +186,7 @@ def idempotent(sequence: int, count: int = 1, *, producer_id: int = 9, epoch: in
 
 
 def read_all(log: PartitionLog, upper_bound: int | None = None) -> list[RecordBatch]:
-    """Every batch from the log start to ``upper_bound`` (the log end)."""
+    """Every batch from the log start to ``upper_bound`` (default: the log end)."""
     end = log.log_end_offset if upper_bound is None else upper_bound
     offset, found = log.log_start_offset, []
     while offset < end:
@@ -201,7 +201,7 @@ def read_all(log: PartitionLog, upper_bound: int | None = None) -> list[RecordBa
 
 
 def find_time(log: PartitionLog, timestamp: int | None) -> tuple[int, int, int] | None:
-    """(timestamp, offset, leader epoch) of the first record at or after a time; None: of the largest timestamp."""
+    """(timestamp, offset, leader epoch) of the first record at or after a time, or, for None, of the latest record."""
     search = TimeSearch(log, timestamp)
     assert search.advance()
     return search.found

@@ -73,7 +73,7 @@ def to_object(cls: type, fields: Sequence[Field], values: Mapping[str, Any]) -> 
 
 
 def to_mapping(obj: Any, fields: Sequence[Field], version: int) -> dict[str, Any]:
-    """The fields that ``version`` has, as the reference codec takes and gives them."""
+    """The fields that ``version`` has, in the form of the reference codec."""
     found = {}
     for f in present(fields, version):
         value = getattr(obj, f.name)
@@ -135,7 +135,7 @@ def _value(type: str) -> st.SearchStrategy[Any]:
 
 
 def full_sample(fields: Sequence[Field], version: int, *, tagged: bool = True) -> dict[str, Any]:
-    """Every field set, every array with two elements, all scalars different; ``tagged``: tagged fields too."""
+    """A sample with every field set, two elements in every array, different scalars; ``tagged``: with tagged fields."""
     return _full(fields, version, itertools.count(1), tagged)
 
 
@@ -169,5 +169,5 @@ def _scalar(type: str, number: int) -> Any:
 
 
 def minimal_sample(fields: Sequence[Field], version: int) -> dict[str, Any]:
-    """Null or empty wherever that is possible."""
+    """A sample with null or empty values wherever that is possible."""
     return {f.name: None if version in f.nullable else f.default for f in present(fields, version)}

@@ -1,4 +1,4 @@
-"""Load under which a cluster is changed: a producer, and a group beside it that must find each key in order."""
+"""Load for tests that change a cluster: a producer, and a group that must get each key in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEYS = 10
 
 
 class KeyedLoad:
-    """A producer and a consumer of a group that go on until they are stopped."""
+    """A producer and a group's consumer, which run until they are stopped."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._bootstrap, self._topic, self._group = bootstrap, topic, group
@@ -71,12 +71,12 @@ class KeyedLoad:
         return {(key, number) for key, numbers in list(self.read.items()) for number in list(numbers)}
 
     def wait_for_more(self, what: str) -> None:
-        """Return when records were written, and others read, since the call; or something failed."""
+        """Return when further records were written and read since the call, or when the load has failed."""
         sent, seen = self.sent, len(self.numbers())
         wait_for(lambda: self.failures or (self.sent > sent and len(self.numbers()) > seen), DEADLINE_S, what)
 
     def check(self) -> None:
-        """Nothing failed, nothing is lost, and no key is out of order; call it after the block."""
+        """Check, after the block, that nothing failed, no record is lost, and no key is out of order."""
         assert self.failures == []
         assert len(self.numbers()) == self.sent
         for key, numbers in self.read.items():

@@ -1,7 +1,7 @@
 """One broker whose topic ``t`` is resized; the test acts as the controller (KIP-253).
 
-The topic has 4 partitions and grows to 6, layout (6, 1); 6 -> 4 then is layout (4, 2), and 4 -> 8 while 4 and 5 drain
-layout (8, 3).
+The topic has 4 partitions and grows to 6, with layout (6, 1). Then 6 -> 4 is layout (4, 2), and 4 -> 8, while 4 and 5
+drain, is layout (8, 3).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ TOPIC_ID = uuid.UUID(int=7)
 FIRST, GROWN, SHRUNK, GROWN_AGAIN = (4, 0), (6, 1), (4, 2), (8, 3)
 UNTAGGED = (-1, -1)
 NEVER_ANSWERED_MS = 60_000
-"""Of a request that is answered for another reason."""
+"""The timeout of a request that gets its response for another reason."""
 
 
 class Broker:
-    """The broker with the requests of a controller, a producer and a consumer of topic ``t``."""
+    """The broker, and the requests to it from a controller, a producer and a consumer of topic ``t``."""
 
     def __init__(self, broker: OneBroker, node: Node) -> None:
         self.harness = broker
         self.node = node
         self.stopped_at = -1
-        """The log end in the last answer to a StopReplica."""
+        """The log end in the last StopReplica response."""
 
     # ------------------------------------------------------------ the controller
 
@@ -76,7 +76,7 @@ class Broker:
         )
 
     async def lead(self, *states: LeaderAndIsrPartitionState) -> set[int]:
-        """The error codes of a LeaderAndIsr."""
+        """Send a LeaderAndIsr, and return the error codes."""
         response = await self.harness.leader_and_isr("t", TOPIC_ID, list(states))
         return {error.error_code for topic in response.topics for error in topic.partition_errors}
 
@@ -97,7 +97,7 @@ class Broker:
         return int(response.partition_errors[0].error_code)
 
     async def configure(self, zk: FakeZk, **config: str) -> None:
-        """Alter the topic's configuration and wait until it acts."""
+        """Alter the topic's configuration, and wait until the broker uses it."""
         names = {name.replace("_", "."): value for name, value in config.items()}
         session = zk.session()
         await session.create(ConfigZnode.topic_path("t"), ConfigZnode(names).encode(), make_parents=True)
@@ -106,7 +106,7 @@ class Broker:
         wanted = {key: TOPIC_CONFIGS[key].parse(value) for key, value in names.items()}
         with trio.fail_after(DEADLINE_S):
             while any(self.node.dynamic.topic_value("t", key) != value for key, value in wanted.items()):
-                await trio.sleep(0.005)  # polls: the broker is told by a watch
+                await trio.sleep(0.005)  # polls: a watch notifies the broker
 
     # ------------------------------------------------------------ clients
 
@@ -127,13 +127,13 @@ class Broker:
         return response
 
     def history(self, partition: int) -> list[LayoutEntry]:
-        """The layouts that are kept of a partition."""
+        """The stored layouts of a partition."""
         log = self.node.logs.get(TopicPartition("t", partition))
         assert log is not None
         return log.layouts.entries
 
     def end_offset(self, partition: int) -> int:
-        """Log end offset."""
+        """The log end offset."""
         log = self.node.logs.get(TopicPartition("t", partition))
         assert log is not None
         return log.log_end_offset

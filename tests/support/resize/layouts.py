@@ -1,4 +1,4 @@
-"""Topics with layouts, as a client's metadata shows them, for tests of what a consumer may deliver."""
+"""Topics with layouts in a client's metadata, for tests of a consumer's delivery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def topic(
     name: str = "t",
     incarnations: Mapping[int, int] | None = None,
 ) -> TopicInfo:
-    """A topic of ``len(epochs)`` partitions by leader epoch; incarnations are 100 + partition unless given."""
+    """A topic with one partition for each leader epoch; incarnations default to 100 + partition."""
     by_partition = dict(enumerate(epochs)) if isinstance(epochs, list) else dict(epochs)
     given = incarnations or {}
     return TopicInfo(

@@ -1,4 +1,4 @@
-"""Rules of ``ordered_resize`` switched off, one at a time, for a simulation that has to notice."""
+"""Mutations: rules of ``ordered_resize`` switched off, one at a time, which the simulation must notice."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def an_entry_is_written_after_the_bump(patch: Patch) -> None:
 
 
 def a_losers_epoch_is_noted_with_the_goal(patch: Patch) -> None:
-    """And not with its bump: an election in between raises it."""
+    """The epoch is noted too early: an election before the loser's bump raises it."""
     noted: dict[int, int] = {}
     begun = resize.begun
 
@@ -71,7 +71,7 @@ def a_losers_epoch_is_read_when_its_gainer_is_bumped(patch: Patch) -> None:
 
 
 def losers_need_not_answer_and_producers_go_back(patch: Patch) -> None:
-    """Either alone is covered by the other (``docs/model``)."""
+    """Two rules at once, because each rule covers the other (``docs/model``)."""
     patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
     patch.setattr(lineage_world, "NEVER_BACK", False)
 
@@ -141,7 +141,7 @@ def pruned_entries_leave_no_floor(patch: Patch) -> None:
 
 
 def pruned_epochs_are_those_not_over(patch: Patch) -> None:
-    """One too many: an entry of what was removed in a later life."""
+    """This prunes one entry too many: one whose partition was removed in a later incarnation."""
 
     def pruned(entries: Any, floor: int, over: Mapping[int, int]) -> Any:
         left = [LineageEntry(e, {q: f for q, f in d.items() if q not in over}) for e, d in entries]
@@ -153,7 +153,7 @@ def pruned_epochs_are_those_not_over(patch: Patch) -> None:
 
 
 def a_bump_keeps_what_it_replaced_before(patch: Patch) -> None:
-    """``before`` is written once and stays."""
+    """``before`` is written once and never replaced."""
     bump = resize.STEPS[Phase.BUMP]
 
     def keep(snapshot: Snapshot, partition: int) -> Step:
@@ -183,13 +183,13 @@ def what_was_dropped_needs_no_load(patch: Patch) -> None:
 
 
 def a_load_below_the_floor_is_due_for_ever(patch: Patch) -> None:
-    """The floor of the last load does not count, only its cap: an entry that waits below the floor keeps that low."""
+    """Only the cap of the last load counts, not its floor: an entry that waits below the floor keeps the cap low."""
     original = lineage.loaded_up_to
     patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known, loaded._replace(floor=-1)))
 
 
 def an_expired_log_start_counts_for_every_partition(patch: Patch) -> None:
-    """Also for one whose live owner has delivered records and not flushed them."""
+    """It also counts for a partition whose live owner has delivered records and not flushed them."""
     patch.setattr(facts, "log_start_counts", lambda *_: True)
     patch.setattr(gate, "log_start_counts", lambda *_: True)
 

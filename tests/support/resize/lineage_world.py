@@ -1,8 +1,8 @@
-"""One topic in a simulation: a controller that writes what ``ordered_resize.resize`` says, leaders, producers, a group.
+"""A simulation of one topic: a controller with the steps of ``ordered_resize.resize``, leaders, producers, a group.
 
-A step is one write, order, request or look; anything may happen between any two. Each partition is read by another
-member, the worst case for order. What the readers deliver is decided by ``ordered_resize.gate`` from answers of any
-age, and held against the naive recursion on all that was ever written, and against the records themselves.
+A step is one write, order, request or look; anything may happen between two steps. Each partition has a reader of its
+own, the worst case for order. ``ordered_resize.gate`` decides which records the readers deliver, from responses of any
+age. The deliveries are checked against the naive recursion on all written entries, and against each other.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from anabranch.zk_schemas.topic import TopicZnode
 
 BROKER = 1
 NEVER_BACK = True
-"""A producer does not go back to older metadata."""
+"""Whether producers never go back to older metadata."""
 Number = tuple[int, int]
-"""A key's hash, and which of its records."""
+"""A record: its key's hash, and its number among the key's records."""
 
 
 class BrokenError(AssertionError):
-    """A property does not hold."""
+    """A property of the simulation does not hold."""
 
 
 class Record(NamedTuple):
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A record on its way. ``incarnation`` is that of the partition in the producer's metadata."""
+    """An unacknowledged record. ``incarnation`` is the partition's, from the producer's metadata."""
 
     partition: int
     layout: StoredLayout
@@ -55,12 +55,12 @@ class Batch(NamedTuple):
 class Metadata(NamedTuple):
     layout: Layout
     incarnations: Mapping[int, int]
-    """Of partitions that metadata names a leader for."""
+    """The incarnations of partitions with a leader in the metadata."""
 
 
 @dataclass
 class Replica:
-    """What the leader of a partition has. ``epoch`` -1: it has had no order yet."""
+    """The state of a partition's leader. ``epoch`` is -1 before its first order."""
 
     incarnation: int
     end: int
@@ -74,7 +74,7 @@ class Replica:
 
 @dataclass
 class Producer:
-    """Of one key."""
+    """The producer of one key."""
 
     next: int = 0
     metadata: int = 0
@@ -83,7 +83,7 @@ class Producer:
 
 @dataclass
 class Reader:
-    """Of one partition. ``done``: flushed and committed up to here."""
+    """The reader of one partition. It has flushed and committed up to ``done``."""
 
     partition: int
     at: int = 0
@@ -97,7 +97,7 @@ class Reader:
 
 
 class World:
-    """Everything that is not given is drawn from the seed. ``faults``: how likely a step of ``run`` is a fault."""
+    """The simulation. Values that are not given are drawn from the seed. ``faults`` is the share of faulty steps."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class World:
         keys: Sequence[int] = (),
         calm: bool = False,
     ) -> None:
-        """``counts``: initial partition count, and the count at first. ``calm``: no faults, nobody is slow."""
+        """``counts``: the initial partition count, and the present count. ``calm``: no faults and no delays."""
         r = self.r = random.Random(seed)
         self.initial = r.choice([1, 1, 1, 2, 3]) if counts is None else counts[0]
         self.highest = self.initial + r.choice([1, 1, 3, 4])
@@ -128,29 +128,29 @@ class World:
         self.deleted: dict[int, int] = {}
         self.replicas: dict[int, Replica] = {}
         self.ends: dict[int, tuple[int, int]] = {}
-        """Of a replica that was deleted: incarnation, log end."""
+        """The incarnation and log end of each deleted replica."""
         self.late_orders: list[tuple[int, int, PartitionState]] = []
         self.late_batches: list[Batch] = []
         self.ages: dict[int, list[Lineage]] = {}
         self.overs: list[Mapping[int, int]] = [{}]
         self.entries: dict[int, dict[int, Mapping[int, int]]] = {}
-        """Every lineage entry that was ever written."""
+        """All lineage entries ever written."""
         self.metadata: list[Metadata] = []
         keys = keys or r.sample(range(self.initial * 8), r.randint(1, 3))
         self.producers = {h: Producer() for h in keys}
         self.readers: dict[int, Reader] = {}
         self.where: dict[Number, tuple[int, int]] = {}
-        """Partition and offset of each record that was acknowledged or not, but written."""
+        """The partition and offset of each written record, acknowledged or not."""
         self.delivered: dict[Number, int] = {}
         self.flushed: set[Number] = set()
         self.lost: set[Number] = set()
         self.quiet = False
         self.is_edited = False
-        """Whether the topic's znode is edited by hand at times."""
+        """Whether the topic's znode is sometimes edited by hand."""
         self.judged: list[judgement.Outcome] = []
         self.writes = 0
         self.crash_after = -1
-        """The controller goes right after this write."""
+        """The controller is replaced right after the write of this number."""
         self.done: list[str] = []
         for p in range(count):
             layout = StoredLayout(count, 7)
@@ -199,7 +199,7 @@ class World:
         self.ages.setdefault(p, []).append(Lineage.of(state))
 
     def write(self, step: Step) -> None:
-        """All of a step, and what holds after each."""
+        """Write a whole step, and check the properties after it."""
         self.done.append(f"{step.name} {sorted(step.states) or step.deleted}")
         for p, state in step.states.items():
             known = self.states.get(p)
@@ -233,7 +233,7 @@ class World:
         return {key: [BROKER] for key in partitions}
 
     def advance(self, *, first: bool = False) -> bool:
-        """The controller in office writes some of what is due, in any order, or the first."""
+        """The active controller writes some of the due steps in any order, or, with ``first``, the first one."""
         snapshot = self.snapshot()
         steps = resize.next_steps(snapshot)
         if not steps and (verdict := judgement.judge_wanted(snapshot, self.setting)):
@@ -257,9 +257,9 @@ class World:
         self.answered, self.deleted = dict.fromkeys(self.answered, -1), {}
 
     def edit(self) -> None:
-        """The topic's znode is edited while no controller is in office, and judged by the next one.
+        """Edit the topic's znode while there is no active controller; the next controller judges the edit.
 
-        Where that finds a contradiction the topic is frozen until it is edited back.
+        When it finds a contradiction, the topic is frozen until the edit is reverted.
         """
         name, value = self.r.choice(self.edits())
         self.done.append(f"edit: {name}={value}")
@@ -293,7 +293,7 @@ class World:
     # ------------------------------------------------------------ leaders
 
     def order(self, p: int, incarnation: int, state: PartitionState) -> bool:
-        """LeaderAndIsr, or StopReplica, arrives; whether anything became known by it."""
+        """Deliver a LeaderAndIsr or StopReplica. False when it changes nothing."""
         replica = self.replicas.get(p)
         if state.being_removed:
             return self.stop(p, incarnation, state)
@@ -363,17 +363,17 @@ class World:
         is_gone = self.incarnations.get(batch.partition, 0) > batch.incarnation or (
             batch.partition not in self.states and batch.partition not in metadata.incarnations
         )
-        if is_gone:  # nobody knows whether it was written: it fails
+        if is_gone:  # whether it was written is unknown: it fails
             self.lost.add(batch.number)
             producer.batch, producer.next = None, producer.next + 1
             return True
-        if not is_written and is_newer and batch.partition in self.replicas:  # refused for good: it is placed again
+        if not is_written and is_newer and batch.partition in self.replicas:  # refused for ever: it is placed again
             producer.batch = None
             return True
         return False
 
     def produce(self, batch: Batch) -> bool:
-        """Whether the record is in the log, or was there."""
+        """Append the record, unless the leader refuses it. True when the log has it or had it."""
         replica = self.replicas.get(batch.partition)
         if replica is None or replica.layout is None:
             return False
@@ -447,7 +447,7 @@ class World:
             gate.facts.on_lineage(q, told, over)
         elif question.ask is Ask.POSITION and q in self.readers:
             gate.facts.on_position(q, self.readers[q].done)
-        if replica is None or (not self.quiet and self.r.random() < self.stale / 4):  # or a broker that is behind
+        if replica is None or (not self.quiet and self.r.random() < self.stale / 4):  # or the broker is behind
             gate.facts.on_missing(q)
         elif question.ask is Ask.END and replica.epoch > question.epoch:
             end = next(offset for epoch, offset in replica.starts if epoch > question.epoch)
@@ -474,12 +474,12 @@ class World:
         reader.at = record.offset + 1
 
     def satisfied(self, q: int, f: int) -> bool:
-        """The recursion as the design has it, on what is true."""
+        """The recursion of the design, on the true state."""
         if self.topic.last_leader_epochs.get(q, -1) >= f:
             return True
         replica = self.replicas.get(q)
         if replica is None:
-            end: int | None = self.ends[q][1]  # it was drained before it was deleted
+            end: int | None = self.ends[q][1]  # it was read to its end before its deletion
         else:
             end = next((offset for epoch, offset in replica.starts if epoch > f), None)
         return end is not None and self.readers[q].done >= end and self.may_deliver(q, f)
@@ -489,7 +489,7 @@ class World:
         return all(self.satisfied(q, f) for e, losers in entries.items() if e <= b for q, f in losers.items())
 
     def crash(self, p: int) -> None:
-        """The owner of a partition goes; the next one goes on from the commit."""
+        """The owner of a partition crashes; the next owner continues at the commit."""
         if p in self.readers:
             done = self.readers[p].done
             self.readers[p] = Reader(p, done, done)
@@ -532,7 +532,7 @@ class World:
             self.look(p)
 
     def wish(self) -> int:
-        """A count to ask for; often the one before, which cancels or merges."""
+        """A count to request; often the previous one, which cancels or merges."""
         before = self.topic.previous_undeleted_partition_count
         return before if before and self.r.random() < 0.4 else self.r.randint(self.initial, self.highest)
 
@@ -542,7 +542,7 @@ class World:
         self.finish()
 
     def finish(self) -> None:
-        """Everybody goes on without faults until nobody can; then all is resized, written, read and removed."""
+        """Continue without faults until no step is left; then all must be resized, written, read and removed."""
         self.quiet, idle = True, 0
         while idle < 2:
             moved = self.advance()

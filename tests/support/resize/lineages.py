@@ -1,4 +1,4 @@
-"""Lineages as a history of resizes leaves them, made without the package: one step bumps all, in the right order."""
+"""Lineages after a history of resizes, computed without the package: one step bumps all partitions in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Part:
 
 @dataclass
 class History:
-    """Leader epochs, lineages (nothing is pruned) and what was removed, of a topic with ``count`` partitions."""
+    """Leader epochs, unpruned lineages and removed partitions of a topic with ``count`` partitions."""
 
     initial: int
     count: int

@@ -1,4 +1,4 @@
-"""What a simulated controller's topic has in ZooKeeper in the middle of resizes, and brokers that keep it there."""
+"""The znodes of a topic in the middle of a resize, and brokers that hold it there, under a simulated controller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Entries = tuple[LineageEntry, ...]
 
 
 def silence(world: World, *brokers: int) -> None:
-    """These brokers answer nothing until they are released."""
+    """Make these brokers send no response until they are released."""
     for broker in brokers:
         world.brokers[broker].answering = trio.Event()
 
@@ -31,13 +31,13 @@ def release(world: World) -> None:
 
 
 async def begun(world: World, count: int) -> None:
-    """A resize is asked for that the leaders do not answer: broker 1 leads what the topic was created with."""
+    """Request a resize that leaders do not acknowledge: broker 1, which leads the initial partitions, is silent."""
     silence(world, 1)
     await world.request(alter(count, timeout_ms=100))
 
 
 def placed(count: int, added: int, replicas: list[int]) -> CreatePartitionsRequest:
-    """A request for a count that gives each of the partitions it adds these replicas."""
+    """A request for a count, with these replicas for each added partition."""
     given = [CreatePartitionsAssignment(broker_ids=replicas)] * added
     return CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=TOPIC, count=count, assignments=given)], timeout_ms=30_000
@@ -65,14 +65,14 @@ async def befores(world: World, partitions: Iterable[int]) -> dict[int, Before |
 
 
 async def has_layout(world: World, partition: int, *layout: int) -> bool:
-    """Whether the partition exists and has this count and version."""
+    """Whether the partition exists and has the layout of this count and version."""
     if await world.store.exists(paths.partition_state(TOPIC, partition)) is None:
         return False
     return (await world.state(TOPIC, partition)).layout == layout
 
 
 async def counts(world: World) -> tuple[int, int, int | None, int | None]:
-    """Goal, version, the count before, and what is asked for next."""
+    """The goal, its version, the previous count, and the requested next count."""
     topic = await world.topic(TOPIC)
     return (
         topic.undeleted_partition_count,
@@ -83,9 +83,9 @@ async def counts(world: World) -> tuple[int, int, int | None, int | None]:
 
 
 async def is_settled(world: World, *expected: int | None) -> bool:
-    """Whether the counts are as expected, and every counted partition is led in that layout, which everybody knows.
+    """Whether the counts are as expected, and every live broker knows the leaders of that layout's partitions.
 
-    Marked partitions may be there.
+    Marked partitions may exist.
     """
     if await counts(world) != expected:
         return False
@@ -102,6 +102,6 @@ async def _is_told(world: World, partition: int, layout: tuple[int, int]) -> boo
 
 
 def vacate(world: World, controller: int = 1000) -> None:
-    """No controller is in office."""
+    """Kill the controller and end its session, so that there is no active controller."""
     world.kill_controller(controller)
     world.zk.end_session(world.sessions[controller].session_id)

@@ -1,4 +1,4 @@
-"""Watches over a simulated controller's resizes: every write is held against the rules of ordered resize."""
+"""Checks a simulated controller's resizes: every write must keep the rules of ordered resize."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def resized(world: World, count: int) -> None:
 
 
 async def configure(world: World, **config: str) -> int:
-    """The error code. Names of keys with underscores for dots."""
+    """Alter the topic's configs, and return the error code. Names of keys have underscores for dots."""
     configs = [
         AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in config.items()
     ]
@@ -77,7 +77,7 @@ def hold_records(world: World, partitions: range, end: int, start: int = 0, wate
 
 
 class Rules:
-    """Checks each multi that ``watch``ed controllers write. ``broken`` says what was wrong, in order."""
+    """Checks each multi of ``watch``ed controllers. ``broken`` has the violations, in order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -87,7 +87,7 @@ class Rules:
         self._states: dict[int, PartitionState] = {}
         self._topic: TopicZnode | None = None
         self._edits: dict[str, bytes | None] = {}
-        """What the test itself wrote, or None where it deleted: as long as it stands, it is no controller's doing."""
+        """The test's own writes, None for a deletion. As long as such a state stands, no controller wrote it."""
         self._decoded: dict[int, tuple[bytes, PartitionState]] = {}
         for name in ("set", "delete"):
             setattr(world.store, name, self._noting(getattr(world.store, name)))
@@ -105,7 +105,7 @@ class Rules:
         multi = session.multi
 
         async def checked(ops: Sequence[ZkOp]) -> list[int]:
-            await self._compare()  # a controller that is killed ends before it sees what its last write did
+            await self._compare()  # a killed controller did not reach the comparison after its last write
             versions = await multi(ops)
             await self._compare()
             self.writes += 1
@@ -115,7 +115,7 @@ class Rules:
         session.multi = checked  # type: ignore[method-assign]
 
     async def _compare(self) -> None:
-        """Hold what changed since the last time against the rules."""
+        """Check the changes since the last call against the rules."""
         edited = self._edits.get(paths.topic(TOPIC))
         found = await self._read(paths.topic(TOPIC))
         if found is None:
@@ -158,7 +158,7 @@ class Rules:
             self._check_removal(known, topic, index)
 
     def _check_goal(self, before: TopicZnode, now: TopicZnode) -> None:
-        """Rules 1, 4 and 9."""
+        """Check rules 1, 4 and 9."""
         count, old = now.undeleted_partition_count, before.undeleted_partition_count
         if now.layout_version != before.layout_version + 1:
             self._break(f"layout_version {before.layout_version} became {now.layout_version}")
@@ -183,7 +183,7 @@ class Rules:
     def _check_creation(
         self, topic: TopicZnode, states: dict[int, PartitionState], index: int, state: PartitionState
     ) -> None:
-        """Rules 3 and 7."""
+        """Check rules 3 and 7."""
         if state.leader_epoch != topic.last_leader_epochs.get(index, -1) + 1:
             self._break(f"{index} begins with leader epoch {state.leader_epoch}")
         if _layout(topic, state) != _goal(topic) or state.leader < 0:
@@ -198,7 +198,7 @@ class Rules:
         before: PartitionState,
         now: PartitionState,
     ) -> None:
-        """Rules 2, 3, 5 and 8."""
+        """Check rules 2, 3, 5 and 8."""
         if now.leader_epoch < before.leader_epoch:
             self._break(f"the leader epoch of {index} went back")
         if before.being_removed and not now.being_removed:
@@ -270,7 +270,7 @@ class Rules:
                 self._break(f"{index} was removed before broker {replica} deleted it")
 
     def _acknowledged(self, topic: TopicZnode, index: int, state: PartitionState) -> bool:
-        """Whether the leader has answered a LeaderAndIsr with the stored epoch and layout."""
+        """Whether the leader has acknowledged a LeaderAndIsr with the stored epoch and layout."""
         broker = self.world.brokers.get(state.leader)
         return broker is not None and any(
             told.partition_index == index
@@ -311,7 +311,7 @@ def _losers_of(topic: TopicZnode) -> dict[int, list[int]]:
 
 @functools.cache
 def _losers(initial: int, before: int, after: int) -> dict[int, list[int]]:
-    """Worked out without the package that decides it."""
+    """The losers of each gainer, computed without the package under test."""
     found = {p: [nearest_ancestor(p, initial, before)] for p in range(before, after)}
     for p in range(after, before):
         found.setdefault(nearest_ancestor(p, initial, after), []).append(p)
@@ -319,7 +319,7 @@ def _losers(initial: int, before: int, after: int) -> dict[int, list[int]]:
 
 
 def layouts_told(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:
-    """``{(partition, leader epoch): layouts}`` of every LeaderAndIsr that any broker ever received."""
+    """``{(partition, leader epoch): layouts}`` from every LeaderAndIsr that any broker has received."""
     told: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for broker in world.brokers.values():
         for request in broker.sent(LeaderAndIsrRequest):
@@ -331,7 +331,7 @@ def layouts_told(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:
 
 
 async def finished(world: World, count: int) -> bool:
-    """Whether the topic has ``count`` partitions, all led under one layout, and every broker with features knows."""
+    """Whether the topic has ``count`` partitions under one layout, and every broker with features has their leaders."""
     topic = await world.topic(TOPIC)
     live = await world.store.children(paths.BROKER_IDS)
     metadata = [broker.metadata() for id in live if (broker := world.brokers[int(id)]).features]
@@ -349,7 +349,7 @@ async def finished(world: World, count: int) -> bool:
 
 
 async def refused(world: World, count: int) -> tuple[ErrorCode, str]:
-    """What the refusal says. A dry run says the same, and nothing is written by either."""
+    """The error of a refused resize. A dry run must have the same error, and neither may write."""
     before = [await _znodes(world)]
     results = [(await world.request(alter(count, validate_only=dry))).results[0] for dry in (True, False)]
     assert [await _znodes(world)] == before
@@ -363,7 +363,7 @@ async def _znodes(world: World) -> list[Any]:
 
 
 async def led_by(world: World, partition: int, leader: int) -> bool:
-    """Whether this broker is the partition's leader; -1: whether it has none."""
+    """Whether this broker is the partition's leader; with -1, whether there is no leader."""
     return (await world.state(TOPIC, partition)).leader == leader
 
 
@@ -373,7 +373,7 @@ async def is_gone(world: World) -> bool:
 
 
 async def edit(world: World, **changes: object) -> None:
-    """Edit the topic znode as a person with ``zkCli`` would."""
+    """Edit the topic's znode as an operator with ``zkCli`` does."""
     path = paths.topic(TOPIC)
     fields = json.loads((await world.store.get(path)).data)
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""A topic whose resizes are carried out as the package says, its leaders answering at once."""
+"""A topic whose resizes follow the package's steps, with leaders that acknowledge at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC_ID, NEXT_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 class Topic:
-    """Carries out what is due, as a controller whose leaders answer at once."""
+    """Carries out all due steps, like a controller whose leaders acknowledge at once."""
 
     def __init__(self, initial: int, count: int | None = None) -> None:
         count = initial if count is None else count
@@ -28,7 +28,7 @@ class Topic:
 
     @classmethod
     def split(cls, initial: int, count: int) -> Topic:
-        """A topic that was split once, so long ago that its lineage is over."""
+        """A topic that was split once, so long ago that its lineage has ended."""
         topic = cls(initial, count)
         topic.topic = topic.topic.replace(layout_version=1)
         topic.states = {p: state.replace(layout=Layout(count, 1)) for p, state in topic.states.items()}

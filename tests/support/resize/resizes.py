@@ -22,13 +22,13 @@ def create_resizable(
     *,
     replication_factor: int = 1,
 ) -> None:
-    """A topic whose marked partitions go as soon as every group has read them."""
+    """Create a topic whose marked partitions are removed as soon as every group has read them."""
     drained = {"delete.records.when.drained": "true", **(configs or {})}
     create_topic(bootstrap, topic, partitions, drained, replication_factor=replication_factor)
 
 
 def resize(bootstrap: str, topic: str, count: int, *, settle: bool = True) -> None:
-    """Ask for another partition count; with ``settle`` wait until there are exactly so many, each with a leader."""
+    """Request another partition count; with ``settle``, wait until the topic has exactly these, all with leaders."""
     with_admin(bootstrap, lambda admin: admin.create_partitions({topic: count}))
     if settle:
         wait_for(lambda: is_settled(bootstrap, topic, count), DEADLINE_S, f"{topic} has {count} partitions")
@@ -41,7 +41,7 @@ def is_settled(bootstrap: str, topic: str, count: int) -> bool:
 
 
 def with_admin(bootstrap: str, ask: Callable[[Admin], Awaitable[Any]]) -> Any:
-    """The answer to one question, through a client of its own."""
+    """The result of ``ask`` with a new admin client."""
 
     async def run() -> Any:
         async with Admin(bootstrap_servers=bootstrap) as admin:

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages: what overflows, what is fetched, what is hard to read."""
+"""A headless Chromium for tests of pages: overflow, requests, and contrast of texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOW_CONTRAST = """
     const [low, high] = [getComputedStyle(e).color, behind(e)].map(luminance).sort((x, y) => x - y)
     return [(high + 0.05) / (low + 0.05), e.outerHTML.slice(0, 80)]
   }).filter(([ratio]) => ratio < 4.5)"""
-"""WCAG AA asks for 4.5 between text and what is behind it; the argument selects the text."""
+"""Finds low contrast: WCAG AA requires 4.5 between a text and its background. The argument selects the text."""
 
 
 class Browser:
@@ -48,7 +48,7 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def scheme(self, scheme: str) -> None:
-        """light or dark."""
+        """Set the colour scheme, light or dark."""
         features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
 
@@ -60,14 +60,14 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def requests(self) -> list[str]:
-        """What was asked for since the page was opened, itself included."""
+        """The requests since the page was opened, including the page itself."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Skips the test where Debian's packages are missing."""
+    """A running Chromium. Skips the test when Debian's packages are missing."""
     program, driver_program = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver_program is None:
         pytest.skip("needs the Debian packages chromium and chromium-driver")
@@ -76,7 +76,7 @@ def chromium() -> Iterator[Browser]:
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    # The browser leaves files in the directory for temporary ones, also when it is quit.
+    # The browser leaves files in the temporary directory, also after it has quit.
     with TemporaryDirectory(prefix="anabranch-chromium-", ignore_cleanup_errors=True) as scratch:
         driver = Chrome(options, ChromeService(driver_program, env={**os.environ, "TMPDIR": scratch}))
         try:

@@ -1,4 +1,4 @@
-"""docs/log-events.md and what the code logs, as rows. ``python -m tests.support.seen.log_events`` writes the table."""
+"""The log events of docs/log-events.md and the code. ``python -m tests.support.seen.log_events`` writes the table."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MORE = {
     "reassignment.step": "replicas, adding, removing",
     "resize.waits": "topic, partitions, group, read, end, waits_for",
 }
-"""Fields that a call takes from a dict."""
+"""The fields of calls that take them from a dict."""
 _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
 
 class Use(NamedTuple):
-    """A place that logs. ``event`` is None where it is no literal."""
+    """A logging call. ``event`` is None when it is no literal."""
 
     place: str
     process: str
@@ -44,7 +44,7 @@ class Use(NamedTuple):
 
 
 def uses() -> Iterator[Use]:
-    """All of brokers, controllers and what they share."""
+    """All logging calls of brokers, controllers and their common packages."""
     for package, process in _PROCESSES.items():
         for path in sorted((ROOT / package).rglob("*.py")):
             module = f"anabranch.{path.relative_to(ROOT).with_suffix('')}".replace("/", ".").removesuffix(".__main__")
@@ -82,7 +82,7 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the table as it is to be."""
+    """The page with the present table."""
     return _TABLE.sub(lambda _: table(), page)
 
 

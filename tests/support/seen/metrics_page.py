@@ -1,4 +1,4 @@
-"""docs/metrics.md and what processes tell, as rows. ``python -m tests.support.seen.metrics_page`` writes the tables."""
+"""The metrics of docs/metrics.md and of processes. ``python -m tests.support.seen.metrics_page`` writes the tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEADLINE_S = 60.0
 
 
 class Row(NamedTuple):
-    """``of``: broker, controller or both. ``labels`` is None where there is no value to see them at."""
+    """A metric. ``of`` is broker, controller or both. ``labels`` is None when no value shows them."""
 
     of: str
     type: str
@@ -40,13 +40,13 @@ class Row(NamedTuple):
 
 
 def families(cluster: ProcessCluster, process: str) -> list[Metric]:
-    """What a process tells."""
+    """The metrics of a process."""
     with urllib.request.urlopen(f"http://{cluster.metrics[process]}/metrics", timeout=DEADLINE_S) as answer:
         return list(text_string_to_metric_families(answer.read().decode()))
 
 
 def of_processes(cluster: ProcessCluster) -> dict[str, Row]:
-    """All metrics by the name that a query has."""
+    """All metrics by their names in queries."""
     found: dict[str, Row] = {}
     for process in cluster.metrics:
         kind = process.partition("-")[0]
@@ -79,7 +79,7 @@ def page_rows(text: str) -> dict[str, Row]:
 
 
 def table(rows: dict[str, Row]) -> str:
-    """Rows as the page has them, in order of name."""
+    """The rows as text of the page, in order of name."""
     lines = ["| name | of | type | labels | unit | meaning |", "|---|---|---|---|---|---|"]
     for name, row in sorted(rows.items()):
         labels = ", ".join(row.labels or ())
@@ -88,7 +88,7 @@ def table(rows: dict[str, Row]) -> str:
 
 
 def main() -> None:
-    """Write the table from what the processes of a cluster that is in use tell: its ready file is the argument."""
+    """Write the table from the metrics of a cluster in use. The argument is the cluster's ready file."""
     cluster = ProcessCluster(directory=Path(sys.argv[1]))
     rows, before = of_processes(cluster), page_rows(PAGE.read_text())
     rows = {

@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 _NAME = re.compile(r"\b(?:up|(?:kafka|anabranch|process)_\w+)\b")
 _OF_HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 COUNTS = {"kafka_server_socket_server_metrics_connection_count", "kafka_consumergroup_lag_sum"}
-"""No histogram's, though the names end so."""
+"""Metrics that are no histograms although their names end like one's."""
 KAFKAS_OWN = {
     ("kafka_consumergroup_current_offset_sum", 'should not have "_sum" suffix'),
     ("kafka_consumergroup_lag_sum", 'should not have "_sum" suffix'),
@@ -37,12 +37,12 @@ KAFKAS_OWN = {
     ("kafka_server_delayedoperationpurgatory_purgatorysize", "label names should be written in 'snake_case'"),
     ("kafka_server_socket_server_metrics_connection_count", 'should not have "_count" suffix'),
 }
-"""What promtool finds fault with, which docs/metrics.md explains. Dashboards of Kafka read it by these names."""
+"""Metrics that promtool objects to, as docs/metrics.md explains. Kafka's dashboards use these names."""
 _VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*", "$topic": ".*", "$group": ".*"}
 
 
 def needed(program: str) -> str:
-    """Its path. Skips where it is missing, except in CI (``CI`` is set), where that is a failure."""
+    """The path of a program. Skips the test when it is missing; in CI (``CI`` is set) the test fails."""
     path = shutil.which(program)
     if path is None:
         message = f"{program} is not installed; tests/setup-system installs Debian's prometheus"
@@ -55,12 +55,12 @@ def promtool(*arguments: str, text: str | None = None) -> subprocess.CompletedPr
 
 
 def rules() -> list[dict[str, Any]]:
-    """All alerts."""
+    """All alert rules."""
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """(title, expression) of each query of the dashboard, its variables replaced by what matches all."""
+    """(title, expression) of each query of the dashboard, with patterns that match all in place of its variables."""
     dashboard = json.loads(DASHBOARD.read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
@@ -71,14 +71,14 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def metric_names(expression: str) -> set[str]:
-    """The metrics in an expression, a histogram's by the name of all of it."""
+    """The metrics in an expression; a histogram by its base name."""
     without_labels = re.sub(r"\b(?:by|ignoring|on|without)\s*\([^)]*\)|\{[^}]*\}", "", expression)
     found = _NAME.findall(without_labels)
     return {name if name in COUNTS else _OF_HISTOGRAM.sub("", name) for name in found}
 
 
 def changed_rules(path: Path, limits: Mapping[str, tuple[str, str]]) -> None:
-    """The rules, firing at once; ``limits``: by alert, a part of its expression and what stands there instead."""
+    """Write rules that fire at once. ``limits`` has, by alert, a part of its expression and the replacement."""
     content = yaml.safe_load(RULES.read_text())
     for group in content["groups"]:
         for rule in group["rules"]:
@@ -91,7 +91,7 @@ def changed_rules(path: Path, limits: Mapping[str, tuple[str, str]]) -> None:
 
 
 class Prometheus:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -104,11 +104,11 @@ class Prometheus:
         return content["data"]
 
     def query(self, expression: str) -> list[Any]:
-        """The series an expression gives now."""
+        """The present series of an expression."""
         return list(self._get("/api/v1/query", query=expression)["result"])
 
     def firing(self) -> set[str]:
-        """The alerts that fire."""
+        """The firing alerts."""
         alerts = self._get("/api/v1/alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
@@ -123,7 +123,7 @@ class Prometheus:
 def scraping(
     directory: Path, targets: Iterable[str], limits: Mapping[str, tuple[str, str]] | None = None
 ) -> Iterator[Prometheus]:
-    """The configuration of ``deploy/prometheus`` with other targets, once a second instead of each 15 s."""
+    """Write the configuration of ``deploy/prometheus`` with other targets, and 1 s instead of 15 s as interval."""
     content = yaml.safe_load(CONFIG.read_text())
     content["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     content["scrape_configs"][0]["static_configs"] = [{"targets": list(targets)}]

@@ -1,6 +1,7 @@
-"""What public dashboards of Kafka ask Prometheus for: names of metrics, and of the labels they use, by dashboard.
+"""The metrics and labels in the queries of public Kafka dashboards, by dashboard.
 
-Data, not their files. ``absent``: what Anabranch has nothing to tell for, as the JVM and Kubernetes.
+This is data, not a copy of their files. ``absent`` has metrics without a counterpart in Anabranch, such as those of the
+JVM and Kubernetes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 
 class Dashboard(NamedTuple):
-    """``source``: the repository, the file, and the commit that was read. ``asks``: labels by metric."""
+    """A dashboard. ``source`` is its repository, file and commit; ``asks`` has the labels by metric."""
 
     title: str
     id: str
