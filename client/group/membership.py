@@ -172,7 +172,7 @@ class GroupMembership:
 
     def _may_join(self) -> bool:
         # A pattern needs the topics' names first.
-        return self._subscription.mode is not Mode.PATTERN or self._metadata.generation > 0
+        return self._subscription.mode is not Mode.PATTERN or bool(self._metadata.cluster.nodes)
 
     def request_rejoin(self) -> None:
         """Join again at the next poll, because the subscription or the topics changed."""

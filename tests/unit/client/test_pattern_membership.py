@@ -1,0 +1,28 @@
+"""A group member that subscribes by a pattern."""
+
+from __future__ import annotations
+
+import anyio
+
+from anabranch.client.net.cluster import Cluster, Node
+from tests.unit.client.test_group_task import Fixture, Run, ScriptedLink
+
+
+def test_a_pattern_joins_once_a_broker_has_answered(run: Run) -> None:
+    """Before, no topic matches: the group would rebalance for a member that wants nothing."""
+
+    async def check() -> None:
+        link = ScriptedLink([])
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link)
+            fixture.subscription.unsubscribe()
+            fixture.subscription.subscribe_pattern("t")
+            fixture.metadata.update()  # a refresh failed
+            await fixture.coordinator.poll()
+            assert not fixture.coordinator._joining
+            fixture.metadata.cluster = Cluster(nodes={1: Node(1, "h", 1)})
+            await fixture.coordinator.poll()
+            assert fixture.coordinator._joining
+            tasks.cancel_scope.cancel()
+
+    run(check)
