@@ -17,23 +17,30 @@ INTRODUCTION = """# Configuration
 Written by `make gen` from the tables in `zk_schemas/config_keys.py`, `zk_schemas/controller_keys.py` and
 `client/config.py`.
 
-A broker or controller takes each key from its properties file (`--config FILE`), then from the environment
-(`KAFKA_LOG_RETENTION_MS`, then `ANABRANCH_LOG_RETENTION_MS`, both for `log.retention.ms`), then from
-`--set key=value`: the last one counts. An unknown key is an error that names the nearest one. "Changes": `read-only`
-needs a restart. The others can be altered while the cluster runs and take effect at once: `per-broker` for one broker
-(`anabranch configs alter broker 1 --set k=v`), `all brokers` for all of them (`anabranch configs alter broker all
---set k=v`), `cluster-wide` for one or for all; what is set for one counts first.
+A broker or controller reads its keys in this order; the last value counts:
+
+1. the properties file (`--config FILE`)
+2. the environment: `KAFKA_LOG_RETENTION_MS`, then `ANABRANCH_LOG_RETENTION_MS`, for `log.retention.ms`
+3. `--set key=value`
+
+An unknown key is an error that names the nearest key. The column "changes" shows how a key is altered. A `read-only`
+key needs a restart. The other keys can be altered while the cluster runs, and take effect at once:
+
+- `per-broker`: for one broker (`anabranch configs alter broker 1 --set k=v`)
+- `all brokers`: for all brokers (`anabranch configs alter broker all --set k=v`)
+- `cluster-wide`: for one broker or for all; the value for one broker counts first
 """
-NO_EFFECT = """A `server.properties` of Kafka's may have them. A broker names each in a warning, or does not start
-(`--strict`). The same is true of a controller's key in a broker's file, and of a broker's in a controller's."""
+NO_EFFECT = """A `server.properties` of Kafka's may have these keys. A broker names each of them in a warning. With
+`--strict` it does not start. The same is true for a controller key in a broker's file, and for a broker key in a
+controller's file."""
 
 
 def render() -> str:
     """The text of the whole page."""
     parts = [INTRODUCTION]
-    parts += ["## Topic keys", "Each takes its default from the broker key beside it.", ""]
+    parts += ["## Topic keys", "A topic key takes its default from the broker key in its row, if there is one.", ""]
     parts += _table(
-        ["key", "type", "default", "broker key", "what"],
+        ["key", "type", "default", "broker key", "meaning"],
         (
             [key.name, key.type.name.lower(), _default(key), _synonyms(key), key.doc]
             for key in sorted(TOPIC_CONFIGS, key=lambda key: key.name)
@@ -42,7 +49,7 @@ def render() -> str:
     for title, table in (("Broker keys", BROKER_CONFIGS), ("Controller keys", CONTROLLER_CONFIGS)):
         parts += [f"## {title}", ""]
         parts += _table(
-            ["key", "type", "default", "changes", "what"],
+            ["key", "type", "default", "changes", "meaning"],
             (
                 [key.name, key.type.name.lower(), _default(key), key.update_mode.value, key.doc or _topic_key(key)]
                 for key in sorted(table, key=lambda key: key.name)
@@ -50,9 +57,9 @@ def render() -> str:
         )
     parts += ["## Keys of Kafka's that do nothing", NO_EFFECT, ""]
     idle = sorted(name for name in KAFKA_BROKER_KEYS if name not in BROKER_CONFIGS and name not in CONTROLLER_CONFIGS)
-    parts += _table(["key", "why"], ([name, why_without_effect(name)] for name in idle))
+    parts += _table(["key", "reason"], ([name, why_without_effect(name)] for name in idle))
     for title, config in (("Producer", ProducerConfig), ("Consumer", ConsumerConfig), ("Admin", AdminConfig)):
-        parts += [f"## {title} keys", "Keyword arguments; Kafka's names with underscores.", ""]
+        parts += [f"## {title} keys", "The keys are keyword arguments: Kafka's names with underscores.", ""]
         parts += _table(
             ["key", "default"],
             sorted([field.name, _shown(field.default)] for field in dataclasses.fields(config)),
@@ -77,7 +84,7 @@ def _synonyms(key: ConfigKey) -> str:
 
 
 def _topic_key(key: ConfigKey) -> str:
-    """The text of a broker key without one: the topic keys whose default it is."""
+    """The text of a broker key without its own text: the topic keys that take their defaults from it."""
     topics = [topic.name for topic in TOPIC_CONFIGS if key.name in {synonym.name for synonym in topic.synonyms}]
     return "default of " + ", ".join(f"`{name}`" for name in topics) if topics else ""
 

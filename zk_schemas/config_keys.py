@@ -1,6 +1,7 @@
-"""The config keys of topics and brokers: Kafka's names, types, defaults and ranges (Kafka 3.x), and a few of ours.
+"""The config keys of topics and brokers: Kafka's names, types, defaults and ranges (Kafka 3.x), and a few new keys.
 
-Only keys that act are here. ``kafka_keys`` has the names of Kafka's others, ``controller_keys`` those of controllers.
+Only keys with an effect are here. ``kafka_keys`` has the names of Kafka's other keys, ``controller_keys`` those of
+controllers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _UNLIMITED = Between(-1)
 
 
 def _topic(name: str, kind: ConfigType, default: Any, rule: Validator | None, synonyms: object, doc: str) -> ConfigKey:
-    """``synonyms``: the broker key's name, or several as ``(name, factor)`` pairs, first one set wins."""
+    """``synonyms``: the broker key's name, or several ``(name, factor)`` pairs; the first one that is set counts."""
     pairs = synonyms if isinstance(synonyms, tuple) else ((synonyms, 1),)
     return ConfigKey(name, kind, default, rule, _CLUSTER, tuple(Synonym(key, factor) for key, factor in pairs), doc)
 
@@ -69,8 +70,8 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             _CLUSTER,
-            doc="the controller doubles and halves the partition count by the bytes that are written; not for "
-            "compacted and internal topics, nor with enable.ordered.delivery=false",
+            doc="the controller doubles or halves the partition count by the bytes that producers write; not for "
+            "compacted and internal topics, and not with enable.ordered.delivery=false",
         ),
         ConfigKey(
             "autoscale.target.bytes.per.second",
@@ -78,8 +79,8 @@ TOPIC_CONFIGS = ConfigDef(
             1 << 20,
             _POSITIVE,
             _CLUSTER,
-            doc="written bytes/s of the mean partition, as compressed by producers: the count doubles above it, and "
-            "halves below a quarter of it",
+            doc="bytes/s that producers write to the mean partition, compressed: above it the count doubles, below a "
+            "quarter of it the count halves",
         ),
         ConfigKey(
             "autoscale.min.partitions",
@@ -87,7 +88,7 @@ TOPIC_CONFIGS = ConfigDef(
             1,
             _POSITIVE,
             _CLUSTER,
-            doc="the lowest count that is chosen; never below the one the topic was created with",
+            doc="the lowest count that the controller chooses; never below the count at the topic's creation",
         ),
         ConfigKey("autoscale.max.partitions", _INT, 64, _POSITIVE, _CLUSTER, doc="the highest count that is chosen"),
         ConfigKey(
@@ -96,7 +97,7 @@ TOPIC_CONFIGS = ConfigDef(
             600_000,
             _NATURAL,
             _CLUSTER,
-            doc="how long the count stays after each change, and after another controller has taken office",
+            doc="how long the count stays after a change of the count, and after the election of another controller",
         ),
         ConfigKey(
             "autoscale.window.ms",
@@ -122,8 +123,9 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             _CLUSTER,
-            doc="in a compacted topic a partition marked for deletion loses the latest values of its keys once every "
-            "group has read them, and older ones elsewhere may come back; false: it stays until a grow counts it again",
+            doc="a marked partition of a compacted topic loses the latest values of its keys once every group has "
+            "read them, and older values in other partitions may become visible again; false: the partition stays "
+            "until a grow counts it again",
         ),
         ConfigKey(
             "delete.records.when.drained",
@@ -140,7 +142,8 @@ TOPIC_CONFIGS = ConfigDef(
             True,
             None,
             _CLUSTER,
-            doc="a key keeps its order across a change of the partition count; changed only before the first one",
+            doc="a key keeps its order across a change of the partition count; it can be changed only before the "
+            "first such change",
         ),
         _topic(
             "file.delete.delay.ms",
@@ -170,7 +173,7 @@ TOPIC_CONFIGS = ConfigDef(
             [],
             _REPLICAS,
             _CLUSTER,
-            doc="replicas that fetch under follower.replication.throttled.rate, as partition:broker, or *",
+            doc="replicas whose fetches follower.replication.throttled.rate limits, as partition:broker, or *",
         ),
         ConfigKey(
             "leader.replication.throttled.replicas",
@@ -178,7 +181,7 @@ TOPIC_CONFIGS = ConfigDef(
             [],
             _REPLICAS,
             _CLUSTER,
-            doc="replicas that send under leader.replication.throttled.rate, as partition:broker, or *",
+            doc="replicas whose sends leader.replication.throttled.rate limits, as partition:broker, or *",
         ),
         _topic(
             "max.compaction.lag.ms",
@@ -186,7 +189,7 @@ TOPIC_CONFIGS = ConfigDef(
             LONG_MAX,
             _POSITIVE,
             "log.cleaner.max.compaction.lag.ms",
-            "the longest a record stays uncompacted",
+            "the longest that a record stays uncompacted",
         ),
         _topic("max.message.bytes", _INT, 1_048_588, _NATURAL, "message.max.bytes", "the largest record batch"),
         _topic(
@@ -195,7 +198,7 @@ TOPIC_CONFIGS = ConfigDef(
             LONG_MAX,
             _NATURAL,
             "log.message.timestamp.after.max.ms",
-            "how far a record's time may lie ahead of the broker's",
+            "how far a record's timestamp may be ahead of the broker's clock",
         ),
         _topic(
             "message.timestamp.before.max.ms",
@@ -203,7 +206,7 @@ TOPIC_CONFIGS = ConfigDef(
             LONG_MAX,
             _NATURAL,
             "log.message.timestamp.before.max.ms",
-            "how far a record's time may lie behind the broker's",
+            "how far a record's timestamp may be behind the broker's clock",
         ),
         _topic(
             "message.timestamp.difference.max.ms",
@@ -211,7 +214,7 @@ TOPIC_CONFIGS = ConfigDef(
             LONG_MAX,
             _NATURAL,
             "log.message.timestamp.difference.max.ms",
-            "how far a record's time may be from the broker's, either way",
+            "how far a record's timestamp may be from the broker's clock, in both directions",
         ),
         _topic(
             "message.timestamp.type",
@@ -219,7 +222,7 @@ TOPIC_CONFIGS = ConfigDef(
             "CreateTime",
             _TIMESTAMP_TYPES,
             "log.message.timestamp.type",
-            "whose time a record carries",
+            "the timestamp of a record: CreateTime is the producer's, LogAppendTime the broker's",
         ),
         _topic(
             "min.cleanable.dirty.ratio",
@@ -227,7 +230,7 @@ TOPIC_CONFIGS = ConfigDef(
             0.5,
             _RATIO,
             "log.cleaner.min.cleanable.ratio",
-            "the dirty part of a log from which compaction starts",
+            "the dirty share of a log from which compaction starts",
         ),
         _topic(
             "min.compaction.lag.ms",
@@ -235,7 +238,7 @@ TOPIC_CONFIGS = ConfigDef(
             0,
             _NATURAL,
             "log.cleaner.min.compaction.lag.ms",
-            "the shortest a record stays uncompacted",
+            "the shortest that a record stays uncompacted",
         ),
         _topic("min.insync.replicas", _INT, 1, _POSITIVE, "min.insync.replicas", "replicas that acks=all needs"),
         _topic(
@@ -244,8 +247,8 @@ TOPIC_CONFIGS = ConfigDef(
             "accept",
             _LEGACY_CONSUMERS,
             "ordered.delivery.legacy.consumers",
-            "a consumer that does not wait for the order of keys itself, once the topic was resized: accept (it is "
-            "given everything), hold (its leaders wait for what all groups have processed)",
+            "consumers that do not keep the order of keys by themselves, after the first resize of the topic: accept "
+            "(leaders serve them all records), hold (leaders serve them only records that no group has to wait for)",
         ),
         _topic(
             "ordered.delivery.legacy.consumers.max.hold.ms",
@@ -253,8 +256,8 @@ TOPIC_CONFIGS = ConfigDef(
             300_000,
             _POSITIVE,
             "ordered.delivery.legacy.consumers.max.hold.ms",
-            "the longest that a group, at one leader epoch of a partition, is waited for with hold; then its order may "
-            "be lost",
+            "with hold, the longest that leaders wait for a group at one leader epoch of a partition; after that the "
+            "group may lose its order",
         ),
         _topic(
             "ordered.delivery.legacy.producers",
@@ -262,8 +265,8 @@ TOPIC_CONFIGS = ConfigDef(
             "verify",
             _LEGACY_PRODUCERS,
             "ordered.delivery.legacy.producers",
-            "a producer that names no layout, once the topic was resized: verify (records with a key that belongs "
-            "elsewhere are refused), reject, accept",
+            "producers that name no layout, after the first resize of the topic: verify (a batch with a misplaced key "
+            "is refused), reject (every batch is refused), accept (keys are not checked)",
         ),
         ConfigKey(
             "ordered.delivery.retention.waits",
@@ -271,8 +274,9 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             _CLUSTER,
-            doc="what a group has not read, and another partition waits for since a resize, is not removed by "
-            "retention.ms; retention.bytes still removes it. Counts for groups with committed offsets of the topic",
+            doc="retention.ms does not remove records that another partition waits for since a resize and that a "
+            "group has not read; retention.bytes still removes them. Only groups with committed offsets of the topic "
+            "count",
         ),
         ConfigKey(
             "ordered.delivery.retention.waits.max.ms",
@@ -280,9 +284,9 @@ TOPIC_CONFIGS = ConfigDef(
             7 * _MS_PER_DAY,
             _NATURAL,
             _CLUSTER,
-            doc="how long beyond retention.ms such records stay at most",
+            doc="how long ordered.delivery.retention.waits keeps records at most after retention.ms",
         ),
-        _topic("retention.bytes", _LONG, -1, None, "log.retention.bytes", "the size a log is cut back to; -1: any"),
+        _topic("retention.bytes", _LONG, -1, None, "log.retention.bytes", "the largest size of a log; -1: no limit"),
         _topic(
             "retention.ms",
             _LONG,
@@ -293,7 +297,7 @@ TOPIC_CONFIGS = ConfigDef(
                 ("log.retention.minutes", _MS_PER_MINUTE),
                 ("log.retention.hours", _MS_PER_HOUR),
             ),
-            "how long records stay; -1: for ever",
+            "how long records stay; -1: no limit",
         ),
         _topic(
             "segment.bytes",
@@ -301,7 +305,7 @@ TOPIC_CONFIGS = ConfigDef(
             1 << 30,
             Between(_MIN_SEGMENT_BYTES, INT_MAX),
             "log.segment.bytes",
-            "the size a segment rolls at",
+            "the size at which a segment is rolled",
         ),
         _topic(
             "segment.index.bytes", _INT, 10 << 20, Between(4), "log.index.size.max.bytes", "the size of an index file"
@@ -312,7 +316,7 @@ TOPIC_CONFIGS = ConfigDef(
             0,
             _NATURAL,
             (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _MS_PER_HOUR)),
-            "random time taken off segment.ms, so that not all logs roll at once",
+            "the longest random time that is subtracted from segment.ms, so that not all segments are rolled at once",
         ),
         _topic(
             "segment.ms",
@@ -320,7 +324,7 @@ TOPIC_CONFIGS = ConfigDef(
             7 * _MS_PER_DAY,
             _POSITIVE,
             (("log.roll.ms", 1), ("log.roll.hours", _MS_PER_HOUR)),
-            "the age a segment rolls at",
+            "the age at which a segment is rolled",
         ),
         _topic(
             "unclean.leader.election.enable",
@@ -328,25 +332,29 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             "unclean.leader.election.enable",
-            "whether a replica that is not in sync may lead when no other can, at the price of records",
+            "whether a replica outside the ISR may become leader when no other replica can; records may be lost",
         ),
     ],
 )
 
 _NETWORK_KEYS = [
     ConfigKey("broker.id", _INT, REQUIRED, _NATURAL, doc="this broker's id"),
-    ConfigKey("broker.rack", _STRING, None, doc="where this broker stands; replicas are spread over racks"),
+    ConfigKey("broker.rack", _STRING, None, doc="the rack of this broker; replicas are spread over racks"),
     ConfigKey("zookeeper.connect", _STRING, REQUIRED, NotEmpty(), doc="host:port,host:port/chroot"),
+    ConfigKey("zookeeper.session.timeout.ms", _INT, 18_000, _POSITIVE, doc="the timeout of the ZooKeeper session"),
     ConfigKey(
-        "zookeeper.session.timeout.ms", _INT, 18_000, _POSITIVE, doc="how long ZooKeeper waits for a sign of life"
+        "zookeeper.connection.timeout.ms",
+        _INT,
+        None,
+        _POSITIVE,
+        doc="how long a starting process waits for the connection to ZooKeeper; default: zookeeper.session.timeout.ms",
     ),
-    ConfigKey("zookeeper.connection.timeout.ms", _INT, None, _POSITIVE, doc="default: zookeeper.session.timeout.ms"),
     ConfigKey(
         "jute.maxbuffer",
         _INT,
         0xFFFFF,
         Between(0xFFFFF),
-        doc="the longest request that the ZooKeeper servers accept; raise it with theirs, never above theirs",
+        doc="the longest request that the ZooKeeper servers accept: their own jute.maxbuffer, or less",
     ),
     ConfigKey("listeners", _LIST, ["PLAINTEXT://:9092"], NotEmpty(), doc="NAME://host:port, ..."),
     ConfigKey(
@@ -355,7 +363,7 @@ _NETWORK_KEYS = [
         None,
         Matches(r"[^:/]+://.*:\d{1,5}", "NAME://host:port"),
         UpdateMode.PER_BROKER,
-        doc="what clients connect to; default: listeners",
+        doc="the addresses that clients connect to; default: listeners",
     ),
     ConfigKey(
         "listener.security.protocol.map",
@@ -364,34 +372,36 @@ _NETWORK_KEYS = [
         NotEmpty(),
         doc="NAME:PROTOCOL, ...",
     ),
-    ConfigKey("inter.broker.listener.name", _STRING, None, doc="the listener that controller and brokers use"),
+    ConfigKey("inter.broker.listener.name", _STRING, None, doc="the listener that the controller and the brokers use"),
     ConfigKey(
         "metrics.listener",
         _STRING,
         None,
         _ADDRESS,
-        doc="host:port of /metrics, /health/live and /health/ready over HTTP; default: none",
+        doc="host:port that serves /metrics, /health/live and /health/ready over HTTP; default: none",
     ),
     ConfigKey(
         "metrics.http.max.connections",
         _INT,
         16,
         _POSITIVE,
-        doc="connections to metrics.listener; one more closes the one that has been quiet for longest, or is closed",
+        doc="the most connections to metrics.listener; one more closes the connection that has been idle longest, or "
+        "is closed itself if none is idle",
     ),
     ConfigKey(
         "metrics.http.max.head.bytes",
         _INT,
         8192,
         Between(1024, 1 << 20),
-        doc="the first line and the headers of a request to metrics.listener; above it the answer is 431",
+        doc="the most bytes of the first line and the headers of a request to metrics.listener; with more the answer "
+        "is 431",
     ),
     ConfigKey(
         "metrics.http.max.requests",
         _INT,
         1000,
         _POSITIVE,
-        doc="requests of one connection to metrics.listener; then it is closed",
+        doc="the most requests on one connection to metrics.listener; then the connection is closed",
     ),
     ConfigKey(
         "metrics.http.timeout.ms",
@@ -405,30 +415,30 @@ _NETWORK_KEYS = [
         _INT,
         75_000,
         _POSITIVE,
-        doc="how long a connection to metrics.listener may be quiet between requests",
+        doc="how long a connection to metrics.listener may be idle between two requests",
     ),
-    ConfigKey("metrics.max.topics", _INT, 1000, _NATURAL, doc="topics with metrics of their own; others are summed"),
+    ConfigKey("metrics.max.topics", _INT, 1000, _NATURAL, doc="topics with their own metrics; the others are summed"),
     ConfigKey(
         "metrics.max.partitions",
         _INT,
         1000,
         _NATURAL,
-        doc="partitions, offsets of groups and waits with metrics of their own; the others are summed",
+        doc="partitions, group offsets and waits with their own metrics; the others are summed",
     ),
-    ConfigKey("metrics.max.groups", _INT, 500, _NATURAL, doc="groups with metrics of their own; the others are summed"),
+    ConfigKey("metrics.max.groups", _INT, 500, _NATURAL, doc="groups with their own metrics; the others are summed"),
     ConfigKey(
         "metrics.lag.interval.ms",
         _INT,
         5_000,
         _POSITIVE,
-        doc="how often a coordinator asks other leaders where the partitions end that its groups read",
+        doc="the time between two requests of a coordinator for the log ends of the partitions that its groups read",
     ),
     ConfigKey(
         "health.loop.lag.ms",
         _INT,
         2_000,
         _POSITIVE,
-        doc="a process whose event loop was held up for longer within the last minute is not ready",
+        doc="a process is not ready if its event loop was blocked for longer than this within the last minute",
     ),
     ConfigKey(
         "logging.levels",
@@ -437,15 +447,16 @@ _NETWORK_KEYS = [
         Matches(
             rf"(?i:([\w.]+\s*=\s*)?({'|'.join(LOG_LEVELS)}))", f"LEVEL or LOGGER=LEVEL with {', '.join(LOG_LEVELS)}"
         ),
-        doc="LEVEL for all loggers, LOGGER=LEVEL for one and those below it, such as anabranch.broker=DEBUG",
+        doc="LEVEL for all loggers, LOGGER=LEVEL for one logger and its children, such as anabranch.broker=DEBUG",
     ),
-    ConfigKey("logging.format", _STRING, "console", OneOf(("console", "json")), doc="how a line of the log is written"),
+    ConfigKey("logging.format", _STRING, "console", OneOf(("console", "json")), doc="the format of a log line"),
     ConfigKey(
         "supported.features",
         _LIST,
         None,
         FeatureRanges(),
-        doc="FEATURE:MIN-MAX, ...: fewer than this release has, to rehearse a downgrade; default: all of them",
+        doc="FEATURE:MIN-MAX, ...: a part of the features and levels of this release, to rehearse a downgrade; "
+        "default: all of them",
     ),
     ConfigKey("socket.request.max.bytes", _INT, 100 << 20, _POSITIVE, doc="the largest request"),
     ConfigKey(
@@ -463,14 +474,15 @@ _NETWORK_KEYS = [
         _LONG,
         -1,
         _UNLIMITED,
-        doc="bytes of unanswered requests, held batches included; -1: any",
+        doc="the most bytes of unanswered requests, held batches included; -1: no limit",
     ),
     ConfigKey(
         "max.retried.partitions.per.connection",
         _INT,
         10_000,
         _POSITIVE,
-        doc="partitions, each with a producer, of which one connection may have batches to repeat; it closes above",
+        doc="the most pairs of partition and producer for which one connection may have batches to repeat; with more "
+        "the connection is closed",
     ),
     ConfigKey("connections.max.idle.ms", _LONG, 600_000, _UNLIMITED, doc="idle time after which a connection closes"),
     ConfigKey("max.connections", _INT, INT_MAX, _NATURAL, _CLUSTER, doc="connections at a time"),
@@ -478,16 +490,16 @@ _NETWORK_KEYS = [
     ConfigKey(
         "request.timeout.ms", _INT, 30_000, _POSITIVE, doc="how long a request of this broker waits for its answer"
     ),
-    ConfigKey("controlled.shutdown.enable", _BOOLEAN, True, doc="hand leaders over before stopping"),
-    ConfigKey("controlled.shutdown.max.retries", _INT, 3, _NATURAL, doc="attempts to hand leaders over"),
+    ConfigKey("controlled.shutdown.enable", _BOOLEAN, True, doc="leaderships move to other brokers before a shutdown"),
+    ConfigKey("controlled.shutdown.max.retries", _INT, 3, _NATURAL, doc="attempts to hand leaderships over"),
     ConfigKey("controlled.shutdown.retry.backoff.ms", _LONG, 5_000, _NATURAL, doc="time between two attempts"),
 ]
 
 _TOPIC_MANAGEMENT_KEYS = [
-    ConfigKey("auto.create.topics.enable", _BOOLEAN, True, doc="create a topic when a client asks for it"),
+    ConfigKey("auto.create.topics.enable", _BOOLEAN, True, doc="a topic is created when a client asks for it"),
     ConfigKey("unclean.leader.election.enable", _BOOLEAN, False, None, UpdateMode.ALL_BROKERS),
-    ConfigKey("num.partitions", _INT, 1, _POSITIVE, doc="partitions of a topic that does not say"),
-    ConfigKey("default.replication.factor", _INT, 1, _POSITIVE, doc="replicas of a topic that does not say"),
+    ConfigKey("num.partitions", _INT, 1, _POSITIVE, doc="partitions of a topic that is created without a count"),
+    ConfigKey("default.replication.factor", _INT, 1, _POSITIVE, doc="replicas of a topic created without a factor"),
     ConfigKey("min.insync.replicas", _INT, 1, _POSITIVE, _CLUSTER),
     ConfigKey("message.max.bytes", _INT, 1_048_588, _NATURAL, _CLUSTER),
     ConfigKey("compression.type", _STRING, "producer", _COMPRESSION_TYPES, _CLUSTER),
@@ -497,15 +509,15 @@ _TOPIC_MANAGEMENT_KEYS = [
         _INT,
         200,
         Between(0, 5_000),
-        doc="how long a batch is held that a producer without idempotence repeats before an earlier one; then it is "
-        "refused to be repeated again",
+        doc="how long a broker holds a batch that a producer without idempotence repeats before an earlier batch; "
+        "after that the broker refuses the batch, and the producer repeats it again",
     ),
     ConfigKey(
         "ordered.delivery.legacy.producers.silence.ms",
         _INT,
         1_000,
         Between(0, 60_000),
-        doc="how long a doubling waits for a producer that wrote by the old count and has been silent since",
+        doc="how long a doubling waits for a producer that placed records by the old count and has sent nothing since",
     ),
     ConfigKey("ordered.delivery.legacy.consumers", _STRING, "accept", _LEGACY_CONSUMERS, _CLUSTER),
     ConfigKey("ordered.delivery.legacy.consumers.max.hold.ms", _LONG, 300_000, _POSITIVE, _CLUSTER),
@@ -514,20 +526,21 @@ _TOPIC_MANAGEMENT_KEYS = [
         _INT,
         3_000,
         Between(500, 60_000),
-        doc="how old the answers of coordinators may be by which leaders serve held consumers, and so how long a new "
-        "group waits before it may begin; the same on all brokers",
+        doc="the maximum age of the coordinators' answers by which leaders serve held consumers. A new group waits at "
+        "least this time before it begins. All brokers need the same value",
     ),
 ]
 
 _LOG_KEYS = [
-    ConfigKey("log.dir", _STRING, "/tmp/kafka-logs", NotEmpty(), doc="used when log.dirs is not set"),
-    ConfigKey("log.dirs", _LIST, None, doc="where logs are kept"),
+    ConfigKey("log.dir", _STRING, "/tmp/kafka-logs", NotEmpty(), doc="directory of the logs if log.dirs is not set"),
+    ConfigKey("log.dirs", _LIST, None, doc="directories of the logs"),
     ConfigKey(
         "log.flush",
         _STRING,
         "os",
         OneOf(("os", "ack")),
-        doc="os: the operating system writes when it likes; ack: on disk before a produce is answered",
+        doc="os: the operating system decides when it writes to disk; ack: records are on disk before a produce "
+        "request is answered",
     ),
     ConfigKey("log.cleanup.policy", _LIST, ["delete"], _CLEANUP_POLICIES, _CLUSTER),
     ConfigKey("log.segment.bytes", _INT, 1 << 30, Between(_MIN_SEGMENT_BYTES, INT_MAX), _CLUSTER),
@@ -539,14 +552,15 @@ _LOG_KEYS = [
     ConfigKey("log.retention.minutes", _INT, None, _UNLIMITED),
     ConfigKey("log.retention.hours", _INT, 168, _UNLIMITED),
     ConfigKey("log.retention.bytes", _LONG, -1, None, _CLUSTER),
-    ConfigKey("log.retention.check.interval.ms", _LONG, 300_000, _POSITIVE, doc="how often retention is applied"),
+    ConfigKey("log.retention.check.interval.ms", _LONG, 300_000, _POSITIVE, doc="time between two checks of retention"),
     ConfigKey(
         "ordered.delivery.retention.waits.lease.ms",
         _LONG,
         180_000,
         _NATURAL,
-        doc="with ordered.delivery.retention.waits: how long a leader keeps everything in a new leader epoch until "
-        "the controller says what to keep; longer than retention.warning.interval.ms of controllers and a fail-over",
+        doc="with ordered.delivery.retention.waits: how long a leader keeps all records in a new leader epoch while "
+        "the controller has sent no hold; longer than the controllers' retention.warning.interval.ms and than a "
+        "fail-over",
     ),
     ConfigKey("log.dir.room.bytes", _LONG, 64 << 20, _NATURAL, doc="free bytes at which a full log dir is used again"),
     ConfigKey(
@@ -554,24 +568,35 @@ _LOG_KEYS = [
         _INT,
         128,
         _POSITIVE,
-        doc="segments that take no appends and stay open for readers, of all partitions",
+        doc="the most segments that take no appends and stay open for readers, over all partitions",
     ),
     ConfigKey("log.segment.delete.delay.ms", _LONG, 60_000, _NATURAL, _CLUSTER),
     ConfigKey("log.index.size.max.bytes", _INT, 10 << 20, Between(4), _CLUSTER),
     ConfigKey("log.index.interval.bytes", _INT, 4096, _NATURAL, _CLUSTER),
     ConfigKey("log.flush.interval.messages", _LONG, LONG_MAX, _POSITIVE, _CLUSTER),
     ConfigKey("log.flush.interval.ms", _LONG, None, _NATURAL, _CLUSTER),
-    ConfigKey("log.flush.scheduler.interval.ms", _LONG, LONG_MAX, _POSITIVE, doc="how often flushes are looked for"),
-    ConfigKey("log.flush.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="recovery points are written"),
-    ConfigKey("log.flush.start.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="log starts are written"),
+    ConfigKey("log.flush.scheduler.interval.ms", _LONG, LONG_MAX, _POSITIVE, doc="time between two checks for flushes"),
+    ConfigKey(
+        "log.flush.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="how often recovery points are saved"
+    ),
+    ConfigKey(
+        "log.flush.start.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="how often log starts are saved"
+    ),
     ConfigKey("log.message.timestamp.type", _STRING, "CreateTime", _TIMESTAMP_TYPES, _CLUSTER),
     ConfigKey("log.message.timestamp.difference.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
     ConfigKey("log.message.timestamp.before.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
     ConfigKey("log.message.timestamp.after.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
     ConfigKey("log.cleaner.enable", _BOOLEAN, True, doc="whether compaction runs"),
-    ConfigKey("log.cleaner.backoff.ms", _LONG, 15_000, _NATURAL, _CLUSTER, doc="pause when nothing is dirty"),
+    ConfigKey("log.cleaner.backoff.ms", _LONG, 15_000, _NATURAL, _CLUSTER, doc="pause when no log is dirty"),
     ConfigKey("log.cleaner.dedupe.buffer.size", _LONG, 128 << 20, Between(1 << 20), _CLUSTER, doc="memory for keys"),
-    ConfigKey("log.cleaner.io.max.bytes.per.second", _DOUBLE, float(LONG_MAX), Between(0.0), _CLUSTER),
+    ConfigKey(
+        "log.cleaner.io.max.bytes.per.second",
+        _DOUBLE,
+        float(LONG_MAX),
+        Between(0.0),
+        _CLUSTER,
+        doc="bytes/s that compaction reads and writes",
+    ),
     ConfigKey("log.cleaner.delete.retention.ms", _LONG, _MS_PER_DAY, _NATURAL, _CLUSTER),
     ConfigKey("log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, _RATIO, _CLUSTER),
     ConfigKey("log.cleaner.min.compaction.lag.ms", _LONG, 0, _NATURAL, _CLUSTER),
@@ -584,31 +609,37 @@ _COORDINATOR_KEYS = [
     ConfigKey("offsets.topic.replication.factor", _SHORT, 3, _POSITIVE, doc="replicas of __consumer_offsets"),
     ConfigKey("offsets.topic.segment.bytes", _INT, 100 << 20, _POSITIVE, doc="segment size of __consumer_offsets"),
     ConfigKey("offsets.topic.compression.codec", _INT, 0, Between(0, 4), doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"),
-    ConfigKey("offsets.load.buffer.size", _INT, 5 << 20, _POSITIVE, doc="bytes read at a time when loading"),
-    ConfigKey("offsets.retention.minutes", _INT, 10_080, _POSITIVE, doc="offsets of an empty group stay this long"),
+    ConfigKey("offsets.load.buffer.size", _INT, 5 << 20, _POSITIVE, doc="bytes read at a time when offsets are loaded"),
+    ConfigKey("offsets.retention.minutes", _INT, 10_080, _POSITIVE, doc="how long the offsets of an empty group stay"),
     ConfigKey("offsets.retention.check.interval.ms", _LONG, 600_000, _POSITIVE, doc="how often offsets expire"),
-    ConfigKey("offsets.commit.timeout.ms", _INT, 5_000, _POSITIVE, doc="the longest a commit waits for replicas"),
+    ConfigKey("offsets.commit.timeout.ms", _INT, 5_000, _POSITIVE, doc="the longest that a commit waits for replicas"),
     ConfigKey("group.min.session.timeout.ms", _INT, 6_000, _NATURAL, doc="the shortest session timeout of a member"),
     ConfigKey("group.max.session.timeout.ms", _INT, 1_800_000, _NATURAL, doc="the longest session timeout of a member"),
-    ConfigKey("group.initial.rebalance.delay.ms", _INT, 3_000, _NATURAL, doc="wait for more members of a new group"),
+    ConfigKey(
+        "group.initial.rebalance.delay.ms", _INT, 3_000, _NATURAL, doc="how long a new group waits for more members"
+    ),
     ConfigKey("group.max.size", _INT, INT_MAX, _POSITIVE, doc="members of a group"),
     ConfigKey("fetch.max.bytes", _INT, 55 << 20, Between(1024), doc="the largest answer to a fetch"),
-    ConfigKey("max.incremental.fetch.session.cache.slots", _INT, 1_000, _NATURAL, doc="fetch sessions kept"),
-    ConfigKey("producer.id.expiration.ms", _INT, _MS_PER_DAY, _POSITIVE, _CLUSTER, doc="an idle producer is forgotten"),
+    ConfigKey("max.incremental.fetch.session.cache.slots", _INT, 1_000, _NATURAL, doc="fetch sessions that are kept"),
+    ConfigKey(
+        "producer.id.expiration.ms", _INT, _MS_PER_DAY, _POSITIVE, _CLUSTER, doc="idle time before a producer expires"
+    ),
     ConfigKey("producer.id.expiration.check.interval.ms", _INT, 600_000, _POSITIVE, doc="how often producers expire"),
 ]
 
 _REPLICATION_KEYS = [
-    ConfigKey("replica.lag.time.max.ms", _LONG, 30_000, _POSITIVE, doc="a replica this far behind leaves the ISR"),
-    ConfigKey("replica.fetch.max.bytes", _INT, 1 << 20, _NATURAL, doc="what a follower asks for of one partition"),
-    ConfigKey("replica.fetch.min.bytes", _INT, 1, _NATURAL, doc="what a follower's fetch waits for"),
-    ConfigKey("replica.fetch.response.max.bytes", _INT, 10 << 20, _NATURAL, doc="what a follower's fetch asks for"),
-    ConfigKey("replica.fetch.wait.max.ms", _INT, 500, _NATURAL, doc="how long a follower's fetch waits"),
+    ConfigKey("replica.lag.time.max.ms", _LONG, 30_000, _POSITIVE, doc="a replica that lags for longer leaves the ISR"),
+    ConfigKey("replica.fetch.max.bytes", _INT, 1 << 20, _NATURAL, doc="bytes that a follower requests per partition"),
+    ConfigKey("replica.fetch.min.bytes", _INT, 1, _NATURAL, doc="the bytes for which a follower's fetch waits"),
+    ConfigKey("replica.fetch.response.max.bytes", _INT, 10 << 20, _NATURAL, doc="bytes of one fetch of a follower"),
+    ConfigKey("replica.fetch.wait.max.ms", _INT, 500, _NATURAL, doc="the longest that a follower's fetch waits"),
     ConfigKey("replica.fetch.backoff.ms", _INT, 1_000, _NATURAL, doc="the longest pause after a failed fetch"),
-    ConfigKey("replica.socket.timeout.ms", _INT, 30_000, _POSITIVE, doc="a leader that takes longer is given up"),
+    ConfigKey("replica.socket.timeout.ms", _INT, 30_000, _POSITIVE, doc="how long a follower waits for an answer"),
     ConfigKey("leader.replication.throttled.rate", _LONG, LONG_MAX, _POSITIVE, _CLUSTER, doc="bytes/s sent"),
     ConfigKey("follower.replication.throttled.rate", _LONG, LONG_MAX, _POSITIVE, _CLUSTER, doc="bytes/s fetched"),
-    ConfigKey("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000, _POSITIVE, doc="watermarks are written"),
+    ConfigKey(
+        "replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000, _POSITIVE, doc="how often watermarks are saved"
+    ),
 ]
 
 BROKER_CONFIGS = ConfigDef(
@@ -618,7 +649,7 @@ BROKER_CONFIGS = ConfigDef(
 
 
 def topic_defaults(broker_values: Mapping[str, Any]) -> dict[str, Any]:
-    """What topics without overrides get at a broker: every topic key, from the parsed broker keys."""
+    """The value of every topic key for a topic without overrides, from the parsed broker keys."""
     return {key.name: _topic_default(key, broker_values) for key in TOPIC_CONFIGS}
 
 
@@ -631,7 +662,7 @@ def _topic_default(key: ConfigKey, broker_values: Mapping[str, Any]) -> Any:
 
 
 def check_topic_values(values: Mapping[str, Any]) -> None:
-    """The rules between topic keys, given all of a topic's parsed overrides. Raises ``ConfigError``."""
+    """Check the rules between topic keys, for all parsed overrides of a topic. Raises ``ConfigError``."""
     low = values.get("min.compaction.lag.ms", 0)
     high = values.get("max.compaction.lag.ms", LONG_MAX)
     if low > high:

@@ -1,4 +1,4 @@
-"""The config keys of a controller: its own, and those of Kafka's brokers that the controller of a cluster acts by."""
+"""The config keys of a controller: its own keys, and keys of Kafka's brokers that a controller here uses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHARED_KEYS = (
     "logging.format",
     "supported.features",
 )
-"""Keys of brokers that a controller takes too. Each process goes by its own file."""
+"""Broker keys that a controller takes too. Each process uses its own file."""
 
 CONTROLLER_CONFIGS = ConfigDef(
     "controller",
@@ -44,92 +44,95 @@ CONTROLLER_CONFIGS = ConfigDef(
             ConfigType.STRING,
             "PLAINTEXT://localhost:9090",
             NotEmpty(),
-            doc="where brokers reach this controller; port 0: any free one",
+            doc="the address that brokers connect to; port 0: any free port",
         ),
         ConfigKey(
             "partition.drain.check.interval.ms",
             ConfigType.LONG,
             1_000,
             Between(1),
-            doc="how often partitions marked for deletion are looked at, whether they are empty or read by every group",
+            doc="time between two checks whether partitions marked for deletion are empty, or read by every group",
         ),
         ConfigKey(
             "autoscale.check.interval.ms",
             ConfigType.LONG,
             5_000,
             Between(1),
-            doc="how often brokers are asked for the bytes appended to topics with autoscale.enable",
+            doc="time between two requests to brokers for the bytes appended to topics with autoscale.enable",
         ),
         ConfigKey(
             "retention.warning.ms",
             ConfigType.LONG,
             600_000,
             Between(0),
-            doc="how long before retention removes what a group has not read of a resized topic that is warned of",
+            doc="the controller warns this long before retention removes records of a resized topic that a group has "
+            "not read",
         ),
         ConfigKey(
             "retention.warning.interval.ms",
             ConfigType.LONG,
             60_000,
             Between(1),
-            doc="how often it is looked for",
+            doc="time between two checks for retention.warning.ms",
         ),
         ConfigKey(
             "partition.state.max.bytes",
             ConfigType.INT,
             262_144,
             Between(1024, 2**20),
-            doc="how large the state znode of a partition that gains keys may get by its lineage; a resize that would"
-            " pass it is refused",
+            doc="the largest state znode of a partition that gains keys, with its lineage; the controller refuses a "
+            "resize that would pass it",
         ),
         ConfigKey(
             "stock.producer.grace.ms",
             ConfigType.INT,
             6_000,
             Between(0),
-            doc="how long at most a split that stock producers can follow waits until they have; 0: not at all",
+            doc="the longest that a split waits until stock producers use the new count, if they can follow it; "
+            "0: no wait",
         ),
         ConfigKey(
             "stock.producer.window.ms",
             ConfigType.LONG,
             600_000,
             Between(0),
-            doc="a stock producer that wrote within this time is counted with when its topic is resized",
+            doc="a stock producer counts for a resize of a topic if it wrote to the topic within this time",
         ),
         ConfigKey(
             "controller.socket.timeout.ms",
             ConfigType.INT,
             30_000,
             Between(1),
-            doc="how long a request to a broker waits for its answer before it is sent again",
+            doc="how long the controller waits for a broker's answer before it sends the request again",
         ),
         ConfigKey(
             "max.partitions",
             ConfigType.INT,
             20_000,
             Between(1),
-            doc="how many partitions the cluster may have, each counted once (KIP-578); a request for more is refused",
+            doc="the most partitions of the cluster; each counts once, however many replicas it has (KIP-578). A "
+            "request for more is refused",
         ),
         ConfigKey("delete.topic.enable", ConfigType.BOOLEAN, True, doc="whether topics can be deleted"),
         ConfigKey(
             "auto.leader.rebalance.enable",
             ConfigType.BOOLEAN,
             True,
-            doc="the controller gives leaders back to first replicas",
+            doc="the controller makes preferred replicas leaders again",
         ),
         ConfigKey(
             "leader.imbalance.check.interval.seconds",
             ConfigType.LONG,
             300,
             Between(1),
-            doc="how often it looks for that",
+            doc="time between two checks for auto.leader.rebalance.enable",
         ),
         ConfigKey(
             "leader.imbalance.per.broker.percentage",
             ConfigType.INT,
             10,
             Between(0),
-            doc="the part of a broker's first replicas that others may lead before it acts",
+            doc="the percentage of a broker's preferred replicas that may have another leader before it acts",
         ),
         *(BROKER_CONFIGS[name] for name in SHARED_KEYS),
     ],

@@ -1,16 +1,16 @@
-"""Which keys Kafka 3.9.1 takes in a broker's ``server.properties``, and why those that do nothing here do nothing.
+"""The keys that Kafka 3.9.1 takes in a broker's ``server.properties``, and the reasons why some have no effect here.
 
-The names are those of ``KafkaConfig`` with its dynamic keys. Of these, the tables of ``config_keys`` and
-``controller_keys`` have the ones that act.
+The names are those of ``KafkaConfig`` with its dynamic keys. The tables of ``config_keys`` and ``controller_keys``
+have the keys with an effect.
 """
 
 from __future__ import annotations
 
 import re
 
-_ONE_LOOP = "a broker is one event loop; run more brokers on a bigger machine"
+_ONE_LOOP = "a broker is one event loop; to use more cores, run more brokers"
 _NO_TRANSACTIONS = "there are no transactions yet"
-_PLAINTEXT = "connections are plaintext and nobody is asked who they are"
+_PLAINTEXT = "connections are plaintext and clients are not authenticated"
 
 _REASONS = {
     "authorizer.class.name": "there is no authorizer: every client may do everything",
@@ -19,7 +19,7 @@ _REASONS = {
     "background.threads": _ONE_LOOP,
     "queued.max.requests": "a connection holds 8 unanswered requests; queued.max.request.bytes bounds them all",
     "num.recovery.threads.per.data.dir": "logs are recovered in the broker's own loop",
-    "num.replica.fetchers": "one connection carries all that a broker follows of another, one its internal topics",
+    "num.replica.fetchers": "a broker fetches from another by two connections: for internal topics, for all others",
     "log.cleaner.threads": "one log is compacted at a time, in the broker's own loop",
     "log.message.format.version": "the format on disk is always the current one",
     "inter.broker.protocol.version": "brokers speak one version to each other",
@@ -45,7 +45,7 @@ def is_kafka_key(name: str) -> bool:
 
 
 def why_without_effect(name: str) -> str:
-    """Why one of Kafka's keys does nothing here, given that it is in no table."""
+    """The reason why a key of Kafka's that is in no table has no effect here."""
     of_listener = _OF_A_LISTENER.fullmatch(name)
     plain = of_listener.group(1) if of_listener is not None else name
     found = _REASONS.get(plain)
