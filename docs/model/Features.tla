@@ -1,9 +1,9 @@
 ------------------------------- MODULE Features -------------------------------
 (***************************************************************************)
-(* Which feature levels are finalized while brokers start, stop and start  *)
-(* again with another release's ranges, and controllers update the levels  *)
-(* at the same time (KIP-584). One feature: several are independent here.  *)
-(* README.md says what is left out.                                        *)
+(* Feature levels are finalized while brokers start, stop and start again  *)
+(* with another release's ranges, and controllers update the levels at the *)
+(* same time (KIP-584). One feature: several are independent here.         *)
+(* README.md lists the omissions.                                          *)
 (***************************************************************************)
 EXTENDS Integers, FiniteSets
 
@@ -11,19 +11,19 @@ CONSTANTS
   Brokers,
   Controllers,
   Ranges,     \* <<min, max>> of the releases that a broker may be started with
-  Starts,     \* how often brokers are started in all
-  Terms,      \* how many controllers are elected in all
-  Updates,    \* how many updates controllers judge in all
+  Starts,     \* the number of broker starts
+  Terms,      \* the number of controller elections
+  Updates,    \* the number of updates that controllers check
   Off         \* the rules that are switched off
 
 VARIABLES
   features,   \* /features: min and max level, 0 for not finalized, and its zkVersion
   lock,       \* zkVersion of /brokers/registrations
   epoch,      \* controller epoch
-  broker,     \* of each: state, range, the lock's version that it read
-  controller, \* of each: state, its term's epoch, what it read, what it wants to write
-  left,       \* starts, updates
-  lost        \* an update was written by a controller that did not know the one before
+  broker,     \* by broker: state, range, the version of the lock that it read
+  controller, \* by controller: state, the epoch of its term, the features, lock and ranges that it read
+  left,       \* the starts and updates that may still happen
+  lost        \* a controller wrote an update although it did not know the previous one
 
 vars == <<features, lock, epoch, broker, controller, left, lost>>
 
@@ -51,7 +51,7 @@ Look(b) ==
   /\ broker' = [broker EXCEPT ![b].state = IF Fits(broker[b].range) \/ ~Rule("look") THEN "looked" ELSE "off"]
   /\ UNCHANGED <<features, lock, epoch, controller, left, lost>>
 
-\* One multi: the lock is set at the version that was read, and the registration is made.
+\* One multi: it sets the lock at the version that the broker read, and creates the registration.
 Register(b) ==
   /\ broker[b].state = "looked"
   /\ IF lock = broker[b].lock \/ ~Rule("broker_checks")
@@ -61,7 +61,7 @@ Register(b) ==
           /\ lock' = lock
   /\ UNCHANGED <<features, epoch, controller, left, lost>>
 
-\* It stops, crashes, or its session ends; then it starts as above, with what range it has.
+\* The broker stops, crashes, or its session ends. Then it starts as above, with any range.
 Stop(b) ==
   /\ broker[b].state # "off"
   /\ broker' = [broker EXCEPT ![b].state = "off"]
@@ -99,13 +99,13 @@ Allowed(c, level) ==
      /\ controller[c].brokers # {}
      /\ Rule("judge") => \A range \in controller[c].brokers : Supports(range, level)
 
-\* The lowest minimum of the brokers, where it is above the one there is. Each broker supports the level.
+\* The lowest minimum of the brokers, if it is above the current minimum. Each broker supports the level.
 Minimum(c, level) ==
   LET before == IF controller[c].known.max = 0 THEN 1 ELSE controller[c].known.min
       lowest == IF controller[c].brokers = {} THEN before ELSE Least({range[1] : range \in controller[c].brokers})
   IN IF level = 0 THEN 0 ELSE Greatest({before, lowest})
 
-\* One multi: the controller epoch is checked, the lock and the features are set at the versions that were read.
+\* One multi: it checks the controller epoch, and sets the lock and the features at the versions that the controller read.
 Write(c) ==
   /\ controller[c].state = "looked"
   /\ \E level \in Levels \cup {0} :
@@ -140,12 +140,12 @@ Spec == Init /\ [][Next]_vars
 
 -----------------------------------------------------------------------------
 
-\* No registered broker is ever incompatible with what is finalized.
+\* No registered broker is ever incompatible with the finalized level.
 Compatible == \A b \in Registered : Fits(broker[b].range)
 
-\* A range of levels, and the one in force is its upper end.
+\* The minimum level is never above the finalized level.
 Ordered == features.max = 0 \/ (1 <= features.min /\ features.min <= features.max)
 
-\* No update undoes one that its controller did not know.
+\* No update overwrites an update that its controller did not know.
 NoLostUpdate == ~lost
 =============================================================================

@@ -1,28 +1,28 @@
 ------------------------------ MODULE HandOver ------------------------------
 (***************************************************************************)
 (* A consumer group hands a key over: members, generations, callbacks,     *)
-(* commits, and a coordinator that fails over. The layouts are history:    *)
-(* the records of one key lie where the resizes put them, and each waits   *)
-(* for all older ones in other partitions, which is what the barriers of   *)
-(* module Resize amount to. README.md says what is left out.               *)
+(* commits, and a coordinator that fails over. All resizes are over. They  *)
+(* determine the partition of each record of the key. Each record waits    *)
+(* for all older ones in other partitions; module Resize shows that its    *)
+(* barriers have this effect. README.md lists the omissions.               *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
-  Where,      \* the partition of each record of the key, in the order they were produced
+  Where,      \* the partition of each record of the key, in the order of production
   Members,
-  Unowned,    \* whether the group may leave partitions to nobody
-  Faults,     \* how many of each: [rebalance, eviction, crash, failover, seek, ahead, expiry]
+  Unowned,    \* whether a partition may have no owner
+  Faults,     \* how many faults of each kind: [rebalance, eviction, crash, failover, seek, ahead, expiry]
   Off         \* the rules that are switched off
 
 VARIABLES
-  group,      \* what the coordinator knows for good: generation, owner of each partition, who has joined
+  group,      \* the coordinator's durable state: generation, owner of each partition, the members that have joined
   committed,  \* offsets on disk
-  told,       \* committed offsets that were answered and are not on disk: "commit_on_disk" off
+  told,       \* committed offsets that were answered and are not on disk, with "commit_on_disk" off
   position,   \* positions in the coordinator's memory
-  member,     \* each member: generation, whether it runs, what it heard of others' positions, and its partitions
+  member,     \* by member: its generation, whether it runs, the positions of others that it knows, and its partitions
   flushed,    \* the highest offset of each partition whose flush callback has returned
-  start,      \* log starts: retention has removed what lies below
+  start,      \* log starts: retention has removed the records below
   delivered,  \* records delivered
   broken,
   left
@@ -41,9 +41,10 @@ Greatest(a, b) == IF a > b THEN a ELSE b
 Unknown == -1
 Nobody == "nobody"
 
-\* A member's view of a partition. begun: its offset was fetched; at: delivered up to; safe: the flush callback returned up to; sure: committed up to;
-\* kept: what its own commits that were taken made sure, though somebody else may have read on since; open: how far the barrier lets it go; loaded: what was flushed where when the load callback was last called, by partition;
-\* said: what it reported last, where it reports only what it did not say before.
+\* A member's view of a partition. begun: it has fetched its first offset. at: delivered up to here. safe: the flush callback has returned
+\* up to here. sure: committed up to here. kept: its own accepted commits reach up to here; another member may have read further since.
+\* open: the offset up to which the barrier is open. loaded: by partition, the flushed offset at the last call of the load callback.
+\* said: its last report, if it reports each position only once.
 NotMine == [mine |-> FALSE, begun |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, kept |-> 0, open |-> 0, said |-> -1,
             load |-> "no", loaded |-> [p \in Parts |-> 0]]
 
@@ -63,20 +64,20 @@ Init ==
 Current(m) == group.stable /\ member[m].generation = group.generation
 Mine(m, p) == member[m].parts[p]
 With(m, p, view) == member' = [member EXCEPT ![m].parts[p] = view]
-\* A commit that was answered counts although it may not be on disk.
+\* An answered commit counts although it may not be on disk.
 Answered(p) == IF told[p] > committed[p] THEN told[p] ELSE committed[p]
 
 -----------------------------------------------------------------------------
 (* Generations *)
 
-\* The group rebalances: members come back one by one, and whoever stays away is thrown out.
+\* The group rebalances: members join again one by one, and a member that does not is evicted.
 Rebalance ==
   /\ left.rebalance > 0 /\ left' = [left EXCEPT !.rebalance = @ - 1]
   /\ group.stable
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}]
   /\ UNCHANGED <<committed, told, position, member, flushed, delivered, broken, start>>
 
-\* A member learns of it: flushes, commits, gives everything up and joins again.
+\* A member notices the rebalance: it flushes, commits, gives up its partitions and joins again.
 Flushable(m) == {p \in Parts : Mine(m, p).mine /\ Mine(m, p).safe < Mine(m, p).at}
 Uncommitted(m) == {p \in Parts : Mine(m, p).mine /\ Mine(m, p).sure < Mine(m, p).safe}
 Join(m) ==
@@ -88,11 +89,11 @@ Join(m) ==
                               ![m].parts = [p \in Parts |-> [NotMine EXCEPT !.kept = Mine(m, p).kept]]]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left, start>>
 
-\* The generation that commits and positions are fenced by lives on while members come back: they commit before they join.
+\* Commits and positions are fenced by the old generation while members join again: members commit before they join.
 Heard(m) == member[m].generation = group.generation
 FlushedAll(m) == \A p \in Parts : Mine(m, p).mine /\ Mine(m, p).begun => committed[p] <= Mine(m, p).safe
 Gone == {m \in Members : ~member[m].runs}
-\* All that live are back, or the others are thrown out without knowing it.
+\* All live members have joined, or the others are evicted and do not notice.
 Complete ==
   /\ ~group.stable /\ group.joined # {}
   /\ LET away == Members \ (group.joined \cup Gone) IN
@@ -103,7 +104,7 @@ Complete ==
   /\ position' = IF Rule("positions_die") THEN [p \in Parts |-> Answered(p)] ELSE position
   /\ UNCHANGED <<committed, told, member, flushed, delivered, broken, start>>
 
-\* A member that was thrown out finds out and asks to be let in again; that is one more rebalance.
+\* An evicted member notices the eviction and joins again: one more rebalance.
 ComeBack(m) ==
   /\ group.stable /\ member[m].runs /\ m \notin group.joined
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {m}]
@@ -111,7 +112,7 @@ ComeBack(m) ==
                               ![m].parts = [p \in Parts |-> NotMine]]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left, start>>
 
-\* Of the generation before this one a member still knows its own commits.
+\* A member still knows its own commits of the previous generation.
 Remembered(m, p) == IF member[m].was + 1 = group.generation THEN Mine(m, p).kept ELSE 0
 Sync(m) ==
   /\ group.stable /\ m \in group.joined /\ member[m].runs /\ member[m].generation # group.generation
@@ -121,7 +122,7 @@ Sync(m) ==
          IF group.owner[p] # m THEN NotMine ELSE [NotMine EXCEPT !.mine = TRUE, !.kept = Remembered(m, p)]]]
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
-\* The offset to begin at is fetched; nobody asks for whom, so a member that was thrown out since may be told another's.
+\* A member fetches its first offset. The fetch is not fenced, so an evicted member may get another member's commit.
 Fetch(m, p) ==
   /\ Mine(m, p).mine /\ ~Mine(m, p).begun
   /\ With(m, p, [Mine(m, p) EXCEPT !.begun = TRUE, !.at = Greatest(Answered(p), start[p]), !.safe = Answered(p), !.sure = Answered(p),
@@ -154,20 +155,20 @@ OnDisk(p) ==
 -----------------------------------------------------------------------------
 (* A member and one of its partitions *)
 
-\* Retention removes what was delivered. (What it removes unread is lost, with any rules.)
+\* Retention removes delivered records. (A record that it removes before it is read is lost with any rules.)
 Expire(p) ==
   /\ left.expiry > 0 /\ left' = [left EXCEPT !.expiry = @ - 1]
   /\ \E o \in (start[p] + 1)..End(p) :
        /\ \A r \in Records : Where[r] = p /\ Offset(r) < o => r \in delivered
        /\ start' = [start EXCEPT ![p] = o]
   /\ UNCHANGED <<group, committed, told, position, member, flushed, delivered, broken>>
-\* A member finds that its position is out of range.
+\* A member's position is out of range, and it continues at the log start.
 Skip(m, p) ==
   /\ Mine(m, p).begun /\ Mine(m, p).at < start[p]
   /\ With(m, p, [Mine(m, p) EXCEPT !.at = start[p]])
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
-\* The coordinator answers a poll, of the present generation only. Where nobody owns a partition, the log start counts too.
+\* The coordinator answers a poll of the current generation. If a partition has no owner, the log start counts too.
 Hear(m) ==
   LET counts(p) == group.owner[p] = Nobody \/ ~Rule("owner_counts")
       heard == [p \in Parts |-> IF Mine(m, p).mine THEN 0
@@ -177,20 +178,20 @@ Hear(m) ==
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
 Least(a, b) == IF a < b THEN a ELSE b
-\* How far a partition is, as the member knows it: of its own by what it did itself, also when it was thrown out since.
+\* A member's knowledge of a partition's position. For its own partitions its own flushes and commits count, also after an eviction.
 Flushed(m, p, offset) == IF Rule("flush_first") THEN Least(offset, Mine(m, p).safe) ELSE offset
 Own(m, p) == IF Rule("commit_first") THEN Flushed(m, p, Mine(m, p).kept)
              ELSE IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at
 Known(m) == [p \in Parts |-> IF Mine(m, p).mine THEN Own(m, p) ELSE member[m].heard[p]]
 
-\* The barrier: every older record in another partition is done, as far as the member knows.
+\* The barrier: by the member's knowledge every older record in another partition is processed.
 Allowed(p, known) ==
   Largest({0} \cup {o \in 1..End(p) :
     \A r \in 1..RecordAt(p, o - 1) : Where[r] # p => known[Where[r]] > Offset(r)})
 Open(m, p) ==
   /\ Mine(m, p).begun
   /\ Allowed(p, Known(m)) > Mine(m, p).open
-  \* New keys may come now: their state is loaded before their first record.
+  \* New keys may follow: their state is loaded before their first record.
   /\ With(m, p, [Mine(m, p) EXCEPT !.open = Allowed(p, Known(m)),
                                    !.load = IF Rule("load_after_open") THEN "no" ELSE @])
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
@@ -220,7 +221,7 @@ Deliver(m, p) ==
   /\ With(m, p, [Mine(m, p) EXCEPT !.at = @ + 1])
   /\ UNCHANGED <<group, committed, told, position, flushed, left, start>>
 
-\* The user came back for more and the flush callback returned.
+\* The user asks for more records, and the flush callback returns.
 Flush(m, p) ==
   /\ Mine(m, p).mine /\ Mine(m, p).safe < Mine(m, p).at
   /\ With(m, p, [Mine(m, p) EXCEPT !.safe = Mine(m, p).at])
@@ -237,8 +238,8 @@ Commit(m, p) ==
      ELSE told' = [told EXCEPT ![p] = offset] /\ UNCHANGED committed
   /\ UNCHANGED <<group, position, flushed, delivered, broken, left, start>>
 
-\* A periodic commit runs ahead of the flush callback. (With the member dies what it did not flush, so these stay away
-\* from crashes and are not thrown out before they have flushed.)
+\* A periodic commit runs ahead of the flush callback. (If the member dies, its unflushed work is lost. So such a member
+\* neither crashes nor is evicted before it has flushed.)
 CommitAhead(m, p) ==
   /\ left.ahead > 0 /\ left' = [left EXCEPT !.ahead = @ - 1]
   /\ Mine(m, p).mine /\ Heard(m) /\ committed[p] < Mine(m, p).at
@@ -251,13 +252,13 @@ Report(m, p) ==
                 ELSE IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at IN
   /\ Mine(m, p).begun
   /\ Heard(m) \/ ~Rule("positions_fenced")
-  \* The coordinator asks for what it lacks (need_position); without that a member says nothing twice.
+  \* The coordinator asks for missing positions (need_position). Without this a member reports each position only once.
   /\ IF Rule("asked_again") THEN position[p] # offset /\ UNCHANGED member
      ELSE Mine(m, p).said # offset /\ With(m, p, [Mine(m, p) EXCEPT !.said = offset])
   /\ position' = [position EXCEPT ![p] = offset]
   /\ UNCHANGED <<group, committed, told, flushed, delivered, broken, left, start>>
 
-\* The user goes back to the beginning; the position goes back with him.
+\* The user seeks to the beginning, and the position and the commit follow.
 Seek(m, p) ==
   /\ left.seek > 0 /\ left' = [left EXCEPT !.seek = @ - 1]
   /\ Mine(m, p).mine /\ Mine(m, p).at > 0 /\ Current(m)
@@ -288,10 +289,10 @@ Fair ==
 -----------------------------------------------------------------------------
 (* Properties *)
 
-\* Older delivered -> its flush returned -> the newer one's load called and returned -> newer delivered; and no member of
-\* the generation goes back behind what another partition's owner has read since.
+\* Older delivered -> its flush returned -> the newer one's load called and returned -> newer delivered. No member of the
+\* generation delivers a record again after a newer record of the key from another partition.
 Promise == broken = ""
-\* What the coordinator says about a partition is never ahead of what its owner has flushed and committed.
+\* The coordinator's position of a partition is never above the offset that its owner has flushed and committed.
 TruePositions ==
   \A m \in Members, p \in Parts : Current(m) /\ Mine(m, p).begun => position[p] <= Mine(m, p).sure
 OneOwner ==

@@ -1,37 +1,38 @@
 --------------------------------- MODULE Hold ---------------------------------
 (***************************************************************************)
-(* Stock consumer groups at a topic that is resized by the rule of module  *)
-(* Lineage. They have no gate: the leader of a partition answers their     *)
-(* fetches only up to the last leader epoch whose entries every group has  *)
-(* processed, as far as it was told. Their position is what they           *)
-(* committed. A resize is one step here. README.md says what is left out.  *)
+(* Stock consumer groups read a topic that is resized by the rule of       *)
+(* module Lineage. They have no gate. The leader of a partition answers    *)
+(* their fetches only up to the last leader epoch whose entries every      *)
+(* group has processed, by the coordinators' answers. A group's position   *)
+(* is its commit. A resize is one step here. README.md lists the           *)
+(* omissions.                                                              *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Initial,    \* initial_partition_count
-  Ids,        \* how many partition ids there may ever be
+  Ids,        \* the largest number of partitions
   Start,      \* the count at the beginning
-  Script,     \* what happens to the topic, in this order: <<"write", key>>, <<"count", n>>, or <<"marker", p>>, an offset without a record
+  Script,     \* the events of the topic, in this order: <<"write", key>>, <<"count", n>>, or <<"marker", p>> (an offset without a record)
   Groups,
   Latest,     \* groups with auto.offset.reset=latest; the others have earliest
   Mute,       \* groups that never commit
-  Later,      \* groups that are not there at the beginning
-  Faults,     \* how many of each: [restart, election, delete]
+  Later,      \* groups that do not exist at the beginning
+  Faults,     \* how many faults of each kind: [restart, election, delete]
   Off         \* the rules that are switched off
 
 VARIABLES
-  played,     \* how far the script is
+  played,     \* the number of events of the script that have happened
   count,      \* the partition count
-  part,       \* of each number: whether it exists, where its log began, its leader epoch, its lineage, the last epoch that is gone
+  part,       \* by partition: whether it exists, the first offset of its log, its leader epoch, its lineage, the last epoch of a removed incarnation
   log, start,
-  group,      \* whether it is there, and which of its name it is; up: it has begun everywhere
-  committed,  \* of each group and partition, or None
-  at,         \* the next offset of the member that reads it, or None: nobody has begun
-  unwritten,  \* groups whose beginning in a new partition their coordinator has not written yet
-  known,      \* what the leader of each partition was told of each group
-  deposed,    \* what a leader knows that was deposed and still serves, and how long its log is
-  released,   \* whom a leader has held for too long
+  group,      \* there: it exists; life: distinguishes groups of the same name; up: it has begun in all partitions
+  committed,  \* by group and partition, or None
+  at,         \* the next offset of the partition's member, or None if it has not begun
+  unwritten,  \* by new partition, the groups whose first offset the coordinator has not committed yet
+  known,      \* by partition and group, the last answer that the leader has
+  deposed,    \* by partition, a deposed leader that still serves: the answers that it has, and its log end
+  released,   \* by partition, the waits that ended by max.hold
   owed, delivered, broken,
   left        \* faults that may still happen
 
@@ -89,7 +90,7 @@ Resized(new) ==
         !.there = TRUE, !.epoch = @ + 1, !.base = IF part[p].there THEN @ ELSE End(p),
         !.lineage = {x \in @ : ~Over(x)} \cup {<<part[p].epoch + 1, q, part[q].epoch>> : q \in gained(p)}]
   IN [p \in Parts |-> IF p \in concerned THEN bumped(p) ELSE part[p]]
-\* Where groups get a commit: at the beginning of partitions that are created. One that is revived has its readers.
+\* The partitions for whose first offset groups get a commit: those that are created. A revived partition has readers already.
 Created(new) == {p \in 0..(new - 1) : ~part[p].there \/ (~Rule("created_only") /\ p >= count)}
 
 Number(k) == Cardinality({<<p, i>> \in Parts \X (1..Len(Script)) : i <= End(p) /\ log[p][i].key = k}) + 1
@@ -124,7 +125,7 @@ Remove(p) ==
 -----------------------------------------------------------------------------
 (* Leaders *)
 
-\* A leader asks a group's coordinator, at any time. What it is told may be of any age when it uses it.
+\* A leader asks a group's coordinator at any time. The answer may have any age when the leader uses it.
 Answer(p, g) ==
   IF group[g].there THEN [asked |-> TRUE, life |-> group[g].life,
                           committed |-> IF Rule("commits_count") THEN committed[g] ELSE at[g]]
@@ -136,7 +137,7 @@ Ask(p, g) ==
   /\ UNCHANGED <<topic, group, committed, at, unwritten, deposed, released, user, left>>
 
 EndOf(q, f) == Cardinality({i \in DOMAIN log[q] : log[q][i].epoch <= f})
-\* Of a group that a leader was told of.
+\* Whether a group in a leader's answer has processed q up to the end of epoch f.
 IsPast(p, told, g, q, f) ==
   \/ Processed(q, told.committed[q], EndOf(q, f))
   \/ ~Rule("no_commit_holds") /\ told.committed[q] = None
@@ -149,14 +150,14 @@ Satisfied(p, told, g, q, f) ==
      /\ IsPast(p, told, g, q, f)
      /\ Rule("recursion") => \A x \in part[q].lineage : x[1] <= f => Satisfied(p, told, g, x[2], x[3])
 Lets(p, said, g, x) == Satisfied(p, said[g], g, x[2], x[3])
-\* The last leader epoch that fetches without a layout see.
+\* The last leader epoch that leaders serve to fetches without a layout.
 Cap(p, said) ==
   LET held == {x[1] : x \in {z \in part[p].lineage :
         IF Rule("all_groups") THEN \E g \in Groups : ~Lets(p, said, g, z) ELSE \A g \in Groups : ~Lets(p, said, g, z)}} IN
   IF ~Rule("hold") \/ held = {} THEN part[p].epoch ELSE Smallest(held) - 1
 
-\* max.hold is over for one group and one thing that is waited for. It is longer than any group takes that reads and commits: it
-\* ends for those that never commit, or that began behind what is waited for, and have nothing to commit there.
+\* max.hold is over for one group and one awaited epoch. A group that reads and commits does so within max.hold. So it ends only for
+\* a group that never commits, or that began behind the awaited epoch and has nothing to commit there.
 HasNothing(g, q, f) ==
   /\ at[g][q] # None /\ committed[g][q] = None /\ OnlyHoles(q, at[g][q], EndOf(q, f))
   /\ ~(\E d \in delivered[g] : d[3] = q)
@@ -169,7 +170,7 @@ Release(p, g) == \E x \in Named :
   /\ released' = [released EXCEPT ![p] = @ \cup {<<g, told.life, q, f>>}]
   /\ UNCHANGED <<topic, group, committed, at, unwritten, known, deposed, user, left>>
 
-\* Another leads, which knows nothing yet. Who led before goes on serving, until its lease is over.
+\* The new leader has no answers yet. The former leader continues to serve until its lease is over.
 Election(p) ==
   /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
   /\ part[p].there /\ part[p].lineage # {}
@@ -200,7 +201,7 @@ Delete(g) ==
   /\ owed' = [owed EXCEPT ![g] = {}] /\ delivered' = [delivered EXCEPT ![g] = {}]
   /\ UNCHANGED <<topic, leaders, broken>>
 
-\* The coordinator commits the beginning of a new partition for a group that has no commit there.
+\* The coordinator commits the first offset of a new partition for a group that has no commit there.
 Losers(p) == {x[2] : x \in part[p].lineage}
 WriteBeginning(g, p) ==
   /\ g \in unwritten[p] /\ unwritten' = [unwritten EXCEPT ![p] = @ \ {g}]
@@ -211,8 +212,8 @@ WriteBeginning(g, p) ==
        ELSE committed
   /\ UNCHANGED <<topic, group, at, leaders, user, left>>
 
-\* A member is told where to begin: at the commit, or by auto.offset.reset. Coordinators answer when the beginning is written, and when
-\* whoever may serve the partition counts the group.
+\* OffsetFetch: a member begins at the commit, or by auto.offset.reset. The coordinator answers when the first offset is written, and
+\* when every leader that may serve the partition counts the group.
 IsCounted(g, said) == said[g].asked /\ (IF Rule("group_lives") THEN said[g].life = group[g].life ELSE said[g].life > 0)
 MayBegin(g, p) ==
   /\ Rule("written_first") => g \notin unwritten[p]
@@ -254,7 +255,7 @@ Commit(g, p) ==
   /\ committed' = [committed EXCEPT ![g][p] = at[g][p]]
   /\ UNCHANGED <<topic, group, at, unwritten, leaders, user, left>>
 
-\* A member is gone, or the group rebalances: somebody begins again. Without any commit the reset decides: that is the user's.
+\* A member crashes, or the group rebalances: a member starts again. Without a commit auto.offset.reset decides, by the user's choice.
 Restart(g, p) ==
   /\ left.restart > 0 /\ left' = [left EXCEPT !.restart = @ - 1]
   /\ group[g].there /\ at[g][p] # None /\ (committed[g][p] # None \/ g \notin Latest)
@@ -276,9 +277,9 @@ Spec == Init /\ [][Next]_vars
 -----------------------------------------------------------------------------
 (* Properties *)
 
-\* Each key in order for each group, and nothing skipped. One that never commits has no order once it was released.
+\* Each group gets each key in order, and skips no record. A group that never commits has no order after max.hold.
 Promise == broken = ""
 Has(g, a) == \E d \in delivered[g] : d[1] = a[1] /\ d[2] = a[2]
-\* When nobody can go on, every group has what was written since it is up.
+\* When no step is possible, every group has all records that were written since it had begun in all partitions.
 NoHang == ~ENABLED Work => played = Len(Script) /\ \A g \in Groups : group[g].there => \A a \in owed[g] : Has(g, a)
 =============================================================================

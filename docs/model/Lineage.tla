@@ -1,39 +1,39 @@
 ------------------------------ MODULE Lineage -------------------------------
 (***************************************************************************)
-(* One topic that grows and shrinks by one rule: each partition has a      *)
-(* lineage, entries <<epoch, q, f>>: from its leader epoch `epoch` on it   *)
-(* is read after q was, up to the end of q's leader epoch f. A partition   *)
-(* that is marked may be counted again before it is gone: it is revived.   *)
-(* Every write, order and answer is a step of its own, and a crash may     *)
-(* come between any two. README.md says what is left out.                  *)
+(* One topic grows and shrinks by one rule. Each partition has a lineage:  *)
+(* entries <<epoch, q, f>>. Its records from leader epoch `epoch` on are   *)
+(* read after q is read up to the end of q's leader epoch f. A marked      *)
+(* partition may be counted again before it is removed: it is revived.     *)
+(* Every write, request and response is a separate step, and a crash may   *)
+(* come between any two. README.md lists the omissions.                    *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Initial,    \* initial_partition_count
-  Ids,        \* how many partition ids there may ever be
+  Ids,        \* the largest number of partitions
   Start,      \* the count at the beginning
   Plan,       \* the counts that are asked for, in this order
   Keys,       \* keys, each given by its hash
   Records,    \* records per key
-  Faults,     \* how many of each: [election, unclean, tail, controller, reader, lost, late, expire, cancel, marker]
-  Losses,     \* what "lost" may mean for a produce request: "request", "answer", "delay"
-  History,    \* producers may see metadata of any age, not only the newest
-  Old,        \* which answers of 25301 readers may see: "new", "whole" (one old snapshot), "own" (their own partition new, the
-              \* others old), "each" (of each partition another)
-  Stay,       \* a marked partition may stay for ever: removals are left out
+  Faults,     \* how many faults of each kind: [election, unclean, tail, controller, reader, lost, late, expire, cancel, marker]
+  Losses,     \* the kinds of a "lost" produce request: "request", "answer", "delay"
+  History,    \* producers may have metadata of any age, not only the newest
+  Old,        \* the age of the 25301 answers that readers get: "new", "whole" (one old snapshot), "own" (new for the reader's
+              \* partition, old for the others), "each" (another age for each partition)
+  Stay,       \* no partition is removed
   Room,       \* how many entries a state znode has room for
-  Brisk,      \* to reach longer plans: a leader obeys and answers in the step that changes its epoch, and partitions between
-              \* which no key of the model moves change at once
+  Brisk,      \* for longer plans: a leader applies a request and answers in the step that changes its epoch, and partitions
+              \* between which no key of the model moves change at once
   Off         \* the rules that are switched off
 
 VARIABLES
   topic,      \* topic znode: count, the count before (prev), layout version
-  part,       \* partition znodes, and of each number the last epoch of a partition that was removed (gone)
+  part,       \* partition znodes, and for each number the last epoch of a removed partition (gone)
   answered,   \* the controller's memory: partitions whose leader has answered the stored pair
   host,       \* the leader's replica of each partition
-  underway,   \* orders of the controller that may still arrive
-  asked,      \* how far the plan is
+  underway,   \* controller requests that may still arrive
+  asked,      \* the number of resizes of the plan that were asked for
   producer, strays, accepted,
   reader, delivered, flushed, broken,
   seen, maps, \* metadata and partition znodes of the past
@@ -50,7 +50,7 @@ Smallest(S) == CHOOSE x \in S : \A y \in S : x <= y
 Most(S) == IF S = {} THEN -1 ELSE Largest(S)
 
 -----------------------------------------------------------------------------
-(* Placement: linear hashing, and the tree it makes *)
+(* Placement: linear hashing, and the tree of partitions that it defines *)
 
 Base(count) == CHOOSE m \in {Initial * 2^l : l \in 0..4} : m <= count /\ count < 2 * m
 Place(hash, count) ==
@@ -64,7 +64,7 @@ ASSUME \A hash \in 0..15 : \A small \in Initial..Ids : \A large \in small..Ids :
          to # from => to >= small /\ AncestorBelow(to, small) = from
 
 -----------------------------------------------------------------------------
-(* Layouts, znodes, and who loses keys to whom *)
+(* Layouts, znodes, losers and gainers *)
 
 Now == <<topic.count, topic.version>>
 Same(a, b) == a[1] = b[1] /\ (Rule("layout_version") => a[2] = b[2])
@@ -84,8 +84,8 @@ Has(p) == part[p].layout = Now
 Marked == {p \in Parts : p >= topic.count /\ Led(p)}
 Settled == (\A p \in 0..(topic.count - 1) : Has(p)) /\ (\A p \in Losers : Exists(p) => Has(p))
 
-\* One snapshot, as producers see it: the layout with the write that asks for it, which is as early as can be, and of each
-\* partition its incarnation, 0 while nobody leads it: before it is created, and from the moment it is being removed.
+\* One snapshot for producers. It has the new layout from the write of the goal on, which is the earliest possible moment.
+\* It has each partition's incarnation, or 0 while the partition has no leader: before its creation, and during its removal.
 IsShown(p) == part[p].stage = "led" \/ (~Rule("leaving_is_hidden") /\ part[p].stage = "leaving") \/ ~Rule("led_only")
 Newest == [layout |-> Now, incarnation |-> [p \in Parts |-> IF IsShown(p) THEN part[p].incarnation ELSE 0]]
 Show == seen' = IF History THEN seen \cup {Newest'} ELSE {Newest'}
@@ -99,8 +99,9 @@ LedIn(led, epoch, layout) == IF Faults.tail > 0 THEN led \cup {<<epoch, layout>>
 NoHost == [incarnation |-> 0, epoch |-> -1, layout |-> <<0, 0>>, base |-> 0, start |-> 0, log |-> <<>>,
            markers |-> 0, removed |-> <<0, -1>>, led |-> {}, followed |-> -1]
 NotLoading == [limit |-> -1, floor |-> -1, flushed |-> {}]
-\* A reader: what it has delivered and committed; how far the gate is open, and the floor and the entries it knows of; the limit
-\* and the floor at the call of the load that returned last, and what had been flushed at that call; the load that is running.
+\* A reader. at, done: delivered and committed offset. limit, floor, gains: the epoch up to which the gate is open, the floor, and
+\* the known entries. covers, spared, loaded: limit, floor and flushed records at the call of the last load that returned.
+\* loading: the load that is running.
 Fresh == [at |-> 0, done |-> 0, limit |-> -1, floor |-> -1, gains |-> {},
           covers |-> -1, spared |-> -1, loaded |-> {}, loading |-> NotLoading]
 
@@ -125,7 +126,7 @@ Init ==
 -----------------------------------------------------------------------------
 (* The controller: a resize is one write of the goal, then losers, then gainers *)
 
-\* What is gone needs not be named any more; the floor records that something was.
+\* A removed partition need not be named any more. The floor records that it was named.
 Over(x) == part[x[2]].gone >= x[3]
 Kept(lineage) == {x \in lineage : ~Over(x)}
 EntriesAfter(p, losers) == Cardinality(Kept(part[p].lineage)) + Cardinality(losers)
@@ -137,22 +138,22 @@ Fits(count) == \A p \in 0..(count - 1) :
 Ask ==
   /\ asked < Len(Plan)
   /\ Rule("one_resize") => Settled
-  \* or a leader that is behind by one layout takes what a newer one was taken to refuse for good
+  \* or a leader with the previous layout takes a batch whose refusal by a newer layout counted as final
   /\ Rule("all_answered") => \A p \in 0..(topic.count - 1) : p \in answered
   /\ LET count == Plan[asked + 1] IN
      /\ count # topic.count
      \* or its keys have no leader until the removal has ended
      /\ Rule("removal_first") => \A p \in 0..(count - 1) : part[p].stage # "leaving"
-     \* one whose gainers' lineages would not fit is refused, before its goal is written
+     \* if the gainers' lineages would not fit, the resize is refused before its goal is written
      /\ topic' = IF Rule("size_first") /\ ~Fits(count) THEN topic
                  ELSE [count |-> count, prev |-> topic.count, version |-> topic.version + 1]
   /\ asked' = asked + 1
-  \* Without "last_with_bump" what the gainers will wait for is written here, before the bump.
+  \* Without "last_with_bump" the epochs that the gainers will wait for are written here, before the bump.
   /\ part' = IF Rule("last_with_bump") THEN part ELSE [p \in Parts |-> [part[p] EXCEPT !.last = part[p].epoch]]
   /\ UNCHANGED <<answered, host, underway, clients, left>>
   /\ Wrote
 
-\* Taking back a resize of which no gainer was bumped: nobody has taken a key yet.
+\* Cancel a resize while no gainer is bumped: no partition has gained a key yet.
 Cancel ==
   /\ left.cancel > 0 /\ left' = [left EXCEPT !.cancel = @ - 1]
   /\ topic.prev # topic.count
@@ -162,7 +163,7 @@ Cancel ==
   /\ UNCHANGED <<part, answered, host, underway, clients>>
   /\ Wrote
 
-\* The orders, and what a replica does with one.
+\* Controller requests, and their effect on a replica.
 LeadOrderOf(z, p) ==
   [what |-> "lead", part |-> p, incarnation |-> z.incarnation, epoch |-> z.epoch,
    layout |-> IF Rule("pair") THEN z.layout ELSE Now, base |-> z.base]
@@ -184,7 +185,7 @@ Obey(h, o) ==
        ELSE [h EXCEPT !.incarnation = o.incarnation, !.epoch = o.epoch, !.layout = o.layout, !.log = <<>>,
                       !.markers = 0, !.base = o.base, !.start = o.base, !.led = LedIn({}, o.epoch, o.layout), !.followed = -1]
   ELSE IF o.incarnation # h.incarnation \/ o.epoch < h.epoch THEN h
-       ELSE [NoHost EXCEPT !.removed = <<o.incarnation, o.epoch>>, !.base = EndOfLog(h)]    \* its answer tells the log end
+       ELSE [NoHost EXCEPT !.removed = <<o.incarnation, o.epoch>>, !.base = EndOfLog(h)]    \* its answer has the log end
 Obeyed(o) == [host EXCEPT ![o.part] = Obey(@, o)]
 
 Inform(p) ==
@@ -193,7 +194,7 @@ Inform(p) ==
 
 LosersAreDone(p) == \A l \in LosersTo(p) :
   /\ Has(l) \/ ~Rule("stored_losers")
-  \* After an election a registration is gone; without "only_answers" that is taken for an answer.
+  \* An election means that a registration has expired; without "only_answers" this counts as an answer.
   /\ l \in answered \/ ~Rule("losers_first") \/ (~Rule("only_answers") /\ left.election < Faults.election)
 LastOf(l) == IF Rule("stored_losers") THEN part[l].last ELSE part[l].epoch
 FloorOf(p) == IF Rule("floor") THEN Most({part[p].floor} \cup {x[1] : x \in {y \in part[p].lineage : Over(y)}}) ELSE -1
@@ -203,7 +204,7 @@ Entry(p, epoch) ==
   IF Rule("revived_waits") \/ ~Led(p) \/ p \notin (topic.prev..(topic.count - 1))
   THEN {<<epoch, l, LastOf(l)>> : l \in LosersTo(p)} ELSE {}
 
-\* ZooKeeper takes no znode that is too large.
+\* ZooKeeper refuses a znode that is too large.
 CanBump(p) == /\ p \in Concerned /\ part[p].stage = "led" /\ ~Has(p) /\ LosersAreDone(p)
               /\ EntriesAfter(p, LosersTo(p)) <= Room
 CanCreate(p) == p \in Gainers /\ part[p].stage = "absent" /\ p < topic.count /\ LosersAreDone(p)
@@ -217,7 +218,7 @@ Bump(p) ==
   /\ Inform(p)
   /\ UNCHANGED <<topic, underway, asked, clients, left>>
   /\ Wrote
-\* Without "entry_with_bump" the entry comes in a write of its own, after the bump.
+\* Without "entry_with_bump" the entry is written after the bump, in a separate write.
 AddEntry(p) ==
   /\ ~Rule("entry_with_bump") /\ p \in Concerned /\ part[p].stage = "led" /\ Has(p)
   /\ LosersTo(p) # {} /\ ~(\E x \in part[p].lineage : x[1] = part[p].epoch)
@@ -235,16 +236,16 @@ Create(p) ==
   /\ Wrote
 
 -----------------------------------------------------------------------------
-(* Removal of the highest partition, marked and drained *)
+(* The highest partition is removed when it is marked and drained *)
 
 End(p) == EndOfLog(host[p])
 Homes == {Place(k, count) : k \in Keys, count \in Initial..Ids}
-\* What the group has processed. Of records that are gone from the log the reader's own report counts, where there is one.
+\* The offset up to which the group has processed p. For records that retention removed, the owner's report counts.
 Position(p) ==
   IF Rule("owner_counts") THEN (IF Rule("commit_first") THEN reader[p].done ELSE reader[p].at)
   ELSE Largest({reader[p].done, host[p].start})
 Drained(p) ==
-  /\ p \in answered /\ host[p].layout[1] <= p         \* its leader has answered that it takes nothing
+  /\ p \in answered /\ host[p].layout[1] <= p         \* its leader has answered that it takes no records
   /\ Position(p) >= End(p)
 
 Leave(p) ==
@@ -257,7 +258,7 @@ Leave(p) ==
   /\ Wrote
 
 Blank(z) == [z EXCEPT !.stage = "absent", !.layout = <<-1, -1>>, !.last = -1, !.lineage = {}, !.floor = -1, !.gone = z.epoch]
-\* Where the log of the next partition of this number begins: the replica that deleted it has told its end.
+\* The first offset of the next partition of this number. The replica that deleted the log has reported its end.
 NextBase(p) ==
   IF Rule("offsets_go_on") /\ Rule("end_at_deletion") THEN Largest({part[p].base, host[p].base}) ELSE part[p].base
 Forget(p) ==
@@ -266,7 +267,7 @@ Forget(p) ==
   /\ answered' = answered \ {p}
   /\ UNCHANGED <<topic, host, underway, asked, clients, left>>
   /\ Wrote
-\* Without "leaving_is_final" a partition that is being removed is revived by a grow that counts it.
+\* Without "leaving_is_final" a grow revives a partition that is being removed.
 Revive(p) ==
   /\ ~Rule("leaving_is_final") /\ part[p].stage = "leaving" /\ p < topic.count
   /\ part' = [part EXCEPT ![p].stage = "led"]
@@ -274,7 +275,7 @@ Revive(p) ==
   /\ Wrote
 
 -----------------------------------------------------------------------------
-(* Orders: LeaderAndIsr and StopReplica. One that was sent may arrive at any later time, or never. *)
+(* Controller requests: LeaderAndIsr and StopReplica. A sent request may arrive at any later time, or never. *)
 
 Late(o) ==
   /\ left.late > 0 /\ o \notin underway
@@ -305,7 +306,7 @@ NewController ==
   /\ answered' = {}
   /\ UNCHANGED <<topic, part, host, underway, asked, clients, past>>
 
-\* Until its order arrives the old leader goes on serving, whether its registration is gone or not.
+\* Until the request arrives, the old leader continues to serve, with or without a registration.
 Election(p) ==
   /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
   /\ part[p].stage = "led"
@@ -326,21 +327,21 @@ UncleanElection(p) ==
   /\ UNCHANGED <<topic, underway, asked, producer, strays, accepted, delivered, flushed, broken>>
   /\ Wrote
 
-\* The owner of p dies, and the next one goes on from the commit.
+\* The owner of p dies, and the next owner continues from the commit.
 ReaderCrash(p) ==
   /\ left.reader > 0 /\ left' = [left EXCEPT !.reader = @ - 1]
   /\ reader[p].limit # -1 \/ reader[p].at # reader[p].done
   /\ reader' = [reader EXCEPT ![p] = [Fresh EXCEPT !.at = reader[p].done, !.done = reader[p].done]]
   /\ UNCHANGED <<topic, part, answered, host, underway, asked, producer, strays, accepted, delivered, flushed, broken, past>>
 
-\* A closed partition still takes the marker of a transaction. Nobody delivers it, and it takes an offset.
+\* A closed partition still takes a transaction marker. The marker has an offset and is not delivered.
 Marker(p) ==
   /\ left.marker > 0 /\ left' = [left EXCEPT !.marker = @ - 1]
   /\ part[p].stage = "leaving" /\ host[p].incarnation = part[p].incarnation
   /\ host' = [host EXCEPT ![p].markers = @ + 1]
   /\ UNCHANGED <<topic, part, answered, underway, asked, clients, past>>
 
-\* Retention removes everything that is there, read or not.
+\* Retention removes all records, read or not.
 Expire(p) ==
   /\ left.expire > 0 /\ left' = [left EXCEPT !.expire = @ - 1]
   /\ Hosted(host[p]) /\ host[p].start < End(p)
@@ -348,7 +349,7 @@ Expire(p) ==
   /\ UNCHANGED <<topic, part, answered, underway, asked, clients, past>>
 
 -----------------------------------------------------------------------------
-(* The producer, as in module Resize: at most one record of a key is unresolved *)
+(* The producer, as in module Resize: it waits for the result of at most one record per key *)
 
 servers == <<topic, part, answered, underway, asked, past>>
 readers == <<reader, delivered, flushed, broken>>
@@ -368,7 +369,7 @@ Send(k) == \E m \in seen :
   LET s == producer[k].next  p == Place(k, m.layout[1]) IN
   /\ producer[k].batch = NoBatch /\ s <= Records /\ Version(m) >= producer[k].version
   /\ m.incarnation[p] > 0 \/ ~Rule("led_only")
-  /\ \/ /\ Hosted(host[p]) /\ Duplicate(k, s, p)     \* it was refused, and came once more when it no longer was
+  /\ \/ /\ Hosted(host[p]) /\ Duplicate(k, s, p)     \* it was refused, and a later copy was appended
         /\ Resolved(k, s, Version(m)) /\ accepted' = accepted \cup {<<k, s>>}
         /\ UNCHANGED <<host, strays, left>>
      \/ /\ Takes(p, m.layout) /\ ~Duplicate(k, s, p)
@@ -405,7 +406,7 @@ Retry(k) ==
                           ![k].version = IF Rule("never_back") THEN batch.layout[2] + 1 ELSE @]
         /\ host' = AllFollow({p})
         /\ UNCHANGED accepted
-     \/ /\ gone                                              \* nobody knows whether it was written: it fails
+     \/ /\ gone                                              \* the result stays unknown: the record fails
         /\ producer' = [producer EXCEPT ![k].next = IF Rule("fail_gone") THEN s + 1 ELSE s, ![k].batch = NoBatch]
         /\ UNCHANGED <<host, accepted>>
   /\ UNCHANGED <<servers, strays, readers, left>>
@@ -416,8 +417,8 @@ StrayArrives == \E r \in strays :
              THEN Appended(r.key, r.number, r.part, r.layout) ELSE host
   /\ UNCHANGED <<servers, producer, accepted, readers, left>>
 
-\* One that led before and was cut off leads again, in sync all the while, with a record that it alone took in any epoch
-\* since all in-sync replicas were last known to have followed. What later leaders took and nobody committed is gone.
+\* A replica that led before, was cut off and stayed in the ISR leads again. It has a record that no other replica has, of the
+\* last epoch in which all in-sync replicas are known to have followed, or later. Uncommitted records of later leaders are gone.
 TailElection(p) ==
   /\ left.tail > 0 /\ left' = [left EXCEPT !.tail = @ - 1]
   /\ part[p].stage = "led" /\ host[p].incarnation = part[p].incarnation
@@ -439,9 +440,9 @@ TailElection(p) ==
   /\ Wrote
 
 -----------------------------------------------------------------------------
-(* The readers: worst case, every partition belongs to another member *)
+(* The readers: in the worst case every partition has another owner *)
 
-\* y: the partitions as the broker that answers 25301 has them. An end is asked of the leader.
+\* y: the partition znodes that the answering broker of 25301 has. The end of an epoch comes from the leader.
 EndOf(q, f) == host[q].base + Cardinality({i \in DOMAIN host[q].log : host[q].log[i].epoch <= f})
 RECURSIVE Satisfied(_, _, _)
 Satisfied(y, q, f) ==
@@ -456,12 +457,12 @@ Limit(y, p) ==
   IF ~y[p].there THEN -1
   ELSE IF held # {} THEN Smallest(held) - 1
   ELSE IF Rule("batch_epoch") THEN y[p].epoch ELSE 99
-\* Whose leaders are asked where an epoch ended; they wait for their replicas before they answer.
+\* The partitions whose leaders are asked for the end of an epoch. A leader answers after its replicas have followed.
 Asked(y) == {x[2] : x \in UNION {y[p].lineage : p \in Parts}}
 Views(own) == CASE Old = "new" -> {Known} [] Old = "whole" -> maps [] Old = "own" -> {[y EXCEPT ![own] = Known[own]] : y \in maps}
                 [] OTHER -> {[p \in Parts |-> m[p][p]] : m \in [Parts -> maps]}
 
-\* A look decides, and learns from which epochs on the partition has keys of others.
+\* A look sets the limit, and finds the epochs from which on the partition has keys of other partitions.
 Look(p) == \E y \in Views(p) :
   LET limit == Largest({reader[p].limit, Limit(y, p)})
       floor == Largest({reader[p].floor, y[p].floor})
@@ -477,13 +478,13 @@ HasNext(p) == Hosted(host[p]) /\ Next1(p) <= host[p].base + Len(host[p].log)
 NextEpoch(p) == host[p].log[Next1(p) - host[p].base].epoch
 Opens(p, limit) == HasNext(p) /\ NextEpoch(p) <= limit
 
-\* Whether the user has to load before the next record: it is the first one behind an entry, or entries went that nobody saw.
+\* Whether a load is due before the next record: the record is the first one behind an entry, or entries were pruned unseen.
 LoadIsDue(p) ==
   LET r == reader[p]
       unseen == IF ~Rule("floor_at_once") THEN r.covers < r.floor /\ r.floor <= NextEpoch(p)
                 ELSE r.floor > Largest({r.covers, r.spared}) IN
   unseen \/ \E e \in r.gains : r.covers < e /\ e <= NextEpoch(p)
-\* The load reads what was flushed when it was called, and returns at any later time.
+\* The load reads the state that was flushed at its call, and returns at any later time.
 Load(p) ==
   /\ Opens(p, reader[p].limit) /\ reader[p].loading = NotLoading /\ LoadIsDue(p)
   /\ reader' = [reader EXCEPT ![p].loading = [limit |-> reader[p].limit, floor |-> reader[p].floor, flushed |-> flushed]]
@@ -519,7 +520,7 @@ Deliver(p) ==
        ELSE broken
   /\ UNCHANGED <<servers, host, producer, strays, accepted, flushed, left>>
 
-\* What retention removed is passed over, and so are markers and what lies below the base: whether the gate is open or not.
+\* A reader passes removed records, markers and offsets below the base, whether the gate is open or not.
 Skip(p) ==
   /\ p \in Homes /\ Hosted(host[p])
   /\ LET next == IF HasNext(p) THEN Next1(p) - 1 ELSE End(p) IN
@@ -528,7 +529,7 @@ Skip(p) ==
      /\ reader' = [reader EXCEPT ![p].at = next]
   /\ UNCHANGED <<servers, host, producer, strays, accepted, delivered, flushed, broken, left>>
 
-\* The flush callback returned, the offset is committed.
+\* The flush callback has returned, and the offset is committed.
 Commit(p) ==
   /\ reader[p].done < reader[p].at
   /\ reader' = [reader EXCEPT ![p].done = reader[p].at]
@@ -545,7 +546,7 @@ Clients ==
 Bad ==
   \/ NewController \/ Arrive \/ StrayArrives \/ Cancel
   \/ \E p \in Parts : Election(p) \/ UncleanElection(p) \/ TailElection(p) \/ ReaderCrash(p) \/ Marker(p) \/ Expire(p)
-\* With Brisk: those that no modelled key moves from or to are done with at once, lowest first.
+\* With Brisk: partitions that no key of the model moves from or to change at once, the lowest first.
 Quiet == {p \in Parts : p \notin Homes \/ p \notin Losers \cup Gainers}
 Urgent == IF Brisk THEN {p \in Quiet : CanBump(p) \/ CanCreate(p)} ELSE {}
 Next ==
@@ -566,7 +567,7 @@ Fair ==
 Promise == broken = ""
 LogSorted == \A p \in Parts : \A i, j \in DOMAIN host[p].log :
   i < j /\ host[p].log[i].key = host[p].log[j].key => host[p].log[i].number < host[p].log[j].number
-\* No record of a key in a partition that does not own it in that epoch; an epoch has one layout.
+\* No record is in a partition that does not own its key in the record's epoch; an epoch has one layout.
 Sealed == \A p \in Parts : \A i, j \in DOMAIN host[p].log :
   LET a == host[p].log[i]  b == host[p].log[j] IN
   Place(a.key, a.layout[1]) = p /\ (a.epoch = b.epoch => a.layout = b.layout)
@@ -584,13 +585,13 @@ PlanDone == asked = Len(Plan) /\ (topic.count = Plan[Len(Plan)] \/ ~Fits(Plan[Le
          /\ (Stay \/ \A p \in Parts : Exists(p) <=> p < topic.count)
 AllSent == \A k \in Keys : producer[k].next > Records /\ producer[k].batch = NoBatch
 AllDelivered == \A a \in accepted : WasDelivered(a)
-\* Nobody can go on, with the newest answers either. That is the end of a run, or a hang.
+\* No step is possible, with the newest answers either. This is the end of a run, or a hang.
 AtRest ==
   /\ \A p \in Parts : reader[p].at = reader[p].done
   /\ \A p \in Homes : ~Opens(p, Largest({reader[p].limit, Limit(Known, p)})) /\ ~ENABLED Skip(p)
   /\ \A k \in Keys : ~ENABLED Send(k) /\ ~ENABLED Retry(k)
   /\ ~ENABLED Controller
-\* A partition that is counted is never one that is being removed: its keys would have no leader.
+\* No counted partition is being removed: its keys would have no leader.
 NoOutage == \A p \in 0..(topic.count - 1) : part[p].stage # "leaving"
 AllRead == \A p \in Parts : part[p].stage = "led" => reader[p].at >= End(p)
 NoHang == AtRest => PlanDone /\ AllSent /\ AllRead /\ (Faults.unclean + Faults.expire = 0 => AllDelivered)

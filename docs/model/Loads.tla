@@ -2,35 +2,34 @@
 (***************************************************************************)
 (* A consumer group reads a topic that is resized by the rule of module    *)
 (* Lineage: generations, commits, reports of positions, and the load by    *)
-(* leader epochs. Members are evicted while their callbacks run, and what  *)
-(* they were told is of their last look. A resize is one step here:        *)
-(* Lineage shows that its steps keep the order. README.md says what is     *)
-(* left out.                                                               *)
+(* leader epochs. Members are evicted while their callbacks run. They know *)
+(* the topic from their last look. A resize is one step here: Lineage      *)
+(* shows that its steps keep the order. README.md lists the omissions.     *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Initial,    \* initial_partition_count
-  Ids,        \* how many partition ids there may ever be
+  Ids,        \* the largest number of partitions
   Start,      \* the count at the beginning
-  Script,     \* what happens to the topic, in this order: <<"write", key>>, <<"count", n>>, <<"marker", p>>, an offset
-              \* without a record, or <<"recreate", n>>: the topic is deleted and created again with n partitions
+  Script,     \* the events of the topic, in this order: <<"write", key>>, <<"count", n>>, <<"marker", p>> (an offset
+              \* without a record), <<"recreate", n>> (the topic is deleted and created again with n partitions)
   Members,
-  Faults,     \* how many of each: [rebalance, eviction, election, seek, failover, ahead]
+  Faults,     \* how many faults of each kind: [rebalance, eviction, election, seek, failover, ahead]
   Off         \* the rules that are switched off
 
 VARIABLES
-  played,     \* how far the script is
+  played,     \* the number of events of the script that have happened
   count,      \* the partition count
-  part,       \* of each number: whether it exists, its leader epoch, its lineage, floor, the last epoch of one that was removed
-  life,       \* how often the topic was created again
-  log, start, \* logs and log starts; offsets go on when a number comes again
-  group,      \* owner of each partition, who has joined, which partitions existed when the rebalance began, who was evicted
-  reported,   \* positions that owners reported in this generation
+  part,       \* by partition: whether it exists, its leader epoch, its lineage, its floor, the last epoch of a removed incarnation
+  life,       \* the number of times that the topic was created again
+  log, start, \* logs and log starts; the offsets continue when a partition is created again
+  group,      \* the owner of each partition, the members that have joined, the partitions at the start of the rebalance, the evicted members
+  reported,   \* the positions that owners reported in this generation
   committed,
   member,
-  flushed,    \* up to where the flush callback has returned, counted on with each seek
-  seeks,      \* how often the user went back in each partition
+  flushed,    \* the offset up to which the flush callback has returned; each seek adds 100, see Counted
+  seeks,      \* the number of the user's seeks back in each partition
   delivered, broken,
   left        \* faults that may still happen
 
@@ -53,13 +52,13 @@ Nobody == "nobody"
 Unknown == -1
 NoRecord == 0
 NoCall == [limit |-> -1, floor |-> -1, flushed |-> <<>>]
-\* A member's view of a partition. at: the next offset; safe: the flush callback returned up to here; sure: its own commits were
-\* taken up to here; from: where its owner began; limit, floor, entries: cap, floor and epochs of the lineage at the last look;
-\* once: a load has returned since the assignment; covers, spared: cap and floor when that was called, loaded: what was flushed
-\* then; call: the load that runs. life: the topic's when the partition was
-\* assigned or the member heard of another; said: the position that was reported last, where nothing is said twice. rewinds: how often the
-\* coordinator has said that the group went back in each partition; looked: the coordinator has answered since the last seek, and the
-\* partition was not removed meanwhile (for the properties alone).
+\* A member's view of a partition. at: the next offset. safe: the flush callback has returned up to here. sure: its own commits were
+\* accepted up to here. from: the offset at which its owner began. limit, floor, entries: cap, floor and epochs of the lineage at the
+\* last look. once: a load has returned since the assignment. covers, spared, loaded: cap, floor and flushed offsets at the call of
+\* that load. call: the load that runs. life: the topic's life when the partition was assigned, or when the member noticed a newer
+\* topic. said: the position that was reported last, if a position is reported only once. rewinds: the coordinator's last answer of
+\* the number of seeks back in each partition. looked: the coordinator has answered since the last seek, and the partition was not
+\* removed meanwhile (only for the properties).
 NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, from |-> 0, limit |-> -1, floor |-> -1, entries |-> {},
             once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, life |-> 0, said |-> -1,
             rewinds |-> [q \in Parts |-> 0], looked |-> TRUE]
@@ -85,7 +84,7 @@ Init ==
 Mine(m, p) == member[m].parts[p]
 With(m, p, view) == member' = [member EXCEPT ![m].parts[p] = view]
 Present == Members \ group.evicted
-Heard(m, p) == Mine(m, p).life = life      \* of the topic that was created last
+Heard(m, p) == Mine(m, p).life = life      \* its view is of the topic that was created last
 Current(m) == group.stable /\ m \in Present /\ member[m].synced
 End(p) == Len(log[p])
 Hole(p, i) == i <= start[p] \/ log[p][i].key = NoRecord
@@ -110,7 +109,7 @@ Resized(new) ==
 
 Number(k) == Cardinality({<<p, i>> \in Parts \X (1..Len(Script)) : i <= End(p) /\ log[p][i].key = k}) + 1
 Appended(p, k) == [log EXCEPT ![p] = Append(@, [key |-> k, number |-> IF k = NoRecord THEN 0 ELSE Number(k), epoch |-> part[p].epoch])]
-\* Commits of the topic before are not those of its successor, whose epochs and offsets begin again.
+\* A commit of the deleted topic does not count for the new topic, whose epochs and offsets start again.
 Recreate(n) ==
   /\ count' = n /\ part' = New(n) /\ life' = life + 1
   /\ log' = [p \in Parts |-> <<>>] /\ start' = [p \in Parts |-> 0]
@@ -118,7 +117,7 @@ Recreate(n) ==
   /\ reported' = Silent
   /\ flushed' = [p \in Parts |-> 0]
   /\ member' = [m \in Members |-> [member[m] EXCEPT !.parts = [p \in Parts |->
-       [member[m].parts[p] EXCEPT !.loaded = [q \in DOMAIN @ |-> 0]]]]]      \* for the properties alone
+       [member[m].parts[p] EXCEPT !.loaded = [q \in DOMAIN @ |-> 0]]]]]      \* only for the properties
   /\ UNCHANGED <<group, seeks, delivered, broken, left>>
 Play ==
   /\ played < Len(Script) /\ played' = played + 1
@@ -130,13 +129,13 @@ Play ==
                            /\ UNCHANGED <<count, part>>
           /\ UNCHANGED <<life, start, group, reported, committed, member, user, left>>
 
-\* A bump for another reason prunes as well.
+\* A bump for another reason prunes the lineage too.
 Election(p) ==
   /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
   /\ part[p].there /\ part' = [part EXCEPT ![p] = Bumped(@)]
   /\ UNCHANGED <<played, count, life, log, start, group, reported, committed, member, user>>
 
-\* The group's position, as its coordinator tells it: what the owner said in this generation, and without an owner the commit.
+\* The group's position in the coordinator's answer: the owner's report in this generation, or without an owner the commit.
 Position(p) ==
   IF ~group.stable THEN Unknown
   ELSE IF group.owner[p] # Nobody THEN reported[p]
@@ -158,23 +157,23 @@ Rebalance ==
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.parts = There]
   /\ reported' = Silent
   /\ UNCHANGED <<topic, committed, member, user>>
-\* A member is cut off for longer than its session lasts, whatever it is doing, and does not know it. Which one does not matter.
+\* A member is cut off for longer than its session timeout, at any step, and does not notice. It does not matter which member.
 Victim == CHOOSE m \in Members : TRUE
 Evict(m) ==
   /\ left.eviction > 0 /\ left' = [left EXCEPT !.eviction = @ - 1]
   /\ Current(m) /\ Present # {m}
-  /\ \A p \in Parts : Mine(m, p).mine => committed[p] <= Mine(m, p).safe      \* or what it did not flush dies with it
+  /\ \A p \in Parts : Mine(m, p).mine => committed[p] <= Mine(m, p).safe      \* otherwise its unflushed work would be lost
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.parts = There, !.evicted = @ \cup {m}]
   /\ reported' = Silent
   /\ UNCHANGED <<topic, committed, member, user>>
 
-\* The next coordinator has the commits and the generation. It guesses no position: it waits until the owner says it again.
+\* The next coordinator has the commits and the generation. It assumes no position: it waits until the owner reports again.
 FailOver ==
   /\ left.failover > 0 /\ left' = [left EXCEPT !.failover = @ - 1]
   /\ reported' = IF Rule("nothing_guessed") THEN Silent ELSE committed
   /\ UNCHANGED <<topic, group, committed, member, user>>
 
-\* What a member remembers of a partition that it gives up: nothing, or what it had loaded and has made of it since.
+\* A member's state of a partition that it gives up: nothing, or without "reload" the loaded state with its later changes.
 Kept(m, p) ==
   LET v == Mine(m, p) IN
   IF Rule("reload") \/ ~v.once THEN NotMine
@@ -191,7 +190,7 @@ Join(m) ==
   /\ group' = [group EXCEPT !.joined = @ \cup {m}]
   /\ member' = GivenUp(m)
   /\ UNCHANGED <<topic, reported, committed, user, left>>
-\* A member that was evicted finds out: one more rebalance. What it did not commit is lost.
+\* An evicted member notices the eviction: one more rebalance. Its uncommitted work is lost.
 ComeBack(m) ==
   /\ m \in group.evicted /\ group.stable /\ CallbacksReturned(m)
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {m}, !.parts = There, !.evicted = @ \ {m}]
@@ -215,7 +214,7 @@ Sync(m) ==
 
 Reads == UNCHANGED <<topic, group, reported, committed, user, left>>
 EndOf(q, f) == Cardinality({i \in DOMAIN log[q] : log[q][i].epoch <= f})
-\* unknown: what counts where the coordinator tells no position; back: partitions whose position was lower, however high it is now.
+\* unknown: the result if the coordinator answers no position. back: partitions whose position was lower meanwhile.
 RECURSIVE Satisfied(_, _, _, _, _)
 Satisfied(m, q, f, unknown, back) ==
   \/ part[q].gone >= f
@@ -226,8 +225,9 @@ Limit(m, p, unknown, back) ==
   LET held == {x[1] : x \in {z \in part[p].lineage : ~Satisfied(m, z[2], z[3], unknown, back)}} IN
   IF held = {} THEN part[p].epoch ELSE Smallest(held) - 1
 IsAnswered(m) == m \in Present /\ group.stable
-\* What is passed stays passed, but for a position that is told to be lower, or to have been. That takes back what was loaded, or is being
-\* loaded. The coordinator stores with each commit how often a commit was lower than the one before: that is once with each seek.
+\* The limit never falls, unless the coordinator answers a lower position, or that a position was lower meanwhile. Then a finished or
+\* running load no longer counts. The coordinator stores with each commit how often a commit was lower than the previous one: once
+\* for each seek.
 Look(m, p) ==
   LET v == Mine(m, p)
       told == IF IsAnswered(m) /\ Rule("rewinds_counted") THEN seeks ELSE v.rewinds
@@ -245,7 +245,7 @@ Look(m, p) ==
   /\ With(m, p, seen)
   /\ Reads
 
-\* It hears that the topic was created again: what it knows is of the one before.
+\* The member notices that the topic was created again, and drops its state of the deleted topic.
 Hear(m, p) ==
   LET v == Mine(m, p)  kept == IF Rule("topic_forgotten") THEN NotMine ELSE v IN
   /\ v.mine /\ ~Heard(m, p) /\ v.safe = v.at
@@ -253,7 +253,7 @@ Hear(m, p) ==
                              !.from = committed[p], !.said = -1])
   /\ Reads
 
-\* Offsets without a record for the user are passed by themselves, whether the gate is open or not.
+\* A member passes offsets without a record, whether the gate is open or not.
 Pass(p, i) == IF i > End(p) THEN i ELSE Smallest({j \in i..End(p) : j = End(p) \/ ~Hole(p, j + 1)})
 Skip(m, p) ==
   LET v == Mine(m, p)  next == Pass(p, v.at) IN
@@ -262,14 +262,14 @@ Skip(m, p) ==
   /\ With(m, p, [v EXCEPT !.at = next, !.safe = IF @ = v.at THEN next ELSE @])
   /\ Reads
 
-\* What the user has of a partition that is gone is flushed before anything else.
+\* The user's state of a removed partition is flushed before any other step.
 GoneIsFlushed(m) == \A q \in Parts :
   Mine(m, q).mine /\ Heard(m, q) /\ Mine(m, q).safe < Mine(m, q).at => part[q].gone < log[q][Mine(m, q).at].epoch
 Opens(m, p) ==
   LET v == Mine(m, p) IN
   /\ v.mine /\ Heard(m, p) /\ v.at < End(p) /\ ~Hole(p, v.at + 1) /\ log[p][v.at + 1].epoch <= v.limit /\ v.call = NoCall
   /\ GoneIsFlushed(m) \/ ~Rule("gone_is_flushed")
-\* By the cap and the floor of the last load's call: the floor rose above both, or the next batch is past an entry.
+\* A load is due if the floor is above the cap and the floor at the last load's call, or if the next batch is behind a newer entry.
 Due(v, epoch) ==
   \/ ~v.once
   \/ Rule("floor") /\ v.floor > Largest({v.covers, v.spared})
@@ -281,13 +281,13 @@ Load(m, p) ==
   /\ Reads
 Loaded(m, p) ==
   LET v == Mine(m, p)
-      limit == IF Rule("load_at_call") THEN Smallest({v.call.limit, v.limit}) ELSE v.limit    \* as far as it is not taken back
+      limit == IF Rule("load_at_call") THEN Smallest({v.call.limit, v.limit}) ELSE v.limit    \* the limit may have fallen since the call
       floor == IF Rule("load_at_call") THEN v.call.floor ELSE v.floor IN
   /\ v.call # NoCall
   /\ With(m, p, [v EXCEPT !.call = NoCall, !.once = TRUE, !.covers = limit, !.spared = floor, !.loaded = v.call.flushed])
   /\ Reads
 
-\* Up to where the group has read a partition for good.
+\* The offset up to which the group has processed a partition.
 Through(q) ==
   LET owner == group.owner[q] IN
   IF owner # Nobody /\ owner \in Present /\ Mine(owner, q).mine THEN Mine(owner, q).safe ELSE committed[q]
@@ -317,7 +317,7 @@ Deliver(m, p) ==
   /\ With(m, p, [v EXCEPT !.at = @ + 1])
   /\ UNCHANGED <<topic, group, reported, committed, flushed, seeks, left>>
 
-\* The flush callback returns, perhaps long after its member was evicted.
+\* The flush callback returns, perhaps long after the eviction of its member.
 Flush(m, p) ==
   LET v == Mine(m, p) IN
   /\ v.mine /\ v.safe < v.at
@@ -331,12 +331,12 @@ Commit(m, p) ==
   /\ v.mine /\ v.sure < v.safe /\ Heard(m, p) /\ ~OnlyHoles(p, v.sure, v.safe)
   /\ committed' = [committed EXCEPT ![p] = v.safe]
   /\ With(m, p, [v EXCEPT !.sure = v.safe])
-  \* Whoever begins behind a commit has it from the one who delivered, evicted or not.
+  \* A record below a commit counts as delivered, also by an evicted member.
   /\ delivered' = IF m \in Present THEN delivered
                   ELSE delivered \cup {<<log[p][i].key, log[p][i].number, p>> : i \in {j \in 1..v.safe : log[p][j].key # NoRecord}}
   /\ UNCHANGED <<topic, group, reported, flushed, seeks, broken, left>>
 
-\* As a periodic commit does, it runs ahead of the flush callback.
+\* This commit runs ahead of the flush callback, as a periodic commit does.
 CommitAhead(m, p) ==
   LET v == Mine(m, p) IN
   /\ left.ahead > 0 /\ left' = [left EXCEPT !.ahead = @ - 1]
@@ -345,7 +345,7 @@ CommitAhead(m, p) ==
   /\ With(m, p, [v EXCEPT !.sure = v.at])
   /\ UNCHANGED <<topic, group, reported, user>>
 
-\* Owners say how far they are of what somebody may wait for: after the commit, or without one where there was nothing to commit.
+\* An owner reports the position of a partition that other partitions may wait for: after the commit, or without one if there was nothing to commit.
 IsWanted(p) == p >= count \/ \E q \in Parts : \E x \in part[q].lineage : x[2] = p
 Report(m, p) ==
   LET v == Mine(m, p) IN
@@ -358,7 +358,7 @@ Report(m, p) ==
   /\ IF Rule("said_again") THEN UNCHANGED member ELSE v.said # v.at /\ With(m, p, [v EXCEPT !.said = v.at])
   /\ UNCHANGED <<topic, group, committed, user, left>>
 
-\* The user goes back: the position is lower at once, and so is the commit.
+\* The user seeks back: the position and the commit are lower at once.
 Seek(m, p) ==
   /\ left.seek > 0 /\ left' = [left EXCEPT !.seek = @ - 1]
   /\ Current(m) /\ Mine(m, p).mine /\ Mine(m, p).safe = Mine(m, p).at /\ ~OnlyHoles(p, 0, Mine(m, p).at)
@@ -389,11 +389,11 @@ Spec == Init /\ [][Next]_vars
 
 \* Older delivered -> its flush returned -> the newer one's load called and returned -> newer delivered.
 Promise == broken = ""
-\* No position is told that the partition's owner has not flushed.
+\* The coordinator answers no position that the partition's owner has not flushed.
 TruePositions == \A p \in Parts : group.stable /\ group.owner[p] # Nobody /\ reported[p] # Unknown =>
   LET v == Mine(group.owner[p], p) IN v.mine /\ v.life = life => reported[p] <= v.safe
 AllDelivered == \A p \in Parts : \A i \in DOMAIN log[p] :
   log[p][i].key = NoRecord \/ <<log[p][i].key, log[p][i].number, p>> \in delivered
-\* When nobody can go on, the script is played, all is delivered, and what was marked is removed.
+\* When no step is possible, the script is over, all records are delivered, and all marked partitions are removed.
 NoHang == ~ENABLED Work => AllDelivered /\ There = 0..(count - 1)
 =============================================================================

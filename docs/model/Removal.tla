@@ -1,32 +1,33 @@
 ------------------------------- MODULE Removal -------------------------------
 (***************************************************************************)
 (* A marked partition is drained and removed while the members of a group  *)
-(* know of it late or never. Partition 0 and a child that is split off,    *)
-(* merged back and removed, perhaps again and again; one key, which lives  *)
+(* notice it late or never. There are partition 0 and a child that is      *)
+(* split off, merged back and removed, perhaps several times. One key is   *)
 (* in the child while there are two partitions, and has one record in each *)
-(* layout. Offsets are committed ahead of the flush callback, as a         *)
-(* periodic commit does. README.md says what is left out.                  *)
+(* layout. Offsets are committed ahead of the flush callback, as periodic  *)
+(* commits do. README.md lists the omissions.                              *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Plan,       \* the undeleted counts, 1 or 2, from the first to the last layout
   Members,
-  Stock,      \* those that neither poll for positions nor keep order
-  Faults,     \* how many of each: [rebalance, failover, eviction, expiry]
+  Stock,      \* the members that neither poll for positions nor keep order
+  Faults,     \* how many faults of each kind: [rebalance, failover, eviction, expiry]
   Off         \* the rules that are switched off
 
 VARIABLES
-  now,        \* which of the topic's descriptions is true
-  drained,    \* the controller was told that the group is done with the marked partition
-  group,      \* generation, owner of each partition, who has joined, by which description partitions were assigned, who was thrown out
-  memory,     \* the coordinator's, of one generation: who polled, whose silence lasted, what is wanted, what was reported
+  now,        \* the index of the topic's true description
+  drained,    \* the controller has the answer that the group has processed the marked partition
+  group,      \* the owner of each partition, the members that have joined, the description by which partitions were assigned, the evicted members
+  memory,     \* the coordinator's, in one generation: the members that polled, those that were silent for a session timeout,
+              \* the wanted and the reported positions
   committed,
   member,
-  flushed,    \* how many records of each partition the flush callback has returned for
+  flushed,    \* by partition, the number of records for which the flush callback has returned
   delivered, broken,
   left,
-  start       \* log starts: retention has removed what lies below
+  start       \* log starts: retention has removed the records below
 
 vars == <<now, drained, group, memory, committed, member, flushed, delivered, broken, left, start>>
 
@@ -34,7 +35,7 @@ Rule(name) == name \notin Off
 Least(S) == CHOOSE x \in S : \A y \in S : x <= y
 
 -----------------------------------------------------------------------------
-(* The topic, as metadata describes it from first to last *)
+(* The topic: its descriptions in metadata, from the first to the last *)
 
 None == 0
 \* life: the child's incarnation, None while there is no child. epoch: partition 0's leader epoch, one for each layout.
@@ -43,7 +44,7 @@ After(s, count) ==
   LET v == s.version + 1 IN
   IF count > s.count
   THEN <<[count |-> 2, version |-> v, epoch |-> v, life |-> s.lives + 1, lives |-> s.lives + 1]>>
-  ELSE <<[s EXCEPT !.count = 1, !.version = v],                                   \* marked and sealed
+  ELSE <<[s EXCEPT !.count = 1, !.version = v],                                   \* the child is marked and sealed
          [s EXCEPT !.count = 1, !.version = v, !.epoch = v],                      \* the survivor takes its keys
          [s EXCEPT !.count = 1, !.version = v, !.epoch = v, !.life = None]>>
 RECURSIVE Story(_)
@@ -65,7 +66,7 @@ Of(p, S) == {r \in S : Home(r) = p}
 Offset(r) == Cardinality(Of(Home(r), 1..(r - 1)))
 RecordAt(p, offset) == CHOOSE r \in Records : Home(r) = p /\ Offset(r) = offset
 End(p) == Cardinality({r \in Of(p, Records) : Written(r)})
-\* What of partition 0 was written before a child was split off.
+\* The number of records of partition 0 that were written before a child was split off.
 Threshold(life) == Cardinality(Of(0, 1..Least(Of(life, Records))))
 
 -----------------------------------------------------------------------------
@@ -74,9 +75,9 @@ Threshold(life) == Cardinality(Of(0, 1..Least(Of(life, Records))))
 Nobody == "nobody"
 Unknown == -1
 Closed == -1        \* below every leader epoch
-\* A member's view of a partition. at: delivered up to; safe: the flush callback returned up to; load: of the callback, told:
-\* of which gains it is told, loaded: what was flushed where when it was last called. view: the description last looked at;
-\* epoch: the leader epoch in it, before: the cap while the user is not told of gains that no look has shown as marked.
+\* A member's view of a partition. at: delivered up to here. safe: the flush callback has returned up to here. load: the state of the
+\* load callback. told: the gains that it covers. loaded: by partition, the flushed records at its last call. view: the description of
+\* the last look. epoch: the leader epoch in it. before: the cap while gains that no look showed as marked are not loaded.
 NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, load |-> "no", told |-> {}, loaded |-> [p \in Parts |-> 0],
             view |-> None, epoch |-> Closed, before |-> Closed, gains |-> {}, announced |-> {}]
 Forgotten == [heard |-> {}, silent |-> {}, asked |-> FALSE, wanted |-> {}, reported |-> [p \in Parts |-> Unknown]]
@@ -100,7 +101,7 @@ Present == Members \ group.expelled
 Current(m) == group.stable /\ m \in Present /\ member[m].synced
 AllHeard == memory.heard \cup memory.silent = Present
 
-\* The group's position, as the coordinator tells it.
+\* The group's position in the coordinator's answer.
 Position(p) ==
   LET offset == IF committed[p] = 0 \/ (p # 0 /\ p # Topic[now].life) THEN Unknown ELSE committed[p]
       said == memory.reported[p] IN
@@ -108,11 +109,11 @@ Position(p) ==
   ELSE IF group.owner[p] \in memory.heard THEN IF Rule("own_reports") \/ said > offset THEN said ELSE offset
   ELSE IF AllHeard \/ ~Rule("everybody_polled") THEN offset
   ELSE Unknown
-\* Who was thrown out is told nothing more.
+\* An evicted member gets no more positions.
 Told(m, p) == IF m \in Present THEN Position(p) ELSE Unknown
-\* A live member alone can tell the position: it owns the partition and polls, or may be about to poll.
+\* Only a live member can report the position: it owns the partition and polls, or may poll soon.
 AwaitsReport(p) == ~group.stable \/ group.owner[p] \in memory.heard \/ ~AllHeard
-\* The start of the log stands for a position where no live member can tell it.
+\* The log start counts as the position if no live member can report it.
 StartPassed(m, p, end) ==
   /\ start[p] >= end
   /\ (m \in Present /\ ~Mine(m, p).mine /\ ~AwaitsReport(p)) \/ ~Rule("owner_counts")
@@ -121,27 +122,27 @@ Passed(m, p, end) == Told(m, p) >= end \/ StartPassed(m, p, end)
 -----------------------------------------------------------------------------
 (* The controller *)
 
-\* Everything up to the survivor's new layout is the subject of module Resize.
+\* Module Resize has the steps up to the survivor's new layout.
 IsMerged == Marked(Topic[now]) # {} /\ Topic[now].epoch = Topic[now].version
 Resize ==
   /\ now < Len(Topic) /\ ~IsMerged
   /\ now' = now + 1
   /\ UNCHANGED <<drained, group, memory, committed, member, flushed, delivered, broken, left, start>>
 
-\* Who owns the partition is asked how far it is, if it polls.
+\* The coordinator asks the partition's owner for its position, if the owner polls.
 Asked(p) == IF Rule("owner_asked") /\ group.owner[p] \in memory.heard THEN memory.wanted \cup {p} ELSE memory.wanted
-\* The committed offset is at the end. Is what was committed processed?
+\* The committed offset is at the end. Has the group processed the committed records?
 Question ==
   LET p == Topic[now].life
       wanted == Asked(p)
-      \* Somebody may come who keeps order, and nobody knows yet what he waits for.
+      \* A member that keeps order may still poll, and the partitions that it waits for are unknown.
       unheard == ~AllHeard /\ (memory.heard # {} \/ Rule("poll_awaited")) IN
   /\ IsMerged /\ ~drained /\ committed[p] = End(p)
   /\ memory' = [memory EXCEPT !.wanted = wanted, !.asked = TRUE]
   /\ drained' = (Position(p) = End(p) \/ (Position(p) = Unknown /\ p \notin wanted /\ ~unheard))
   /\ UNCHANGED <<now, group, committed, member, flushed, delivered, broken, left, start>>
 
-\* All records have expired. Is what was delivered of them processed? What was committed does not matter.
+\* All records have expired. Has the group processed those that were delivered? The commit does not matter.
 QuestionOfEmpty ==
   LET p == Topic[now].life IN
   /\ IsMerged /\ ~drained /\ start[p] = End(p) /\ group.stable
@@ -155,7 +156,7 @@ Remove ==
   /\ UNCHANGED <<group, memory, committed, member, flushed, delivered, broken, left, start>>
 
 -----------------------------------------------------------------------------
-(* Generations. Who led the one before, and so what he knows of the topic, does not matter *)
+(* Generations. The group leader may have metadata of any age *)
 
 Rebalance ==
   /\ group.stable
@@ -165,8 +166,8 @@ Rebalance ==
        /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.counted = i]
   /\ memory' = Forgotten
   /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken, start>>
-\* A member, it does not matter which, is cut off for longer than its session lasts, and never finds out. What it committed ahead of
-\* its flush would be lost.
+\* A member is cut off for longer than its session timeout and never notices. It does not matter which member. It has not committed
+\* ahead of its flush: that work would be lost.
 Victim == CHOOSE m \in Members \ Stock : TRUE
 Evict(m) ==
   /\ left.eviction > 0 /\ left' = [left EXCEPT !.eviction = @ - 1]
@@ -176,7 +177,7 @@ Evict(m) ==
   /\ memory' = Forgotten
   /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken, start>>
 
-\* A member has everything flushed and committed before it joins.
+\* A member flushes and commits all its partitions before it joins.
 Join(m) ==
   /\ ~group.stable /\ m \in Present \ group.joined
   /\ \A p \in Parts : Mine(m, p).safe = Mine(m, p).at /\ Mine(m, p).load # "running"
@@ -207,7 +208,7 @@ Hears == UNCHANGED <<now, drained, group, committed, member, flushed, delivered,
 Poll(m) ==
   /\ Current(m) /\ m \notin Stock \cup memory.heard
   /\ memory' = [memory EXCEPT !.heard = @ \cup {m}] /\ Hears
-\* Who never polls is waited for as long as his session lasts, once somebody wants to know something.
+\* Once a member or the controller wants a position, the coordinator waits a session timeout for a member that never polls.
 Silence(m) ==
   /\ m \in (Stock \cap Present) \ memory.silent /\ group.stable /\ memory.asked
   /\ memory' = [memory EXCEPT !.silent = @ \cup {m}] /\ Hears
@@ -234,17 +235,17 @@ Report(m, p) ==
 
 Reads == UNCHANGED <<now, drained, group, memory, committed, flushed, delivered, broken, left, start>>
 
-\* The assignment's own load. What the member knew of the topic when it was called is what later looks are compared with.
+\* The load of the assignment. Later looks are compared with the metadata that the member had at its call.
 LoadAssigned(m, p) ==
   /\ Mine(m, p).mine /\ Mine(m, p).load = "no"
   /\ \E i \in IF Rule("look_before_load") THEN 1..now ELSE {None} :
        With(m, p, [Mine(m, p) EXCEPT !.load = "yes", !.loaded = flushed, !.view = i])
   /\ Reads
 
-\* Metadata may be of any age, but never goes back. With a marked partition whose map is not there yet nothing is decided.
+\* Metadata may be of any age, but never goes back. If the map of a marked partition is missing, the member decides nothing.
 MayLook(m, p) == Mine(m, p).mine /\ Mine(m, p).load # "no" /\ m \notin Stock
 Unmarked(v) == v.gains \ Marked(Topic[v.view])
-\* The newest leader epoch that the user's state was loaded for.
+\* The newest leader epoch for which the user's state is loaded.
 Cap(v) == Least({v.epoch} \cup (IF v.gains = Unmarked(v) THEN {} ELSE {Topic[v.view].version - 1})
                           \cup (IF Unmarked(v) = {} THEN {} ELSE {v.before}))
 LookAtSurvivor(m) == \E i \in 1..now :
@@ -266,14 +267,14 @@ LookAtChild(m, life) ==
   /\ With(m, life, [Mine(m, life) EXCEPT !.gains = {life}])
   /\ Reads
 
-\* What the user may be told of: all that was gained, but for what a marked partition still has.
+\* The gains that a load may cover: all gains except those of a marked partition that still has unprocessed records.
 Limiting(m, v) == IF v.view = None THEN {} ELSE {p \in Marked(Topic[v.view]) \cap v.gains : ~Passed(m, p, End(p))}
 Due(m, p) == IF p = 0 THEN Mine(m, 0).gains \ Limiting(m, Mine(m, 0)) ELSE Mine(m, p).gains
-\* A child that the member reads, and sees to be removed, or created again as another.
+\* The member reads this child, and its last look shows the child removed or created again.
 SeenGone(m, life) ==
   LET view == Mine(m, 0).view IN
   Mine(m, life).mine /\ view # None /\ Topic[view].life # life /\ Topic[view].lives >= life
-\* What the user has of a child that is gone is flushed before anything else is done.
+\* The user's state of a removed child is flushed before any other step.
 GoneIsFlushed(m) == \A life \in Lives : SeenGone(m, life) => Mine(m, life).safe = Mine(m, life).at
 LoadCalled(m, p) ==
   LET v == Mine(m, p) IN
@@ -298,7 +299,7 @@ MayDeliver(m, p) ==
 Deliver(m, p) ==
   LET v == Mine(m, p) IN
   /\ v.mine /\ v.at < End(p) /\ v.at >= start[p] /\ MayDeliver(m, p)
-  /\ p = 0 \/ p = Topic[now].life \/ m \notin Present  \* fetched before it was removed
+  /\ p = 0 \/ p = Topic[now].life \/ m \notin Present  \* or the record was fetched before the removal
   /\ LET r == RecordAt(p, v.at)
          older == {a \in 1..(r - 1) : Home(a) # p}
          own(a) == Mine(m, Home(a)) IN
@@ -320,7 +321,7 @@ Flush(m, p) ==
   /\ flushed' = [flushed EXCEPT ![p] = IF v.at > @ THEN v.at ELSE @]
   /\ UNCHANGED <<now, drained, group, memory, committed, delivered, broken, left, start>>
 
-\* Retention removes what was delivered, whether it is flushed or not. (What it removes unread is lost, with any rules.)
+\* Retention removes delivered records, flushed or not. (A record that it removes before it is read is lost with any rules.)
 Expire(p) ==
   /\ left.expiry > 0 /\ left' = [left EXCEPT !.expiry = @ - 1]
   /\ p = 0 \/ p = Topic[now].life
@@ -328,13 +329,13 @@ Expire(p) ==
        /\ \A r \in Of(p, Records) : Offset(r) < o => r \in delivered
        /\ start' = [start EXCEPT ![p] = o]
   /\ UNCHANGED <<now, drained, group, memory, committed, member, flushed, delivered, broken>>
-\* A member finds that its position is out of range.
+\* A member's position is out of range, and it continues at the log start.
 Skip(m, p) ==
   /\ Mine(m, p).mine /\ Mine(m, p).at < start[p]
   /\ With(m, p, [Mine(m, p) EXCEPT !.at = start[p]])
   /\ Reads
 
-\* Of what was delivered, whether it is flushed or not.
+\* Commits the delivered records, flushed or not.
 Commit(m, p) ==
   /\ m \in Present /\ Mine(m, p).mine /\ committed[p] < Mine(m, p).at
   /\ committed' = [committed EXCEPT ![p] = Mine(m, p).at]
@@ -368,8 +369,8 @@ Fair ==
 
 \* Older delivered -> its flush returned -> the newer one's load called and returned -> newer delivered.
 Promise == broken = ""
-\* Nothing is removed whose owner has not flushed it.
+\* No partition is removed before its owner has flushed it.
 FlushedFirst == \A life \in 1..Topic[now].lives : life # Topic[now].life => flushed[life] = Cardinality(Of(life, Records))
-\* Every marked partition is removed some day, and all is delivered.
+\* In the end every marked partition is removed and all records are delivered.
 AllRemoved == <>[](now = Len(Topic) /\ \A r \in Records : r \in delivered)
 =============================================================================

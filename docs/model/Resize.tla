@@ -1,22 +1,22 @@
 ------------------------------- MODULE Resize -------------------------------
 (***************************************************************************)
-(* One topic that grows and shrinks: the controller's writes and orders,   *)
-(* the leaders that obey them, a producer, and one reader per partition.   *)
-(* Every write and every request is a step of its own, and a crash may     *)
-(* come between any two. README.md says what is left out.                  *)
+(* One topic grows and shrinks: the controller's writes and requests, the  *)
+(* leaders that apply them, a producer, and one reader per partition.      *)
+(* Every write and every request is a separate step, and a crash may come  *)
+(* between any two steps. README.md lists the omissions.                   *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Initial,    \* initial_partition_count
-  Ids,        \* how many partition ids there may ever be
+  Ids,        \* the largest number of partitions
   Start,      \* the count at the beginning
   Plan,       \* the counts an administrator asks for, in this order
   Keys,       \* keys, each given by its hash
   Records,    \* records per key
-  Faults,     \* how many of each: [election, unclean, tail, controller, reader, lost, late]
-  Losses,     \* what "lost" may mean for a produce request: "request", "answer", "delay"
-  History,    \* clients may see metadata of any age, not only the newest
+  Faults,     \* how many faults of each kind: [election, unclean, tail, controller, reader, lost, late]
+  Losses,     \* the kinds of a "lost" produce request: "request", "answer", "delay"
+  History,    \* clients may have metadata of any age, not only the newest
   OldMaps,    \* a broker may answer 25301 from a znode of any age
   Off         \* the rules that are switched off
 
@@ -24,10 +24,10 @@ VARIABLES
   topic,      \* topic znode: undeleted count, partitions that exist, layout version
   part,       \* partition znodes
   answered,   \* the controller's memory: partitions whose leader has answered the stored pair
-  host,       \* the leader's replica of each partition. led: the epochs in which it was led here, with their layouts;
+  host,       \* the leader's replica of each partition. led: the epochs in which this replica led, with their layouts;
               \* followed: the last epoch in which all in-sync replicas are known to have followed
-  underway,   \* orders of the controller that may still arrive
-  asked,      \* how far the plan is
+  underway,   \* controller requests that may still arrive
+  asked,      \* the number of resizes of the plan that were asked for
   producer, strays, accepted,
   reader, delivered, broken,
   seen, maps, \* metadata and partition znodes of the past
@@ -42,13 +42,13 @@ Parts == 0..(Ids - 1)
 Largest(S) == CHOOSE x \in S : \A y \in S : y <= x
 Smallest(S) == CHOOSE x \in S : \A y \in S : x <= y
 
-Nobody == -1          \* no ancestor named
-Unknown == -1         \* an epoch that is not written yet
+Nobody == -1          \* no ancestor is named
+Unknown == -1         \* the epoch is not written yet
 NoEntry == <<Nobody, Unknown>>
 Endless == 99
 
 -----------------------------------------------------------------------------
-(* Placement: linear hashing, and the tree it makes *)
+(* Placement: linear hashing, and the tree of partitions that it defines *)
 
 Base(count) == CHOOSE m \in {Initial * 2^l : l \in 0..4} : m <= count /\ count < 2 * m
 Place(hash, count) ==
@@ -57,16 +57,16 @@ RECURSIVE Ancestors(_)
 Ancestors(p) == IF p < Initial THEN {} ELSE {p - Base(p)} \cup Ancestors(p - Base(p))
 AncestorBelow(p, count) == Largest({a \in Ancestors(p) : a < count})
 
-\* Whoever moves when the count changes moves between a partition and its nearest surviving ancestor.
+\* When the count changes, a key moves only between a partition and its nearest surviving ancestor.
 ASSUME \A hash \in 0..15 : \A small \in Initial..Ids : \A large \in small..Ids :
          LET from == Place(hash, small)  to == Place(hash, large) IN
          to # from => to >= small /\ AncestorBelow(to, small) = from
 
 -----------------------------------------------------------------------------
-(* Layouts, znodes and what is published of them *)
+(* Layouts, znodes and metadata *)
 
 Now == <<topic.count, topic.version>>
-Next2 == <<topic.total, topic.version + 1>>                      \* what a grow leads to
+Next2 == <<topic.total, topic.version + 1>>                      \* the layout after a grow
 Same(a, b) == a[1] = b[1] /\ (Rule("layout_version") => a[2] = b[2])
 
 Led(p) == part[p].stage \in {"led", "leaving"}
@@ -75,12 +75,12 @@ Marked == {p \in Parts : topic.count <= p /\ p < topic.total /\ Led(p)}
 Unled == {p \in Parts : p < topic.count /\ ~Led(p)}
 Old == {p \in Parts : p < topic.count /\ Led(p)}
 
-\* One snapshot, as UpdateMetadata carries it. What a grow has not counted yet is not shown.
+\* One snapshot, as in UpdateMetadata. It has no partition that a grow has not counted yet.
 Newest ==
   [layout |-> Now, total |-> IF New = {} THEN topic.total ELSE topic.count,
    epoch |-> [p \in Parts |-> part[p].epoch],
    incarnation |-> [p \in Parts |-> part[p].incarnation]]
-\* After a write clients may see the new state, and with History any earlier one.
+\* After a write clients may have the new state, and with History any earlier state.
 Show == seen' = IF History THEN seen \cup {Newest'} ELSE {Newest'}
 Remember ==
   maps' = IF OldMaps THEN maps \cup {<<p, part[p]>> : p \in {q \in Parts : q >= Initial /\ part'[q] # part[q]}} ELSE maps
@@ -113,9 +113,9 @@ Init ==
   /\ left = Faults
 
 -----------------------------------------------------------------------------
-(* What is asked for, and what is refused *)
+(* Requests for resizes, and their refusal *)
 
-Settled == \* every survivor has answered for the layout of the topic znode, every marked partition is sealed
+Settled == \* every survivor's leader has answered for the topic znode's layout, and every marked partition is sealed
   /\ \A q \in Old : q \in answered /\ part[q].layout = Now
   /\ \A p \in Marked : part[p].sealed # -1
 
@@ -136,7 +136,7 @@ Ask ==
 (* Growing *)
 
 Recorded == \A p \in New : part[p].stage = "new"
-\* Without "stored_layout": a partition is taken for bumped when its epoch is above what the maps recorded.
+\* Without "stored_layout" a partition counts as bumped when its epoch is above the epoch in the maps.
 Above(q, entries) == part[q].epoch > Largest({-1} \cup {e[2] : e \in {x \in entries : x[1] = q}})
 GrowBumped(q) ==
   IF Rule("stored_layout") THEN part[q].layout = Next2 ELSE Above(q, {part[p].born : p \in New})
@@ -163,14 +163,14 @@ BumpLoser(q) ==
 WriteCount ==
   /\ New # {} /\ Recorded /\ \A q \in Old : GrowBumped(q)
   /\ topic' = [topic EXCEPT !.count = topic.total, !.version = @ + 1]
-  \* Orders that carry the topic's count have to be sent again now.
+  \* Requests that carry the topic's count must be sent again now.
   /\ answered' = IF Rule("pair") THEN answered ELSE {}
   /\ UNCHANGED <<part, host, underway, asked, clients, left>>
   /\ Wrote
 
 ElectFirst(p) ==
   /\ p \in Unled /\ part[p].stage = "new"
-  \* An election tells that a registration is gone; without "only_answers" that is taken for an answer.
+  \* An election means that a registration has expired; without "only_answers" this counts as an answer.
   /\ \/ ~Rule("losers_first")
      \/ \A r \in Unled : part[r].born[1] \in answered
      \/ ~Rule("only_answers") /\ left.election < Faults.election
@@ -196,7 +196,7 @@ Seal(p) ==
   /\ UNCHANGED <<topic, host, underway, asked, clients, left>>
   /\ Wrote
 
-\* All in-sync replicas have followed the leader: what its answer waits for. None has then what only itself took.
+\* The leader's answer waits until all in-sync replicas have followed. Then no replica has a record that only it took.
 AllFollow(ps) ==
   IF Faults.tail > 0 THEN [p \in Parts |-> IF p \in ps THEN [host[p] EXCEPT !.followed = host[p].epoch] ELSE host[p]] ELSE host
 
@@ -226,7 +226,7 @@ BumpSurvivor(q) ==
   /\ UNCHANGED <<topic, host, underway, asked, clients, left>>
   /\ Wrote
 
-(* Removal of the highest marked partition, once the group has read it *)
+(* The highest marked partition is removed once the group has read it *)
 Highest == topic.total - 1
 Position(p, incarnation) ==
   IF reader[p].incarnation = incarnation \/ ~Rule("commit_incarnation")
@@ -241,7 +241,7 @@ Leave ==
   /\ Wrote
 
 -----------------------------------------------------------------------------
-(* Orders: LeaderAndIsr and StopReplica. One that was sent may arrive at any later time, or never. *)
+(* Controller requests: LeaderAndIsr and StopReplica. A sent request may arrive at any later time, or never. *)
 
 LeadOrder(p) ==
   [what |-> "lead", part |-> p, incarnation |-> part[p].incarnation, epoch |-> part[p].epoch,
@@ -250,7 +250,7 @@ StopOrder(p) ==
   [what |-> "stop", part |-> p, incarnation |-> part[p].incarnation, epoch |-> part[p].epoch, layout |-> <<0, 0>>]
 
 Hosted(h) == h.incarnation > 0
-\* An order from before the StopReplica that deleted the replica: <<incarnation, leader epoch>>.
+\* The request is older than the StopReplica that deleted the replica: <<incarnation, leader epoch>>.
 Before(o, deleted) == o.incarnation < deleted[1] \/ (o.incarnation = deleted[1] /\ o.epoch < deleted[2])
 Obey(h, o) ==
   LET known == Rule("order_incarnation") IN
@@ -271,7 +271,7 @@ Obey(h, o) ==
 Obeyed(o) ==
   [p \in Parts |->
      IF p = o.part THEN Obey(host[p], o)
-     \* Without "per_partition" a broker keeps one layout for all it leads of the topic.
+     \* Without "per_partition" a broker keeps one layout for all partitions of the topic that it leads.
      ELSE IF ~Rule("per_partition") /\ o.what = "lead" /\ Hosted(host[p]) THEN [host[p] EXCEPT !.layout = o.layout]
      ELSE host[p]]
 
@@ -300,7 +300,7 @@ Forget ==
   /\ answered' = answered \ {Highest}
   /\ UNCHANGED <<host, underway, asked, clients, left>>
   /\ Wrote
-ForgetRest(p) ==      \* the second write, where removal is not one multi
+ForgetRest(p) ==      \* the second write, if a removal is not one multi
   /\ p >= topic.total /\ part[p].stage # "absent"
   /\ part' = [part EXCEPT ![p] = Blank(@)]
   /\ UNCHANGED <<topic, answered, host, underway, asked, clients, left>>
@@ -318,7 +318,7 @@ NewController ==
   /\ answered' = {}
   /\ UNCHANGED <<topic, part, host, underway, asked, clients, past>>
 
-\* Until its order arrives the old leader goes on serving, whether its registration is gone or not.
+\* Until the request arrives, the old leader continues to serve, with or without a registration.
 Election(p) ==
   /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
   /\ part[p].stage = "led" /\ p < topic.total
@@ -346,14 +346,14 @@ ReaderCrash(p) ==
   /\ UNCHANGED <<topic, part, answered, host, underway, asked, producer, strays, accepted, delivered, broken, past>>
 
 -----------------------------------------------------------------------------
-(* The producer: at most one record of a key is unresolved *)
+(* The producer waits for the result of at most one record per key *)
 
 servers == <<topic, part, answered, underway, asked, past>>
 Duplicate(k, s, p) == \E i \in DOMAIN host[p].log : host[p].log[i].key = k /\ host[p].log[i].number = s
 Appended(k, s, p, layout) ==
   [host EXCEPT ![p].log = Append(@, [epoch |-> host[p].epoch, key |-> k, number |-> s, layout |-> layout])]
 Takes(p, layout) == Hosted(host[p]) /\ Same(host[p].layout, layout)
-\* version: of the newest layout it has placed by, where it never goes back to an older one.
+\* The version of the newest layout that has placed a record, if the producer never goes back to an older layout.
 Version(m) == IF Rule("never_back") THEN m.layout[2] ELSE 0
 Resolved(k, s, version) == producer' = [producer EXCEPT ![k] = [next |-> s + 1, batch |-> NoBatch, version |-> version]]
 Unresolved(k, s, p, m) ==
@@ -364,7 +364,7 @@ Unresolved(k, s, p, m) ==
 Send(k) == \E m \in seen :
   LET s == producer[k].next  p == Place(k, m.layout[1]) IN
   /\ producer[k].batch = NoBatch /\ s <= Records /\ Version(m) >= producer[k].version
-  /\ \/ /\ Hosted(host[p]) /\ Duplicate(k, s, p)     \* it was refused, and came once more when it no longer was
+  /\ \/ /\ Hosted(host[p]) /\ Duplicate(k, s, p)     \* it was refused, and a later copy was appended
         /\ Resolved(k, s, Version(m)) /\ accepted' = accepted \cup {<<k, s>>}
         /\ UNCHANGED <<host, strays, left>>
      \/ /\ Takes(p, m.layout) /\ ~Duplicate(k, s, p)
@@ -381,7 +381,7 @@ Send(k) == \E m \in seen :
         /\ UNCHANGED accepted
   /\ UNCHANGED <<servers, reader, delivered, broken>>
 
-\* The retry of a batch whose answer is unknown.
+\* The retry of a batch whose result is unknown.
 Retry(k) ==
   LET s == producer[k].next
       batch == producer[k].batch
@@ -397,15 +397,15 @@ Retry(k) ==
      \/ /\ ~gone /\ ~known /\ Takes(p, layout)
         /\ host' = Appended(k, s, p, layout)
         /\ Resolved(k, s, producer[k].version) /\ accepted' = accepted \cup {<<k, s>>}
-     \* Refused, once all in-sync replicas have followed. Where no newer layout is known the leader may be the one that is
-     \* behind, and take a late copy later.
+     \* The leader refuses the batch once all in-sync replicas have followed. If the producer knows no newer layout, the
+     \* leader may have the older one, and append a late copy later.
      \/ /\ ~gone /\ here /\ ~Same(host[p].layout, layout) /\ (~known \/ ~Rule("duplicate_first"))
         /\ Rule("final_refusal") => \E m \in seen : m.layout[2] > batch.layout[2]
         /\ producer' = [producer EXCEPT ![k].batch = NoBatch,
                           ![k].version = IF Rule("final_refusal") /\ Rule("never_back") THEN batch.layout[2] + 1 ELSE @]
         /\ host' = IF Rule("followed_refusal") THEN AllFollow({p}) ELSE host
         /\ UNCHANGED accepted
-     \/ /\ gone                                              \* nobody can say: the record fails
+     \/ /\ gone                                              \* the result stays unknown: the record fails
         /\ producer' = [producer EXCEPT ![k].next = IF Rule("fail_gone") THEN s + 1 ELSE s, ![k].batch = NoBatch]
         /\ UNCHANGED <<host, accepted>>
   /\ UNCHANGED <<servers, strays, reader, delivered, broken, left>>
@@ -416,8 +416,8 @@ StrayArrives == \E r \in strays :
              THEN Appended(r.key, r.number, r.part, r.layout) ELSE host
   /\ UNCHANGED <<servers, producer, accepted, reader, delivered, broken, left>>
 
-\* The new leader led before, was cut off, and alone has a record that it took then: in sync all the while, for nobody
-\* had taken it from the ISR, it has not followed the leaders after it. What these took, and is not committed, is gone.
+\* The new leader led before and was cut off. It stayed in the ISR and has not followed the leaders after it. It has a
+\* record that no other replica has. Uncommitted records of those leaders are gone.
 TailElection(p) ==
   /\ left.tail > 0 /\ left' = [left EXCEPT !.tail = @ - 1]
   /\ part[p].stage = "led" /\ p < topic.total /\ host[p].incarnation = part[p].incarnation
@@ -439,9 +439,9 @@ TailElection(p) ==
   /\ Wrote
 
 -----------------------------------------------------------------------------
-(* The readers: worst case, every partition belongs to another member *)
+(* The readers: in the worst case every partition has another owner *)
 
-\* y: the partition znodes as the broker that answers 25301 has them; m: the reader's metadata.
+\* y: the partition znodes that the answering broker of 25301 has; m: the reader's metadata.
 Fits(q, m, y) == Rule("map_incarnation") => y[q].incarnation = m.incarnation[q]
 EndOfEpoch(a, epoch) == Cardinality({i \in DOMAIN host[a].log : host[a].log[i].epoch <= epoch})
 Born(q, m, y) ==
@@ -450,7 +450,7 @@ Born(q, m, y) ==
      /\ Fits(q, m, y) /\ a # Nobody /\ epoch # Unknown
      /\ host[a].epoch > epoch \/ ~Rule("finished_epoch")
      /\ Position(a, m.incarnation[a]) >= EndOfEpoch(a, epoch)
-\* Whose leaders are asked where an epoch ended.
+\* The partitions whose leaders are asked for the end of an epoch.
 Asked(p, y) ==
   LET known == {y[q].born : q \in {r \in {p} \cup Ancestors(p) : r >= Initial}} IN
   {e[1] : e \in {b \in known : b[1] # Nobody /\ b[2] # Unknown /\ host[b[1]].epoch > b[2]}}
@@ -470,7 +470,7 @@ View(p, m, y) ==
    open |-> \A q \in {p} \cup (IF Rule("whole_chain") THEN Ancestors(p) ELSE {}) : Born(q, m, y)]
 Znodes == {part} \cup {[part EXCEPT ![x[1]] = x[2]] : x \in maps}
 
-\* A partition that no key ever lives in has nothing to read.
+\* The partitions that have records of the model's keys in some layout. The others have nothing to read.
 Homes == {Place(k, count) : k \in Keys, count \in Initial..Ids}
 
 Look(p) == \E m \in seen, y \in Znodes :
@@ -491,7 +491,7 @@ MayDeliver(p, view) ==
   /\ view.open
   /\ r.epoch <= view.epoch \/ ~Rule("batch_epoch")
   /\ r.epoch <= view.limit
-  \* The leader compares layouts, but for a sealed partition; what it sent while it had the reader's may be here still.
+  \* The leader compares layouts, except for a sealed partition. Batches that it sent under the reader's layout may still be here.
   /\ \/ Same(view.layout, host[p].layout) \/ p >= host[p].layout[1]
      \/ r.layout[2] <= view.layout[2] /\ view.layout[2] <= host[p].layout[2]
      \/ ~Rule("parked_fetch")
@@ -511,7 +511,7 @@ Deliver(p) ==
        ELSE broken
   /\ UNCHANGED <<servers, host, producer, strays, accepted, left>>
 
-\* The callback returned, the offset is committed.
+\* The flush callback has returned, and the offset is committed.
 Commit(p) ==
   /\ reader[p].done < reader[p].at
   /\ reader' = [reader EXCEPT ![p].done = reader[p].at]
@@ -533,7 +533,7 @@ Bad ==
 Next == Controller \/ Clients \/ Bad
 
 Spec == Init /\ [][Next]_vars
-\* Whoever can go on for ever does some time; faults need not happen.
+\* A step that stays possible is taken in the end. Faults need not happen.
 Fair ==
   /\ Spec
   /\ WF_vars(Controller)
@@ -564,7 +564,7 @@ NoDuplicate ==
 PlanDone == asked = Len(Plan) /\ topic.count = Plan[Len(Plan)] /\ topic.total = topic.count
 AllSent == \A k \in Keys : producer[k].next > Records /\ producer[k].batch = NoBatch
 AllDelivered == \A a \in accepted : WasDelivered(a)
-\* A state in which nobody can go on, however new what he sees is, is the end and not a hang.
+\* No step is possible, with the newest metadata either.
 AtRest ==
   /\ \A p \in Parts : reader[p].at = reader[p].done
   /\ ~ENABLED Controller
@@ -572,7 +572,7 @@ AtRest ==
                       /\ ~(CanLook(p, Newest, part) /\ MayDeliver(p, View(p, Newest, part)))
   /\ \A k \in Keys : ~ENABLED Send(k) /\ ~ENABLED Retry(k)
 AllRead == \A p \in Parts : part[p].stage = "led" => reader[p].at = Len(host[p].log)
-\* What an unclean election lost cannot be delivered.
+\* A record that an unclean election lost cannot be delivered.
 NoHang == AtRest => PlanDone /\ AllSent /\ AllRead /\ (Faults.unclean = 0 => AllDelivered)
 
 Arrives == <>[](PlanDone /\ AllSent /\ AllDelivered)

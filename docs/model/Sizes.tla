@@ -2,26 +2,26 @@
 (***************************************************************************)
 (* The lineage of a partition grows with each resize that gives it keys,   *)
 (* and its znode has a largest size. Can a resize that has begun always be *)
-(* carried out, or taken back? The size of a znode is the number of losers *)
-(* that its lineage names. README.md says what is left out.                *)
+(* carried out or cancelled? The size of a znode is the number of losers   *)
+(* that its lineage names. README.md lists the omissions.                  *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Initial,  \* initial_partition_count
-  Ids,      \* how many partition ids there may ever be
-  Asks,     \* how many resizes are begun, and cancelled
+  Ids,      \* the largest number of partitions
+  Asks,     \* the number of resizes and cancels
   Most,     \* partition.state.max.bytes
   Off       \* the rules that are switched off
 
 VARIABLES
-  count,    \* the partition count; of a resize that has begun, the new one
-  before,   \* the count before the resize that has begun; 0: none has
-  asked,    \* how many were begun or cancelled
-  there,    \* the numbers that exist
-  lineage,  \* of each number: a sequence of sets of losers
-  left,     \* of each number: the losers of the gain that is yet to be written
-  written   \* of each number: the losers of the gain of this resize that is written
+  count,    \* the partition count; during a resize the new count
+  before,   \* the count before the current resize; 0: there is none
+  asked,    \* the number of resizes and cancels so far
+  there,    \* the partitions that exist
+  lineage,  \* by partition: a sequence of sets of losers
+  left,     \* by partition: the losers of the gain that is not written yet
+  written   \* by partition: the losers of this resize's gain that is written
 
 vars == <<count, before, asked, there, lineage, left, written>>
 Rule(name) == name \notin Off
@@ -34,7 +34,7 @@ RECURSIVE Ancestors(_)
 Ancestors(p) == IF p < Initial THEN {} ELSE {p - Base(p)} \cup Ancestors(p - Base(p))
 AncestorBelow(p, n) == Largest({a \in Ancestors(p) : a < n})
 
-\* The losers of each number that gains keys.
+\* The losers of each partition that gains keys.
 Gains(old, new) == [p \in Parts |->
   IF new > old THEN IF p \in old..(new - 1) THEN {AncestorBelow(p, old)} ELSE {}
   ELSE {q \in new..(old - 1) : AncestorBelow(q, new) = p}]
@@ -49,7 +49,7 @@ Init ==
   /\ there = 0..(Initial - 1) /\ lineage = [p \in Parts |-> <<>>]
   /\ left = Nobody /\ written = Nobody
 
-\* Judged before the goal is written, for all that gain keys.
+\* The sizes of all partitions that gain keys are checked before the goal is written.
 Begin(n) ==
   /\ before = 0 /\ n # count /\ asked < Asks
   /\ LET gains == Gains(count, n) IN
@@ -60,7 +60,7 @@ Begin(n) ==
   /\ count' = n /\ before' = count /\ asked' = asked + 1 /\ written' = Nobody
   /\ UNCHANGED lineage
 
-\* The count before is asked for again: what was gained goes back. It is judged like any other resize.
+\* The previous count is asked for again: gained keys go back. The sizes are checked as for any other resize.
 Cancel ==
   /\ before # 0 /\ asked < Asks
   /\ LET back == [q \in Parts |-> {p \in Parts : q \in written[p]}] IN
@@ -80,7 +80,7 @@ Done ==
   /\ before' = 0 /\ written' = Nobody
   /\ UNCHANGED <<count, asked, there, lineage, left>>
 
-\* A marked partition is removed, the highest first; nobody names it any more.
+\* A marked partition is removed, the highest first. No lineage names it any more.
 Remove(q) ==
   /\ before = 0 /\ q \in there /\ q >= count /\ \A p \in there : p <= q
   /\ there' = there \ {q}
@@ -95,7 +95,7 @@ Fair == Spec /\ WF_vars(Done) /\ \A p \in Parts : WF_vars(Write(p))
 (* Properties *)
 
 Small == \A p \in Parts : Size(p) <= Most
-\* What is left of a resize that has begun can be written.
+\* The remaining writes of a resize that has begun fit.
 CanEnd == \A p \in Parts : left[p] # {} => Size(p) + Cardinality(left[p]) <= Most
 Ends == []<>(before = 0)
 =============================================================================

@@ -1,26 +1,26 @@
 ----------------------------- MODULE Tombstones ------------------------------
 (***************************************************************************)
-(* A compacted topic that is resized by the rule of module Lineage. When   *)
-(* may a partition drop a tombstone, and when may a marked partition go,   *)
-(* so that a reader that begins anew finds of each key what was written    *)
-(* last? A resize is one step here: Lineage shows that readers follow it   *)
-(* in order. README.md says what is left out.                              *)
+(* A compacted topic is resized by the rule of module Lineage. When may a  *)
+(* partition drop a tombstone, and when may a marked partition be removed, *)
+(* so that a new reader finds the last written value of each key? A resize *)
+(* is one step here: Lineage shows that readers follow it in order.        *)
+(* README.md lists the omissions.                                          *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
   Initial,  \* initial_partition_count
-  Ids,      \* how many partition ids there may ever be
+  Ids,      \* the largest number of partitions
   Start,    \* the count at the beginning
-  Plan,     \* the counts that are asked for, in this order
+  Plan,     \* the counts that an administrator asks for, in this order
   Keys,     \* keys, each given by its hash
   Records,  \* records per key, each a value or a tombstone
   Off       \* the rules that are switched off
 
 VARIABLES
   count,    \* the partition count
-  asked,    \* how far the plan is
-  part,     \* of each number: whether it exists, its leader epoch, its lineage, the last epoch of one that was removed, its log
+  asked,    \* the number of resizes of the plan so far
+  part,     \* by partition: whether it exists, its leader epoch, its lineage, the last epoch of a removed incarnation, its log
   written   \* the records of each key, oldest first: TRUE is a tombstone
 
 vars == <<count, asked, part, written>>
@@ -58,7 +58,7 @@ Resize ==
      part' = [p \in Parts |-> IF part[p].there \/ p < count' THEN Bumped(p) ELSE part[p]]
   /\ UNCHANGED written
 
-\* A marked partition is removed, the highest first: only if it holds nothing that a new reader still needs.
+\* A marked partition is removed, the highest first, but only if it has no record that a new reader needs.
 Remove(p) ==
   /\ part[p].there /\ p >= count /\ \A q \in Parts : q > p => ~part[q].there
   /\ Rule("marked_stays") => part[p].log = <<>>
@@ -78,19 +78,19 @@ Write(k) == \E tombstone \in {TRUE, FALSE} :
 Without(log, i) == SubSeq(log, 1, i - 1) \o SubSeq(log, i + 1, Len(log))
 IsTombstone(r) == written[r.key][r.number]
 
-\* An older record of a key goes when a newer one is in the same log.
+\* An older record of a key is removed when a newer one is in the same log.
 Compact(p) == \E i \in DOMAIN part[p].log :
   /\ \E j \in DOMAIN part[p].log : j > i /\ part[p].log[j].key = part[p].log[i].key
   /\ part' = [part EXCEPT ![p].log = Without(@, i)]
   /\ UNCHANGED <<count, asked, written>>
 
-\* Who may still hold older values of the keys that p has in its epoch b. Who is named by one that is gone is named here too.
+\* The partitions that may have older values of the keys that p has in its epoch b. Partitions that a removed partition named are named here too.
 Named(p, b) == {x[2] : x \in {y \in part[p].lineage : y[1] <= b /\ ~Over(y)}}
 Keeps(p, b) ==
   CASE ~Rule("lineage_keeps") -> FALSE
-    [] ~Rule("survivors_keep") -> p >= Initial     \* children alone
+    [] ~Rule("survivors_keep") -> p >= Initial     \* only children keep tombstones
     [] OTHER -> Named(p, b) # {}
-\* The last record of a key, a tombstone, goes after delete.retention.ms.
+\* If the last record of a key is a tombstone, it is removed after delete.retention.ms.
 Expire(p) == \E i \in DOMAIN part[p].log :
   LET r == part[p].log[i] IN
   /\ IsTombstone(r) /\ ~Keeps(p, r.epoch)
@@ -104,7 +104,7 @@ Spec == Init /\ [][Next]_vars
 -----------------------------------------------------------------------------
 (* Properties *)
 
-\* What a new reader of the whole topic knows in the end: the newest record that is still there, by the order of Lineage.
+\* The records of k that a new reader of the whole topic finds. The newest one counts, by the order of Lineage.
 Found(k) == UNION {{part[p].log[i].number : i \in {j \in DOMAIN part[p].log : part[p].log[j].key = k}} : p \in Parts}
 Newest(k) == Len(written[k])
 ReadsTheLast == \A k \in Keys :
