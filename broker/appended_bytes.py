@@ -9,7 +9,7 @@ from anabranch.runtime.metrics import Counter
 
 
 def report(counter: Counter, topics: Iterable[UpdateMetadataTopicState]) -> list[AppendedBytesOfTopic]:
-    """The counts since the broker was started, of those ``topics`` that they are wanted of."""
+    """The bytes appended since this broker started, for each topic whose ``wants_appended_bytes`` is set."""
     return [
         AppendedBytesOfTopic(topic_name=topic.topic_name, bytes_since_start=counter.get(topic.topic_name))
         for topic in topics

@@ -1,17 +1,17 @@
-"""What idempotent producers have to repeat on one connection before anything later of theirs is written. Pure.
+"""Batches that idempotent producers must repeat on one connection before later batches are written. Pure.
 
-A log that does not know a producer takes a batch of it with any sequence, because the records before may have been
-deleted. If the first batch in flight is refused and this broker begins to lead a new partition, the second would be
-written in the place of the first. The first would then be out of sequence for good. librdkafka does not even repeat it:
-it takes it for written once a later batch is. (Apache Kafka accepts the later batch.)
+A log that does not know a producer accepts any sequence from it, because earlier records may have been deleted. Suppose
+the first batch in flight is refused, and this broker then begins to lead a new partition. The second batch would be
+written in the place of the first, and the first would be out of sequence for good. librdkafka does not even repeat the
+first: it considers it written once a later batch is. (Apache Kafka accepts the later batch.)
 
-So for each partition and producer the first sequence that was refused to be repeated is remembered, whatever the
-reason. As long as the log does not know the producer, later sequences are refused too. Most libraries repeat the first
-batch first; kafka-python repeats the last first, and the others right behind it. A producer that has not repeated the
-first one for ``GIVE_UP_S`` will not do so. It gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows it, and goes
-on in another epoch. Nothing later of the old epoch is taken, because the producer may take what is missing for written.
+For each partition and producer, this module remembers the first sequence that was refused with a retriable error. While
+the log does not know the producer, later sequences are refused too. Most libraries repeat the first batch first;
+kafka-python repeats the last first, and the others right behind it. A producer that has not repeated the first batch
+within ``GIVE_UP_S`` will not do so. It gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows it, and continues in
+another epoch. Later batches of the old epoch are refused, because the producer may consider the missing one written.
 
-All of this ends with the connection, as does what the producer has in flight.
+This state ends with the connection, as do the producer's requests in flight.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class _Awaited(NamedTuple):
     epoch: int
     sequence: int
     since: float
-    """When the batch came last."""
+    """When the batch arrived last."""
 
 
 class AwaitedBatches:
-    """Of one connection."""
+    """The batches that producers of one connection have to repeat."""
 
     __slots__ = ("_first",)
 
@@ -48,7 +48,7 @@ class AwaitedBatches:
     def check(
         self, key: TopicPartition, batch: RecordBatch, producers: ProducerState, now: float, refusal: ErrorCode
     ) -> None:
-        """Raise ``refusal``, or OUT_OF_ORDER_SEQUENCE_NUMBER 45, where another batch has to be written before."""
+        """Raise ``refusal``, or OUT_OF_ORDER_SEQUENCE_NUMBER 45, if an earlier batch must be written first."""
         awaited = self._first.get((key, batch.producer_id))
         if (
             awaited is None
@@ -63,7 +63,7 @@ class AwaitedBatches:
         raise KafkaError(refusal, f"{missing} before {batch.base_sequence}")
 
     def add(self, batch: SentBatch, now: float) -> None:
-        """A batch is to be repeated."""
+        """Note a batch that the producer has to repeat."""
         named = (batch.key, batch.producer_id)
         awaited = self._first.get(named)
         if (
@@ -74,14 +74,14 @@ class AwaitedBatches:
             self._first[named] = _Awaited(batch.epoch, batch.first, now)
 
     def skip(self, batch: SentBatch, now: float) -> None:
-        """A batch is not to be repeated: if it was awaited, the one behind it is."""
+        """Note that a batch is not repeated; if it was the awaited one, the batch after it is awaited now."""
         named = (batch.key, batch.producer_id)
         awaited = self._first.get(named)
         if awaited is not None and awaited[:2] == (batch.epoch, batch.first):
             self._first[named] = _Awaited(batch.epoch, increment_sequence(batch.last, 1), now)
 
     def forget(self, batch: SentBatch) -> None:
-        """A batch is in the log, which knows the producer from it on."""
+        """Note that a batch is in the log, which knows the producer from then on."""
         named = (batch.key, batch.producer_id)
         awaited = self._first.get(named)
         if awaited is not None and awaited.epoch <= batch.epoch:
@@ -89,7 +89,7 @@ class AwaitedBatches:
 
 
 class SentBatch:
-    """A batch of an idempotent producer, and where it is noted what becomes of it."""
+    """A batch of an idempotent producer; its methods note whether the producer has to repeat it."""
 
     __slots__ = ("_awaited", "_clock", "epoch", "first", "key", "last", "producer_id")
 
@@ -113,7 +113,7 @@ class SentBatch:
 
     @classmethod
     def read(cls, awaited: AwaitedBatches, clock: Clock, key: TopicPartition, records: object) -> SentBatch | None:
-        """From the header of a batch, valid or not; None where no idempotent producer wrote one."""
+        """Read the header of a batch, valid or not; None unless an idempotent producer wrote it."""
         if not isinstance(records, memoryview) or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
             return None
         header = HEADER.unpack_from(records)
@@ -123,19 +123,19 @@ class SentBatch:
         return cls(awaited, clock, key, producer_id, epoch, first, increment_sequence(first, delta))
 
     def written(self) -> None:
-        """It is in the log, by this request or an earlier one."""
+        """Note that the batch is in the log, through this request or an earlier one."""
         if self._awaited:
             self._awaited.forget(self)
 
     def refused(self, code: ErrorCode) -> None:
-        """It is answered with an error."""
+        """Note that the batch is answered with an error."""
         if code.retriable:
             self.to_be_repeated()
         else:
             self._awaited.skip(self, self._clock.monotonic())
 
     def to_be_repeated(self) -> None:
-        """It was not written, or may be truncated, and may be answered with an error after which it is repeated."""
+        """Note that the batch is not written or may be truncated: the producer may repeat it after an error."""
         self._awaited.add(self, self._clock.monotonic())
 
 

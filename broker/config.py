@@ -23,7 +23,7 @@ class ListenerAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """What a broker was started with. ``values`` has every key; ``given`` those that were set, as text."""
+    """A broker's configuration at its start. ``values`` has every key; ``given`` has the set keys, as text."""
 
     values: Mapping[str, Any]
     given: Mapping[str, str]
@@ -46,7 +46,7 @@ class BrokerConfig:
 
     @classmethod
     def from_given(cls, given: Mapping[str, str], where: str = "", host_name: str = "localhost") -> BrokerConfig:
-        """Check all keys and what they say together. ``host_name`` is advertised for a listener without a host.
+        """Check all keys, one by one and together. ``host_name`` is advertised for a listener without a host.
 
         Raises ``ConfigError``.
         """
@@ -65,9 +65,9 @@ class BrokerConfig:
         return cls(values, dict(given), listeners, advertised, protocols, inter_broker, log_dirs, host_name)
 
     def advertised_as(self, entries: list[str] | None) -> Mapping[str, ListenerAddress]:
-        """What to advertise once ``advertised.listeners`` is ``entries``. Raises ``ConfigError``.
+        """The listeners to advertise if ``advertised.listeners`` is ``entries``. Raises ``ConfigError``.
 
-        The listeners stay the same ones: only where they are reached may change while the broker runs.
+        The listeners' names stay the same: only their addresses may change while the broker runs.
         """
         if not entries or entries == self.values["advertised.listeners"]:
             return self.advertised

@@ -1,8 +1,8 @@
-"""One client connection: requests are decoded and applied in order, answers leave in the same order.
+"""One client connection: requests are decoded and applied in order, and responses are sent in the same order.
 
-A task reads. Each answer has a slot in a queue of at most ``MAX_SLOTS``; the first leaves as soon as it is there, as
-far as the socket takes it, and a second task, started when first needed, sends the rest. With all slots taken nothing
-more is read, so a client that stops reading costs bounded memory.
+One task reads. Each response has a slot in a queue of at most ``MAX_SLOTS``. The first response is sent as soon as it
+is ready, as far as the socket takes it. A second task, started when it is first needed, sends the rest. While all slots
+are taken nothing more is read, so a client that stops reading costs bounded memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROU
 
 
 class _Slot:
-    """An answer's place in the queue; ``response`` is None until it is there."""
+    """A response's place in the queue; ``response`` is None until it is ready."""
 
     __slots__ = (
         "_may_have_many",
@@ -69,7 +69,7 @@ class _Slot:
         self.arrived = ctx.arrived
         self.begun = ctx.begun
         self.handled = self.filled = handled
-        """When the handler returned, and when the response was there."""
+        """When the handler returned, and when the response was ready."""
         self.is_follower = ctx.is_follower
         self.api_version = ctx.api_version
         self.correlation_id = ctx.correlation_id
@@ -78,7 +78,7 @@ class _Slot:
         self.has_many_items = False
         """Whether the response is encoded in steps, by the task that writes."""
         self.rest: Sequence[Part] | None = None
-        """What is to be sent of the encoded response; None before any was. Once set it is the writer's."""
+        """The encoded parts that are not sent yet; None before the response is encoded. The writer task sends them."""
 
     def fill(self, response: Message, now: float) -> None:
         """Set the response."""
@@ -137,7 +137,7 @@ class Connection:
         self.client_host = stream.peer.rpartition(":")[0].strip("[]")
         self.last_active = node.env.clock.monotonic()
         self.frame_since: float | None = None
-        """When the first byte of a frame came that is not whole yet."""
+        """When the first byte of an incomplete frame arrived."""
 
     # ------------------------------------------------------------ life
 
@@ -160,7 +160,7 @@ class Connection:
             self._progress.set()
 
     def overdue(self, now: float, max_idle_s: float) -> str | None:
-        """Why the connection has to go, if it has: idle, a frame that does not get whole, answers that nobody reads."""
+        """Why the connection must be closed, or None: it is idle, a frame is incomplete, or responses are not read."""
         if self.frame_since is not None and not self._slots and now - self.frame_since > max_idle_s:
             return "a request did not arrive whole within connections.max.idle.ms"
         if now - self.last_active <= max_idle_s:
@@ -291,7 +291,7 @@ class Connection:
         return bool(self._slots) and self._slots[0].response is not None and self._closed_because is None
 
     def _ready(self) -> None:
-        """The first slot may be ready: what the socket takes leaves at once, the rest is the writer's."""
+        """Send the first responses that are ready; the writer task sends the bytes that the socket does not take."""
         while self._has_ready:
             slot = self._slots[0]
             if slot.rest is not None:
@@ -307,7 +307,7 @@ class Connection:
             self._answered()
 
     def _answered(self) -> None:
-        """The first slot's answer has left."""
+        """Remove the first slot, whose response was sent."""
         slot = self._slots.popleft()
         self._progress.set()
         now = self.last_active = self._node.env.clock.monotonic()
@@ -324,7 +324,7 @@ class Connection:
             await self._progress.wait()
 
     async def _write(self) -> None:
-        """Send what is ready, in order, until the connection ends."""
+        """Send the ready responses in order, until the connection ends."""
         try:
             while self._closed_because is None:
                 self._wake_writer = trio.Event()
@@ -341,7 +341,7 @@ class Connection:
             self._progress.set()
 
     def _encode(self, slot: _Slot) -> Sequence[Part]:
-        """The parts to send; none, and the connection is closed, where that fails."""
+        """The parts to send. If encoding fails there are none, and the connection is closed."""
         assert slot.response is not None
         try:
             return encode_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response)

@@ -48,11 +48,11 @@ from anabranch.runtime.env import Env
 logger = structlog.get_logger(__name__)
 
 WAITING_PAUSE_S = 0.1
-"""Between two rounds while a partition is held: a commit ends a wait so much later at most."""
+"""The pause between two rounds while a partition is held: a wait ends at most this long after the commit."""
 ROUNDS_PER_LEASE = 4
-"""At least: answers are renewed before they expire, and an open partition stays open."""
+"""The least number of rounds in a lease: answers are renewed before they expire, so an open partition stays open."""
 STARTS_PAUSE_S = 5.0
-"""Between two questions for log starts, which retention changes slowly."""
+"""The pause between two requests for log starts, which retention changes slowly."""
 
 
 class BrokerLinks:
@@ -67,7 +67,7 @@ class BrokerLinks:
         self._connecting: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
 
     async def ask(self, nursery: trio.Nursery, broker_id: int, body: Any, timeout_s: float) -> Any:
-        """The answer. Raises ``OSError``, ``KafkaError``."""
+        """Send a request to a broker and return its response. Raises ``OSError``, ``KafkaError``."""
         async with self._connecting[broker_id]:
             channel = await self._channel(nursery, broker_id, timeout_s)
         return await channel.request(body, timeout_s=timeout_s)
@@ -87,7 +87,7 @@ class BrokerLinks:
 
 
 class ConsumerHolds:
-    """The task of the module. ``wake`` it when this broker begins to lead, or a configuration changed."""
+    """The task that decides the holds. ``wake`` it when this broker begins to lead, or when a configuration changes."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ConsumerHolds:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run rounds until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._wake = trio.Event()
@@ -138,7 +138,7 @@ class ConsumerHolds:
 
     @property
     def held_partitions(self) -> int:
-        """Partitions led here that do not serve such consumers everything."""
+        """The number of partitions led here that hold records back from such consumers."""
         now = self._clock.monotonic()
         return sum(
             partition.stock_cap.at(now) < partition.leader_epoch
@@ -148,7 +148,7 @@ class ConsumerHolds:
 
     @property
     def longest_s(self) -> float:
-        """The longest wait for a group so far, 0 without one."""
+        """The seconds that the longest present wait for a group has lasted; 0 without one."""
         now = self._clock.monotonic()
         waits = [now - topic.since(wait) for topic in self.topics.values() for wait in topic.waits]
         return max(waits, default=0.0)
@@ -176,7 +176,7 @@ class ConsumerHolds:
         return WAITING_PAUSE_S if any(waits) else self._lease_s / ROUNDS_PER_LEASE
 
     def _decide(self, name: str, partitions: Mapping[int, Partition]) -> bool:
-        """Whether anything is held."""
+        """Decide the holds of a topic; returns whether any of its partitions is held."""
         topic = self.topics.get(name)
         if topic is None:
             return True
@@ -259,7 +259,7 @@ class ConsumerHolds:
         ends: Mapping[int, tuple[int, set[int]]],
         starts: Sequence[int],
     ) -> None:
-        """Ask one leader. ``ends``: by partition, its leader epoch and the epochs whose ends are asked for."""
+        """Ask one leader. ``ends``: by partition, its leader epoch and the epochs whose ends are requested."""
         try:
             if ends:
                 answer = await self._links.ask(nursery, leader, _ends_request(name, ends), self._timeout_s)

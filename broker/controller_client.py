@@ -1,7 +1,7 @@
-"""The way to the active controller: find it in ``/controller``, keep one channel to it, forward admin requests.
+"""The connection to the active controller: find it in ``/controller``, keep one channel, forward admin requests.
 
-A controller that answers NOT_CONTROLLER, or that cannot be reached, is tried again, at whatever address ``/controller``
-then names, until the request's own time is over: a client never sees the fail-over.
+If the controller answers NOT_CONTROLLER or cannot be reached, the request is sent again to the address that
+``/controller`` then names, until the request times out. A client never sees the fail-over.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ControllerClient:
         self._nursery: trio.Nursery | None = None
         self.address: ControllerZnode | None = None
         self.on_moved: Callable[[], None] = lambda: None
-        """Called when another controller is active, or none."""
+        """Called when another controller becomes active, or when none is."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep ``address`` up to date until cancelled."""
@@ -94,9 +94,9 @@ class ControllerClient:
     async def request(self, body: RequestBody, version: int, timeout_s: float, refused: Callable[[Any], bool]) -> Any:
         """Send ``body`` to the active controller and return its answer.
 
-        ``refused(response)``: whether it says NOT_CONTROLLER. Raises ``KafkaError`` REQUEST_TIMED_OUT 7 when no
-        controller answered in time. A request whose connection broke is sent again: admin requests name what they want,
-        and the second answer says that it is there.
+        ``refused(response)``: whether the response is NOT_CONTROLLER. Raises ``KafkaError`` REQUEST_TIMED_OUT 7 if no
+        controller answers in time. A request whose connection broke is sent again: admin requests name the wanted
+        state, and the second response reports that it exists already.
         """
         deadline = self._env.clock.monotonic() + timeout_s
         with trio.move_on_at(deadline):
@@ -134,5 +134,5 @@ class ControllerClient:
 
 
 def _place(address: ControllerZnode | None) -> tuple[str, int] | None:
-    """Where requests go. A controller that is elected again answers over the connection that it has."""
+    """The address for requests. A controller that is elected again at the same address keeps its connection."""
     return None if address is None else (address.host, address.port)

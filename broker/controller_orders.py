@@ -1,8 +1,8 @@
-"""Whether the controller's orders are taken: LeaderAndIsr, StopReplica, UpdateMetadata.
+"""Whether a controller's request is accepted: LeaderAndIsr, StopReplica, UpdateMetadata.
 
-A request of an older controller is refused with STALE_CONTROLLER_EPOCH, one meant for an earlier registration of this
-broker with STALE_BROKER_EPOCH; newer ones of either are accepted (KAFKA-7235, 9839). Until this broker is registered
-they wait: at the same address the controller may still be talking to the process before it, whose log had more.
+A request of an older controller is refused with STALE_CONTROLLER_EPOCH, and a request for an earlier registration of
+this broker with STALE_BROKER_EPOCH. Newer epochs are accepted (KAFKA-7235, KAFKA-9839). Requests wait until this broker
+is registered: before that, the controller may mean the previous process at this address, whose log had more records.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from anabranch.protocol.errors import ErrorCode
 
 
 def refusal_of(ctx: RequestContext, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-    """Why an order of these epochs is refused now; NONE: it is taken."""
+    """The error for a controller's request with these epochs; NONE: it is accepted."""
     node = ctx.node
     if broker_epoch != -1 and broker_epoch < node.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH

@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Deferred(Generic[T]):
-    """One response slot: filled exactly once, by whoever was waiting for the condition.
+    """One response slot, filled exactly once, when the condition that the response waits for holds.
 
     A handler returns it instead of the response when the answer must wait (for the high watermark, for other members,
-    for the controller). The connection keeps the slot's place in its queue, so answers leave in request order.
+    for the controller). The connection keeps the slot's place in its queue, so responses are sent in request order.
     """
 
     __slots__ = ("_callback", "_filled", "_value")
@@ -51,7 +51,7 @@ class Deferred(Generic[T]):
         return found[0]
 
     def then(self, callback: Callable[[T], None]) -> None:
-        """Call ``callback`` with the value, at once when it is there already. One listener only."""
+        """Call ``callback`` with the value, at once if it is set already. One listener only."""
         if self._callback is not None:
             raise RuntimeError("a response has one listener")
         self._callback = callback

@@ -1,4 +1,4 @@
-"""From an API key to its handler. What is in the table, and nothing else, is what ApiVersions advertises."""
+"""The table from API keys to handlers. ApiVersions advertises exactly the keys in this table."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ HANDLERS: Mapping[ApiKey, Handler] = {
 
 
 class Dispatcher:
-    """The table in use."""
+    """Applies each request with the handler of its API key."""
 
     def __init__(self, handlers: Mapping[ApiKey, Handler] = HANDLERS) -> None:
         self._handlers: dict[int, Handler] = {int(key): handler for key, handler in handlers.items()}

@@ -1,7 +1,8 @@
 """Configuration that changes while the broker runs: ``/config/brokers``, ``/config/topics``, ``/config/changes``.
 
-A change is applied at once: the notification's watch wakes one task, which reads the entity's znode again. What is
-effective: topic override, then broker (this one, then the default of all), then the static file, then the default.
+A change is applied at once: the notification's watch wakes one task, which reads the entity's znode again. The
+effective value is the first of these: topic override, override of this broker, override of all brokers, static file,
+default.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _FOR_ONE_BROKER = ConfigDef(
     "dynamic broker",
     [key for key in BROKER_CONFIGS if key.update_mode in (UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER)],
 )
-"""Other keys in an edit by hand are ignored: they would be described, but not be in force."""
+"""Other keys in a znode edited by hand are ignored: otherwise they would be described but not be in force."""
 _RETRY_S = 0.5
 _ORDER_RETRY_S = 0.1
 
 
 class DynamicConfig:
-    """What is in force now. ``values`` has every broker key."""
+    """The configuration in force. ``values`` has every broker key."""
 
     def __init__(self, config: BrokerConfig, zk: ZkStore) -> None:
         self._config = config
@@ -49,20 +50,20 @@ class DynamicConfig:
         self._default_overrides: dict[str, Any] = {}
         self._own_overrides: dict[str, Any] = {}
         self._read_for: dict[str, tuple[uuid.UUID, int]] = {}
-        """``{topic: (topic id, layout version)}`` of the orders that had a topic read; notices tell of what changes."""
+        """``{topic: (topic id, layout version)}`` of the last request that had the topic read; notifications follow."""
         self._wake = trio.Event()
         self._seen = ""
         self._reload = False
         self.values: Mapping[str, Any] = config.values
         self._topic_defaults = topic_defaults(config.values)
         self._unapplied: set[str] = set()
-        """Topics of which other overrides were read than were in force."""
+        """Topics whose overrides were read and differ from the ones in force."""
         self._all_unapplied = False
-        """Whether what every topic may inherit has changed."""
+        """Whether a default that any topic may inherit has changed."""
         self.on_topics_changed: Callable[[Collection[str] | None], Awaitable[None]] = _apply_to_nothing
-        """Awaited with the topics whose effective configuration changed; None: that of every topic may have."""
+        """Awaited with the topics whose effective configuration changed; None: any topic's may have."""
         self.on_values_changed: Callable[[], None] = lambda: None
-        """Called when ``values`` are others than before."""
+        """Called when ``values`` have changed."""
 
     # ------------------------------------------------------------ what is in force
 
@@ -86,7 +87,7 @@ class DynamicConfig:
         return int(self.topic_value(topic, "min.insync.replicas"))
 
     def delivery_rules(self, topic: str) -> DeliveryRules:
-        """What KIP-253's checks need to know of a topic."""
+        """The settings of a topic that KIP-253's checks need."""
         return DeliveryRules(
             bool(self.topic_value(topic, "enable.ordered.delivery")),
             LegacyProducers(self.topic_value(topic, "ordered.delivery.legacy.producers")),
@@ -118,11 +119,11 @@ class DynamicConfig:
             await self._load_topic(topic)
 
     async def load_topic(self, topic: str, topic_id: uuid.UUID, layout_version: int) -> None:
-        """Read one topic's overrides for an order of the controller; wait while ZooKeeper cannot be asked.
+        """Read one topic's overrides for a controller's request; wait while ZooKeeper cannot be reached.
 
-        Once for each layout: its first order finds what was altered before it, of which the notice may come later.
-        An order that is refused is not given again: a leader that missed its new epoch stayed at the old one, and its
-        ISR changes were fenced, until the next election.
+        They are read once for each layout: its first request sees earlier alterations whose notification may come
+        later. The controller does not repeat a refused request. A leader that missed its new epoch would stay at the
+        old one, and its ISR changes would be fenced, until the next election.
         """
         known_id, known_version = self._read_for.get(topic, (None, -1))
         if topic_id == known_id and layout_version <= known_version:
@@ -140,7 +141,7 @@ class DynamicConfig:
                 await trio.sleep(_ORDER_RETRY_S)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Topics of which partitions are gone: the next order has them read again."""
+        """Have topics that lost partitions read again for the controller's next request."""
         for topic in topics:
             self._read_for.pop(topic, None)
 
@@ -166,7 +167,7 @@ class DynamicConfig:
             self.on_values_changed()
 
     async def _apply_unapplied(self) -> None:
-        """Have what was read since the last call taken over."""
+        """Apply the overrides that were read since the last call."""
         topics, everything = self._unapplied, self._all_unapplied
         self._unapplied, self._all_unapplied = set(), False
         if topics or everything:
@@ -205,7 +206,7 @@ class DynamicConfig:
     def _on_state(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._reload = True
-            self._read_for.clear()  # orders for the next registration may come before all is read again
+            self._read_for.clear()  # requests for the next registration may come before all is read again
         elif state is SessionState.CONNECTED:
             self._wake.set()
 
@@ -213,7 +214,7 @@ class DynamicConfig:
         self._wake.set()
 
     def read_all_again(self) -> None:
-        """Notifications may have been lost: a session ended, or a controller died between a change and its notice."""
+        """Read everything again: a notification is lost if a controller dies between a change and its notice."""
         self._reload = True
         self._wake.set()
 

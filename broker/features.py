@@ -1,4 +1,4 @@
-"""What is finalized in the cluster, as one broker knows it (KIP-584): read before it registers, followed by a watch."""
+"""The finalized features as one broker knows them (KIP-584): read before it registers, then followed by a watch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING = Features(FeaturesStatus.DISABLED)
 
 
 class FinalizedFeatures:
-    """``level`` is what decisions go by; ``run`` ends by ``IncompatibleFeaturesError`` once this broker does not fit.
+    """The finalized features. ``run`` raises ``IncompatibleFeaturesError`` once this broker is incompatible with them.
 
     ``epoch`` is the zkVersion of ``/features``, -1 while nothing is finalized.
     """
@@ -33,21 +33,21 @@ class FinalizedFeatures:
         self.supported = supported
         self.epoch = -1
         self.changed = trio.Event()
-        """Set, and replaced by another, when what is finalized was read again."""
+        """Set, and replaced by a new event, when ``/features`` was read again."""
 
     def level(self, name: str) -> int:
         """The finalized level; 0: none."""
         return self._features.level(name)
 
     def supported_keys(self) -> list[SupportedFeatureKey]:
-        """For ApiVersions."""
+        """The supported features, for ApiVersions."""
         return [
             SupportedFeatureKey(name=name, min_version=own.min_version, max_version=own.max_version)
             for name, own in sorted(self.supported.items())
         ]
 
     def finalized_keys(self) -> list[FinalizedFeatureKey]:
-        """For ApiVersions."""
+        """The finalized features, for ApiVersions."""
         return [
             FinalizedFeatureKey(
                 name=name, min_version_level=found.min_version_level, max_version_level=found.max_version_level
@@ -57,9 +57,9 @@ class FinalizedFeatures:
         ]
 
     async def load(self) -> None:
-        """Read ``/features``. Raises ``IncompatibleFeaturesError`` where this broker does not fit, ``ZkError``.
+        """Read ``/features``. Raises ``IncompatibleFeaturesError`` if this broker is incompatible, and ``ZkError``.
 
-        One that cannot be read is refused at the start, for what it says is not known; later what was read last counts.
+        A malformed znode is an error at the start, because its content is not known. Later the last features read stay.
         """
         try:
             found = await self._zk.get(Features.PATH, self._woken)
@@ -101,7 +101,7 @@ class FinalizedFeatures:
             unregister()
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until ``condition()`` holds of what is finalized; whether it does."""
+        """Wait until ``condition()`` holds for the finalized features; returns whether it does."""
         with trio.move_on_after(timeout_s):
             while not condition():
                 await self.changed.wait()

@@ -1,7 +1,8 @@
-"""Incremental fetch sessions (KIP-227): what a consumer fetches, remembered, and which of it has changed.
+"""Incremental fetch sessions (KIP-227): each remembers the partitions that a client fetches and which have changed.
 
-A session has a dirty set. An append, a watermark or a change of role marks the partition in the sessions that watch it,
-and an incremental fetch looks only at those. A partition that is dirty is not watched until it is read again.
+A session has a dirty set. An append, a new high watermark or a change of role adds the partition to the dirty set of
+each session that watches it. An incremental fetch looks only at dirty partitions. A dirty partition is not watched
+until it is read again.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
 EVICTION_S = 120.0
-"""How long a session is safe from one that wants its slot (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+"""How long a session is safe from eviction by a new one (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
 
 class FetchedPartition:
-    """A partition as it was asked for, and what the last answer had of it."""
+    """A partition as the client last requested it, and its values in the last response."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -43,11 +44,11 @@ class FetchedPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.is_held_back = False
-        """Whether there are records that a throttle, or the rest of the answer, leaves no room for just now."""
+        """Whether there are records for which a throttle, or the rest of the response, leaves no room now."""
         self.update(asked)
 
     def update(self, asked: FetchPartition) -> None:
-        """Take over a new position and limits."""
+        """Store a new position and new limits."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
@@ -66,7 +67,7 @@ class FetchTarget:
         self._purgatory = purgatory
         self.partitions: dict[TopicPartition, FetchedPartition] = {}
         self.dirty: dict[TopicPartition, None] = {}
-        """Partitions to look at, the one waited for longest first."""
+        """Partitions to look at; the one that waits longest is the first."""
         self.is_read = False
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
@@ -85,14 +86,14 @@ class FetchTarget:
                 self.dirty[key] = None
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Read from these no more."""
+        """Stop reading from these."""
         for key in keys:
             self.partitions.pop(key, None)
             self.dirty.pop(key, None)
             self._unwatch(key)
 
     def watch(self, partition: Partition) -> None:
-        """Mark the next change of a partition."""
+        """Add a partition to the dirty set at its next change."""
         key = partition.key
         if self._watched.get(key) is not partition:
             self._unwatch(key)
@@ -111,9 +112,10 @@ class FetchTarget:
             self._purgatory.changed(self.delayed)
 
     def answer_held(self) -> None:
-        """Answer the fetch that waits, if there is one, with what there is: who asked for it has more to ask.
+        """Answer the waiting fetch, if there is one, with the records there are: its client sends a new request.
 
-        It looks once more at what changed: what it was not told of yet would count as answered, and nobody look again.
+        The fetch looks once more at the dirty partitions: a change that it has not seen would otherwise count as
+        answered, and no later fetch would look at it.
         """
         delayed = self.delayed
         if delayed is None or delayed.completed:
@@ -129,7 +131,7 @@ class FetchTarget:
 
 
 class FetchSession(FetchTarget):
-    """A session; ``epoch`` is what the next incremental fetch must carry."""
+    """A session; ``epoch`` is the epoch that the next incremental fetch must carry."""
 
     __slots__ = ("created_at", "epoch", "is_follower", "last_used", "session_id")
 
@@ -162,7 +164,7 @@ class FetchSessionCache:
         return self._sessions.get(session_id)
 
     def touch(self, session: FetchSession) -> None:
-        """The session is in use now."""
+        """Note that the session is in use now."""
         session.last_used = self._clock.monotonic()
         self._sessions.move_to_end(session.session_id)
 
@@ -173,7 +175,7 @@ class FetchSessionCache:
             session.close()
 
     def create(self, size: int, *, is_follower: bool = False) -> FetchSession | None:
-        """A new session for ``size`` partitions, or None when the cache is full and nobody can be evicted for it."""
+        """A new session for ``size`` partitions, or None if the cache is full and no session can be evicted."""
         now = self._clock.monotonic()
         if len(self._sessions) >= self._slots and not self._evict(size, now, is_follower):
             return None
@@ -185,9 +187,9 @@ class FetchSessionCache:
         return session
 
     def _evict(self, size: int, now: float, is_follower: bool) -> bool:
-        """KIP-227: one unused for two minutes goes; else a smaller one that has lived for two minutes.
+        """Evict a session as in KIP-227: one unused for two minutes, else a smaller one that is two minutes old.
 
-        For a follower any consumer's goes, and a follower's never goes for a consumer's.
+        A follower's session evicts any consumer's. A follower's session in use is never evicted for a consumer's.
         """
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:

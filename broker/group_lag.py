@@ -1,8 +1,8 @@
-"""How far groups are behind, in records and in seconds: the coordinator's view, for Prometheus.
+"""The lag of groups in records and in seconds, as their coordinator knows it, for Prometheus.
 
-A coordinator knows what its groups have committed. It knows the ends of the partitions that it leads, and asks the
-leaders for the ends of the others from time to time. It remembers how each end moved. From that it can tell since when
-there have been records behind a committed offset: the lag in seconds is the age of the first record that was not
+A coordinator knows the committed offsets of its groups. It knows the ends of the partitions that it leads, and asks the
+leaders for the ends of the others from time to time. It remembers how each end moved. From that it derives since when
+there have been records after a committed offset. The lag in seconds is the age of the first record that was not
 committed.
 """
 
@@ -31,7 +31,7 @@ _ASKED_AT_ONCE = 1000
 
 
 class EndHistory:
-    """Where a partition ended at some moments. The further back, the fewer moments are kept."""
+    """The end offsets of a partition at some moments. Fewer of the older moments are kept."""
 
     __slots__ = ("_ends", "_times")
 
@@ -46,11 +46,11 @@ class EndHistory:
 
     def add(self, now: float, end: int) -> None:
         times, ends = self._times, self._ends
-        if ends and end < ends[-1]:  # another log of the name, or records that were lost
+        if ends and end < ends[-1]:  # another log of the same name, or records were lost
             times.clear()
             ends.clear()
         if len(ends) >= 2 and ends[-1] == ends[-2] == end:
-            times[-1] = now  # between the two it did not move
+            times[-1] = now  # the end did not move in between
             return
         times.append(now)
         ends.append(end)
@@ -60,7 +60,7 @@ class EndHistory:
             ends[:half] = ends[:half:2]
 
     def behind_s(self, offset: int, now: float) -> float:
-        """The age of the record at ``offset``: at least, where it is older than what is known; 0: there is none."""
+        """The age of the record at ``offset``, 0 if there is none; a lower bound if it is older than the history."""
         at = bisect_right(self._ends, offset)
         if at == len(self._ends):
             return 0.0
@@ -72,7 +72,7 @@ class EndHistory:
 
 
 class GroupLag:
-    """The task of the module, and what it knows."""
+    """The task that follows the ends of partitions, and the lags computed from them."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class GroupLag:
         timeout_s: float,
         most: int,
     ) -> None:
-        """``most``: of so many partitions the ends are followed."""
+        """``most``: the greatest number of partitions whose ends are followed."""
         self._clock = clock
         self._groups = groups
         self._metadata = metadata
@@ -98,14 +98,14 @@ class GroupLag:
         self._histories: dict[TopicPartition, EndHistory] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow the ends until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 await self.look(nursery)
                 await trio.sleep(self._interval_s)
 
     async def look(self, nursery: trio.Nursery) -> None:
-        """Note where the partitions that groups have committed in end now."""
+        """Note the present end of each partition for which groups have committed offsets."""
         wanted = self._wanted()
         self._histories = {tp: known for tp, known in self._histories.items() if tp in wanted}
         now = self._clock.monotonic()
@@ -148,7 +148,7 @@ class GroupLag:
     # ------------------------------------------------------------ reading
 
     def of(self, tp: TopicPartition, committed: int) -> tuple[int, float] | None:
-        """How many records, and how many seconds, a group that committed this offset is behind. None: not known."""
+        """The lag, in records and in seconds, of a group that committed this offset; None if it is not known."""
         history = self._histories.get(tp)
         partition = self._replicas.hosted(tp)
         if partition is not None and partition.is_leader:

@@ -1,10 +1,11 @@
-"""Batches of many records or bytes: what is read of each record is read in slices, before the request is served.
+"""Batches of many records or bytes: their records are read in slices, before the request is served.
 
-Most batches are checked by their header. A compacted topic asks for each record's key, a resized one where a stock
-producer's keys belong, and ``compression.type`` for all of it anew. A batch of 200,000 records would hold the event
-loop for half a second, and a few kilobytes may decompress to 128 MiB. Such a batch is read while the request waits in
-its connection, so that requests of a connection keep their order and their bytes stay as they are; the decision is made
-afterwards, in one piece, with what was read. Threads compress and decompress.
+Most batches are checked by their header alone. A compacted topic needs each record's key. A resized topic needs the
+partition of each of a stock producer's keys. A ``compression.type`` needs the whole batch compressed anew. A batch of
+200,000 records would hold the event loop for half a second, and a few kilobytes may decompress to 128 MiB. Such a batch
+is read while the request waits in its connection. So the requests of a connection keep their order, and the bytes of
+the batch stay unchanged. The decision on the batch follows in one step, from the records that were read. Threads
+compress and decompress.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _COUNT = Struct(">i")
 
 
 class LargeBatch(NamedTuple):
-    """What was read of one, and where its keys belong by the layout of that moment."""
+    """The records read from a batch, and the partitions of its keys under the layout of that moment."""
 
     read: ReadBatch
     placement: Placement | None
@@ -73,7 +74,7 @@ def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, memory
 async def read(
     replicas: ReplicaManager, clock: Clock, found: list[tuple[TopicPartition, StoredLayout | None, memoryview]]
 ) -> LargeBatches:
-    """Those of the batches of which each record matters. What is wrong with one shows when it is appended."""
+    """Read the batches whose single records must be checked. A fault in a batch is reported when it is appended."""
     batches: dict[TopicPartition, LargeBatch] = {}
     work = TimeSlice(clock)
     for key, client, records in found:

@@ -1,7 +1,7 @@
 """Requests that name very many partitions, topics or groups: served in slices, while other connections are served.
 
-Each partition of such a request is a decision of its own. A slice is a request of the same kind that names some of
-them, for the same handler; the answers are joined to one. The request waits in its connection meanwhile, so that
+The partitions of such a request are decided independently. A slice is a request of the same kind that names some of
+them, for the same handler. The responses are joined to one. The request waits in its connection meanwhile, so that the
 requests of a connection keep their order.
 """
 
@@ -19,14 +19,14 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 
 LEAST_BYTES = 512
-"""A smaller request is not looked at: it names few."""
+"""A smaller request is not cut: it names few partitions."""
 
 
 _BYTES_AS_AN_ITEM = 64 * 1024
 
 
 class _Named(NamedTuple):
-    """Where a request names what it is about, and where its response answers; ``inner``: what is within a topic."""
+    """The fields that list the items of a request and the results of its response; ``inner``: those within a topic."""
 
     asked: str
     answered: str
@@ -34,7 +34,7 @@ class _Named(NamedTuple):
     answered_inner: str = ""
     at_once: int = 64
     in_turn: bool = False
-    """Whether each slice is answered before the next one: what it leaves to be done later is work, not waiting."""
+    """Whether each slice is answered before the next one starts: its deferred part is work, not waiting."""
 
 
 _IN_TOPICS = _Named("topics", "topics", "partitions", "partitions")
@@ -64,7 +64,7 @@ class Slice(NamedTuple):
 
 
 def cut(api_key: int, request: Any) -> list[Slice]:
-    """The request in slices, in order; the request itself where it is small, or not of a kind that is cut."""
+    """The request in slices, in order; one slice if the request is small or is not of a kind that is cut."""
     named = NAMED.get(api_key)  # type: ignore[call-overload]
     if named is None:
         return [Slice(request)]
@@ -80,7 +80,7 @@ def cut(api_key: int, request: Any) -> list[Slice]:
 
 
 def _weight(item: Any) -> int:
-    """As many items it counts for: records are checked and written as a whole, which takes longer the more they are."""
+    """The number of items that ``item`` counts for: more bytes of records take longer to check and to write."""
     records = getattr(item, "records", None)
     return 1 if records is None else 1 + len(records) // _BYTES_AS_AN_ITEM
 
@@ -104,11 +104,11 @@ def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
 
 
 def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
-    """One response for all slices, there is at least one; what is not about an item is the first one's.
+    """One response for all slices; there is at least one. Fields outside the items are the first response's.
 
-    A topic that was deleted and created again between two slices is answered as two.
+    A topic that was deleted and created again between two slices appears twice in the response.
 
-    The first that refuses a slice as a whole is the response: then nothing can be said of the items of that slice.
+    If a response refuses a slice as a whole, the first such response is returned: that slice has no results.
     """
     named = NAMED[ApiKey(api_key)]
     items: list[Any] = []
@@ -125,7 +125,7 @@ def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
 
 
 def _incarnation(topic: Any) -> int | None:
-    """Which topic of its name is answered, where the response says so."""
+    """The incarnation of a topic in a response; None if the response has none."""
     found: int | None = getattr(topic, "topic_incarnation", None)
     return found
 

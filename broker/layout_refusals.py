@@ -12,12 +12,12 @@ from anabranch.runtime.env import Clock
 logger = structlog.get_logger(__name__)
 
 LOG_EVERY_S = 10.0
-"""A topic's refusals of one kind give one line in this time."""
+"""A topic's refusals of one kind are logged once in this time."""
 _TOPICS_KEPT = 1024
 
 
 class LayoutRefusals:
-    """What was refused since the start."""
+    """The refusals since the start."""
 
     def __init__(self, clock: Clock, metrics: BrokerMetrics) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class LayoutRefusals:
         self._next_line_at: dict[tuple[str, ErrorCode], float] = {}
 
     def note(self, key: TopicPartition, error: KafkaError, client_id: str | None = None) -> None:
-        """Count a refusal with 25310, or of a producer that names no layout with 44."""
+        """Count a refusal with 25310; with 44 it is of a producer that names no layout."""
         if error.code is ErrorCode.INVALID_PARTITION_METADATA:
             self._metrics.layout_refusals.add(key.topic)
         else:
@@ -37,6 +37,6 @@ class LayoutRefusals:
         if len(self._next_line_at) >= _TOPICS_KEPT:
             self._next_line_at.clear()
         self._next_line_at[kind] = now + LOG_EVERY_S
-        # A stock producer does not find out by itself: its owner has to.
+        # A stock producer cannot react to the refusal: its owner has to.
         level = logger.info if error.code is ErrorCode.INVALID_PARTITION_METADATA else logger.warning
         level("layout.refused", partition=str(key), client=client_id, reason=error.message)

@@ -40,35 +40,35 @@ from anabranch.zk_schemas.znode import MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Znodes kept, by their size and ``_OVERHEAD`` for each, the least recently asked for first to go. What is made of one
-takes up to ten times as much."""
+"""The greatest size of all kept znodes, with ``_OVERHEAD`` for each; the least recently requested goes first.
+A decoded znode takes up to ten times its size."""
 _OVERHEAD = 512
 _READS_AT_ONCE = 64
 T = TypeVar("T")
 
 
 class Question(NamedTuple):
-    """What is asked of one partition, and the incarnations that the client's metadata names, -1 for any."""
+    """A question about one partition, with the incarnations in the client's metadata; -1 for any."""
 
     tp: TopicPartition
     topic_incarnation: int = -1
     """The czxid of the topic's znode; from version 1 on."""
     incarnation: int = -1
-    """The partition's; in version 0."""
+    """The partition's incarnation; in version 0."""
 
 
 class StoredLineage(NamedTuple):
-    """What a state znode says, in the form of an answer."""
+    """The lineage in a state znode, in the form of a response."""
 
     as_of: int
     floor: int
     entries: list[Entry]
     is_complete: bool
-    """Whether all is said: not so before the first leader, nor of a layout that was stored without a lineage."""
+    """Whether the lineage is complete: not before the first leader, nor for a layout stored without a lineage."""
 
 
 class KnownZnode(Generic[T]):
-    """One znode as it was read last, which holds as long as it ``is_watched``."""
+    """One znode as it was read last. The value is current as long as it ``is_watched``."""
 
     __slots__ = ("_decode", "counted", "czxid", "is_absent", "is_watched", "path", "reading", "size", "value", "wrong")
 
@@ -77,21 +77,21 @@ class KnownZnode(Generic[T]):
         self._decode = decode
         self.value: T | None = None
         self.wrong = ""
-        """Why what was read is malformed; empty: it is not."""
+        """Why the znode is malformed; empty if it is not."""
         self.czxid = -1
         self.size = _OVERHEAD
         self.counted = 0
-        """The part of ``size`` that is in the sum of all that is kept."""
+        """The part of ``size`` that ``Lineages.size_bytes`` includes."""
         self.is_absent = False
         self.is_watched = False
         self.reading: trio.Event | None = None
 
     def current(self) -> T | None:
-        """What the znode holds, None where it has to be read first."""
+        """The value of the znode; None if the znode has to be read first."""
         return self.value if self.is_watched else None
 
     def is_malformed(self) -> bool:
-        """Whether there is nothing to read until the znode is written again."""
+        """Whether the znode is malformed, so that reading it is useless until it is written again."""
         return self.is_watched and bool(self.wrong)
 
     def changed(self) -> None:
@@ -99,9 +99,9 @@ class KnownZnode(Generic[T]):
         self.is_watched = False
 
     async def read(self, zk: ZkStore) -> None:
-        """Read the znode unless it is known; who comes while another reads shares that. What is refused stays unread.
+        """Read the znode unless it is known; concurrent callers share one read. After an error it stays unread.
 
-        Of an absent one nothing is kept but that it was absent.
+        Of an absent znode only its absence is noted.
         """
         if self.reading is not None:
             await self.reading.wait()
@@ -128,7 +128,7 @@ class KnownZnode(Generic[T]):
 
 
 Read: TypeAlias = Mapping[str, KnownZnode[Any]]
-"""What was read just now, by path: an absent state is none that was seen long ago."""
+"""The znodes read just now, by path: an absent one among them is absent now."""
 NOTHING_READ: Final[Read] = MappingProxyType({})
 
 
@@ -144,7 +144,7 @@ class Lineages:
         """Bytes of the kept znodes that are read completely."""
 
     def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 1; None: ``read`` first, or if ``read`` is of that: it cannot be known yet."""
+        """The answer of version 1. None: call ``read`` first; with its result, None means that it is not known yet."""
         tp = question.tp
         if tp.topic not in self._metadata.topics:
             # Before the first UpdateMetadata, an unknown topic may still exist.
@@ -173,7 +173,7 @@ class Lineages:
         return self._malformed(tp, path, read)
 
     def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 0, whose consumers know one ancestor and one survivor: of a topic never resized."""
+        """The answer of version 0, for a topic never resized: its consumers know one ancestor and one survivor."""
         topic, info = self._current_topic(question, read), self._metadata.partition(question.tp)
         if topic is None or topic.layout_version > 0 or info is None or info.incarnation < question.incarnation:
             return None
@@ -185,9 +185,9 @@ class Lineages:
         return -1 if known is None or known.current() is None else known.czxid
 
     async def first_kept_epoch(self, tp: TopicPartition) -> int:
-        """The first leader epoch whose tombstones stay in the partition; ``NO_EPOCH``: not known, all stay.
+        """The first leader epoch whose tombstones stay in the partition; ``NO_EPOCH`` if it is not known and all stay.
 
-        A lineage of any age serves, so a watched znode is not read again.
+        A lineage of any age is sufficient, so a watched znode is not read again.
         """
         question, read = Question(tp), NOTHING_READ
         answer = self.answer(question)
@@ -216,11 +216,11 @@ class Lineages:
         return read.get(path) or self._known.get(path)
 
     async def read(self, questions: Collection[Question]) -> Read:
-        """Read what the answers need, after a ``sync``: what is still watched then is as new.
+        """Read the znodes that the answers need, after a ``sync``: a znode still watched then is up to date.
 
-        The topic is read before the states, so that no number is looked for that never was there, and once more after
-        them if it changed. A removal deletes a state and notes its last leader epoch in the topic in one write: whoever
-        saw no state has a topic that has the note, or has changed.
+        The topic is read before the states, so that no state is read for a partition that never existed. The topic is
+        read again after them if it changed. A removal deletes a state and notes its last leader epoch in the topic in
+        one write. So if a state is absent, the topic has the note or has changed.
         """
         asked = [question for question in questions if question.tp.topic in self._metadata.topics]
         topics = {name: self._kept(TopicZnode.path(name), TopicZnode.decode) for name in {q.tp.topic for q in asked}}
@@ -259,7 +259,7 @@ class Lineages:
         return known
 
     def _keep(self, read: Collection[KnownZnode[Any]]) -> None:
-        """Keep at most ``max_bytes``; who reads just now keeps what it reads."""
+        """Keep at most ``max_bytes``; a caller keeps the znodes that it has just read."""
         for known in read:
             if self._known.get(known.path) is known:
                 self.size_bytes += known.size - known.counted

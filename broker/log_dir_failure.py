@@ -1,4 +1,4 @@
-"""Tells the controller that replicas here cannot be served: a sequence znode, as Kafka's brokers write (KIP-112)."""
+"""Reports to the controller that replicas here are offline: a sequence znode, as Kafka's brokers write (KIP-112)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 
 class LogDirFailures:
-    """``report`` may be called often: what happens while one notice is written is told by the next."""
+    """Writes the reports. ``report`` may be called often: a failure during one write is covered by the next."""
 
     def __init__(self, zk: ZkStore, broker_id: int) -> None:
         self._zk = zk
@@ -22,11 +22,11 @@ class LogDirFailures:
         self._reported = trio.Event()
 
     def report(self) -> None:
-        """Something cannot be served any more."""
+        """Note that a replica cannot be served any more."""
         self._reported.set()
 
     async def run(self) -> None:
-        """Write a notice for what was reported, until it is written; until cancelled."""
+        """Write a notice after each report, repeated until it is written. Runs until cancelled."""
         while True:
             await self._reported.wait()
             self._reported = trio.Event()

@@ -1,6 +1,6 @@
 """``queued.max.request.bytes``: how much memory requests may take, over all connections.
 
-Those count that are being received, and the batches that wait for their turn (``retry_order``).
+Requests that are being received count, and batches that wait for their turn (``retry_order``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from anabranch.runtime.wake_ups import WakeUps
 
 
 class MemoryBudget:
-    """Bytes in use. Soft: a connection may pass the limit by the one buffer it takes next, or by a batch that waits."""
+    """Bytes in use. The limit is soft: a connection may exceed it by its next buffer, or by a batch that waits."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -27,16 +27,16 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """What is left below the limit; -1: there is no limit."""
+        """The bytes left below the limit; -1: there is no limit."""
         return max(0, self._limit_bytes - self._held_bytes) if self.limited else -1
 
     def hold(self, delta_bytes: int) -> None:
-        """Take (or, negative, give back) bytes."""
+        """Take bytes; a negative number gives bytes back."""
         self._held_bytes += delta_bytes
         if delta_bytes < 0:
             self._room.wake()
 
     async def wait_for_room(self, already_held_bytes: int) -> None:
-        """Return when below the limit. One who holds a part of a request goes on, or nobody could ever finish."""
+        """Return when below the limit; at once for a connection that holds part of a request, or none could finish."""
         while self._held_bytes >= self._limit_bytes and not already_held_bytes:
             await self._room.wait()

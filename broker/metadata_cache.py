@@ -1,4 +1,4 @@
-"""What this broker knows of the cluster: brokers, topics, leaders. Fed by UpdateMetadata only."""
+"""The cluster as this broker knows it: brokers, topics, leaders. Only UpdateMetadata changes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.zk_schemas.broker_registration import Endpoint
 
 PARTITIONS_AT_ONCE = 256
-"""Partitions that are taken over or shown in one step."""
+"""Partitions that are updated or described in one step."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class PartitionInfo:
     offline_replicas: list[int]
     incarnation: int = -1
     base_offset: int = -1
-    """Where its log began, as its predecessor's ended there; -1: it has none."""
+    """The offset where its log began and its predecessor's ended; -1: it has no predecessor."""
 
 
 @dataclass(slots=True)
@@ -51,21 +51,21 @@ class TopicInfo:
 
     topic_id: uuid.UUID = ZERO_UUID
     incarnation: int = -1
-    """Tells it from another topic of the name, which the topic id does not: that changes with removals too."""
+    """Distinguishes the topic from another of the same name. The topic id cannot: removals change it too."""
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
     layout_version: int = -1
     ordered_delivery: bool | None = None
-    """Whether keys keep their order, settled by the first resize; None before: the configuration says."""
+    """Whether keys keep their order, settled by the first resize; None before that: the configuration decides."""
     announced_partition_count: int = -1
-    """What producers that name no layout are to place by, before a split; -1: nothing is announced."""
+    """Before a split, the partition count for producers that name no layout; -1: no count is announced."""
     announced_leaders: list[int] = field(default_factory=list)
-    """Who is to lead the partitions that are announced, in their order."""
+    """The future leaders of the announced partitions, in the order of the partitions."""
     refreshes_stock_producers: bool = False
-    """Whether they are sent for it: every live broker knows it."""
+    """Whether producers are made to refresh metadata for the announced count: every live broker knows it."""
     removed: set[int] = field(default_factory=set)
-    """Numbers of partitions that were there and were merged away."""
+    """Numbers of partitions that existed and were merged away."""
 
     def remove(self, index: int, incarnation: int) -> int:
         """Drop a partition, unless it was created anew since; returns the incarnation that is gone, -1 if unknown."""
@@ -77,7 +77,7 @@ class TopicInfo:
         return incarnation if known is None else known.incarnation
 
     def coming_leader(self, index: int) -> int:
-        """Who is to lead a partition that never was led; -1: it was, or nobody can."""
+        """The future leader of a partition that never had one; -1: it had one, or no broker can lead it."""
         known = self.partitions.get(index)
         if known is not None:
             return known.replicas[0] if known.leader < 0 and not known.isr and known.replicas else -1
@@ -111,14 +111,14 @@ class MetadataCache:
         self._names: dict[uuid.UUID, str] = {}
         self._created: dict[TopicPartition, Creation] = {}
         self.is_held: Callable[[str], bool] = lambda _topic: False
-        """Whether a topic's configuration has its stock consumers held."""
+        """Whether a topic's configuration holds its stock consumers."""
 
     def contains(self, topic: str, partition: int) -> bool:
         info = self.topics.get(topic)
         return info is not None and partition in info.partitions
 
     def merged_away(self, topic: str, partition: int) -> bool:
-        """Whether the partition was removed, as far as it is known. One that was in no metadata yet may be new."""
+        """Whether the partition is known to be removed. A partition that was in no metadata yet may be new."""
         info = self.topics.get(topic)
         return info is not None and partition in info.removed
 
@@ -137,17 +137,17 @@ class MetadataCache:
         return created
 
     def goes_on(self, topic: str, partition: int) -> bool:
-        """Whether offsets committed for a removed partition hold: it was merged away, or created again since."""
+        """Whether offsets committed for a removed partition stay valid: it was merged away, or created again since."""
         return self.merged_away(topic, partition) or self.base_offset(topic, partition) >= 0
 
     def incarnation(self, topic: str, partition: int) -> int:
-        """That of the partition as it is now, -1 when it is not known or does not exist."""
+        """The present incarnation of a partition, -1 if it is not known or the partition does not exist."""
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
         return -1 if found is None else found.incarnation
 
     def base_offset(self, topic: str, partition: int) -> int:
-        """Where a partition that was created again began; -1 when it was not, or that is not known."""
+        """The first offset of a partition that was created again; -1 if it was not, or if that is not known."""
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
         return -1 if found is None else found.base_offset
@@ -162,7 +162,7 @@ class MetadataCache:
         return None if info is None else info.partitions.get(key.partition)
 
     def coming_leader(self, key: TopicPartition) -> int:
-        """Who is to lead a partition that never was led; -1: it was, or that is not known."""
+        """The future leader of a partition that never had one; -1: it had one, or that is not known."""
         info = self.topics.get(key.topic)
         return -1 if info is None else info.coming_leader(key.partition)
 
@@ -192,11 +192,11 @@ class MetadataCache:
     def update_in_steps(
         self, request: UpdateMetadataRequest, removed: dict[TopicPartition, int]
     ) -> Generator[None, None, None]:
-        """Take over an UpdateMetadata request, topic by topic, in steps of ``PARTITIONS_AT_ONCE``. Puts the partitions
-        that left the cluster into ``removed``, by their incarnation.
+        """Apply an UpdateMetadata request topic by topic, in steps of ``PARTITIONS_AT_ONCE``.
 
-        A topic's new id comes with all of its partitions, for some were removed or it was created anew: what it does
-        not name is gone, which a broker that was not registered at the time was never told.
+        Puts the partitions that left the cluster into ``removed``, by their incarnation. A topic's new id comes with
+        all of its partitions: some were removed, or the topic was created anew. Partitions that the request does not
+        name are gone. A broker that was not registered at the time of their removal got no request about it.
         """
         self.brokers = {
             broker.id: BrokerInfo(
@@ -232,7 +232,7 @@ class MetadataCache:
             for index in [index for index in topic.partitions if index not in named]:
                 removed[TopicPartition(name, index)] = topic.remove(index, topic.partitions[index].incarnation)
             if 0 <= topic.incarnation < state.topic_incarnation:
-                topic.removed.clear()  # what is gone was another topic's
+                topic.removed.clear()  # these were partitions of another topic
         if topic is None:
             topic = TopicInfo()
         if state.topic_id != ZERO_UUID:
@@ -251,7 +251,7 @@ class MetadataCache:
             index = partition.partition_index
             if partition.leader == LEADER_DURING_DELETE:
                 incarnation = topic.remove(index, partition.incarnation)
-                if incarnation >= 0:  # else it was gone long before: it may be created anew, with offsets, by now
+                if incarnation >= 0:  # else it was gone long before, and may be created anew, with offsets, by now
                     removed[TopicPartition(name, index)] = incarnation
         if is_known and topic.layout_version > 0:
             for index, info in described.items():

@@ -1,4 +1,4 @@
-"""What a broker counts. Numbers that follow from its state are in ``state_metrics``."""
+"""The numbers that a broker counts. Numbers read from its state are in ``state_metrics``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TopicTraffic:
 
 
 class BrokerMetrics(Metrics):
-    """One broker's numbers. ``exists``: whether there is a topic of a name; others share one entry."""
+    """One broker's numbers. ``exists``: whether a topic exists; all other names share one entry."""
 
     def __init__(self, exists: Callable[[str], bool] = lambda _topic: True) -> None:
         self.layout_refusals = Counter(
@@ -105,7 +105,7 @@ class BrokerMetrics(Metrics):
         self.sources += [self.requests, self._collect_traffic]
 
     def traffic(self, topic: str) -> TopicTraffic:
-        """Where a topic's traffic is counted."""
+        """The counters of a topic's traffic."""
         found = self._traffic.get(topic)
         if found is None:
             if not self._exists(topic):
@@ -114,7 +114,7 @@ class BrokerMetrics(Metrics):
         return found
 
     def note_appended(self, topic: str, size_bytes: int, records: int) -> None:
-        """A producer's batch was appended."""
+        """Count a producer's batch that was appended."""
         self.appended_bytes.add(topic, by=size_bytes)
         traffic = self.traffic(topic)
         traffic.bytes_in += size_bytes
@@ -123,7 +123,7 @@ class BrokerMetrics(Metrics):
     # ------------------------------------------------------------ responses
 
     def note_response(self, api_key: int, response: object, is_follower: bool) -> None:
-        """Count what a response says: errors, and what is fetched."""
+        """Count the errors and the traffic of a response."""
         if isinstance(response, ProduceResponse):
             self._note_produced(response)
         elif isinstance(response, FetchResponse):

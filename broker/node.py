@@ -57,7 +57,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Node:
-    """What one broker consists of. Made by ``process.run``, which also runs its tasks in ``nursery``."""
+    """The parts of one broker. Made by ``process.run``, which also runs its tasks in ``nursery``."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Node:
         self.on_values_changed: list[Callable[[], None]] = []
         """Called when ``dynamic.values`` changed."""
         self.registered = trio.Event()
-        """Set once there is a broker epoch: what a controller says before is meant for the process before this one."""
+        """Set once there is a broker epoch: earlier requests of a controller are meant for the previous process."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
         self.features = FinalizedFeatures(zk, config.supported_features)
         self.metadata = MetadataCache()
@@ -87,7 +87,7 @@ class Node:
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, reading configuration included."""
         self.metadata_lock = trio.Lock()
-        """Held while an UpdateMetadata of many partitions is applied: one that is sent again must not overtake it."""
+        """Held while an UpdateMetadata of many partitions is applied: a repeated request must not overtake it."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
         self.metrics.add_background(self.background)
@@ -102,7 +102,7 @@ class Node:
         self.controller.on_moved = dynamic.read_all_again
         self.log_dir_failures = LogDirFailures(zk, config.broker_id)
         self.leader_addresses: dict[int, tuple[str, int]] = {}
-        """Where the leaders named by LeaderAndIsr are, until UpdateMetadata says it."""
+        """Addresses of the leaders named by LeaderAndIsr, used until UpdateMetadata names them."""
         self.isr_changes = IsrChanges(config.broker_id, lambda: self.broker_epoch, self._ask_for_isr)
         self.leader_throttle = self._throttle(
             "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
@@ -243,14 +243,14 @@ class Node:
         return answer
 
     async def wait_for_metadata(self, condition: Callable[[], Any], timeout_s: float) -> bool:
-        """Wait until ``condition()`` holds of the metadata cache; whether it does."""
+        """Wait until ``condition()`` holds for the metadata cache; returns whether it does."""
         with trio.move_on_after(timeout_s):
             while not condition():
                 await self.metadata_changed.wait()
         return bool(condition())
 
     def metadata_was_updated(self) -> None:
-        """Wake who waits for metadata."""
+        """Wake the tasks that wait for metadata."""
         self.metadata_changed.set()
         self.metadata_changed = trio.Event()
 
@@ -271,7 +271,7 @@ class Node:
         return [partition for partition in self.replicas.all() if partition.is_leader]
 
     def is_ordered(self, topic: str) -> bool:
-        """Whether the topic's keys keep their order across resizes: by its configuration until the first of them."""
+        """Whether the topic's keys keep their order across resizes; before the first one its configuration decides."""
         info = self.metadata.topics.get(topic)
         settled = None if info is None else info.ordered_delivery
         return self.dynamic.delivery_rules(topic).ordered if settled is None else settled

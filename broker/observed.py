@@ -17,7 +17,7 @@ from anabranch.runtime.observed import Observed
 
 
 async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None) -> None:
-    """Serve what there is to see in the node's nursery, if the broker is to. Raises ``OSError``."""
+    """Serve metrics and health in the node's nursery, if ``metrics.listener`` is set. Raises ``OSError``."""
     values = node.config.values
     address = values["metrics.listener"]
     if address is None:
@@ -62,7 +62,7 @@ def _http_limits(values: Mapping[str, Any]) -> HttpLimits:
 
 
 def _registration(node: Node) -> list[Problem]:
-    """A broker serves once it is registered and the controller's metadata have it."""
+    """A problem, unless the broker is registered and is in the controller's metadata."""
     broker_id = node.config.broker_id
     if not node.registered.is_set():
         return [Problem("registration", f"broker {broker_id} is not registered: it starts", is_fatal=True)]

@@ -40,9 +40,9 @@ async def run(
 ) -> None:
     """Serve until cancelled, then hand the leaders over, flush and close.
 
-    ``zk_latency`` is where the session measures its requests. ``on_ready`` gets the advertised listeners once the
-    broker is registered. Raises ``LogDirError``, ``OSError`` for a
-    listener that cannot be bound, ``DuplicateBrokerError``, ``IncompatibleFeaturesError``, ``ZkError``.
+    ``zk_latency`` is the histogram of the session's requests. ``on_ready`` gets the advertised listeners once the
+    broker is registered. Raises ``LogDirError``, ``OSError`` for a listener that cannot be bound,
+    ``DuplicateBrokerError``, ``IncompatibleFeaturesError``, ``ZkError``.
     """
     assert env.zk is not None
     zk = env.zk
@@ -66,7 +66,7 @@ async def _run_services(
     *,
     task_status: trio.TaskStatus[Node],
 ) -> None:
-    """The broker's own tasks. They outlive a cancellation until the shutdown is through."""
+    """The broker's own tasks. After a cancellation they run until the shutdown is complete."""
     with scope:
         async with trio.open_nursery() as nursery:
             node = Node(config, dynamic, env, zk, cluster_id, nursery)
@@ -101,7 +101,7 @@ async def _serve(
         )
         node.registration = registration
         node.on_values_changed.append(registration.refresh)
-        # While the cluster believes in the process before, this one knows no topic: better not to be there.
+        # This process gets no topics while the previous one's session lasts, so it accepts no clients before.
         await registration.wait_for_old_session()
         await server.listen()
         node.nursery.start_soon(server.run)
@@ -137,7 +137,7 @@ async def _stop(node: Node, server: Server, registration: Registration) -> None:
 
 
 async def hand_over(node: Node, broker_epoch: int) -> bool:
-    """Ask the controller to move the leaders away (ControlledShutdown); whether it did."""
+    """Ask the controller to move the leaders away (ControlledShutdown); returns whether it did."""
     values = node.config.values
     request = ControlledShutdownRequest(broker_id=node.config.broker_id, broker_epoch=broker_epoch)
     backoff_s = values["controlled.shutdown.retry.backoff.ms"] / 1000
@@ -175,10 +175,10 @@ def _nobody_can_take_over(node: Node) -> bool:
 
 
 async def read_cluster(config: BrokerConfig, env: Env, zk: ZkStore) -> tuple[str, DynamicConfig]:
-    """The cluster's id and the dynamic configs: what must be known before anything starts.
+    """Read the cluster's id and the dynamic configs, which must be known before anything starts.
 
-    A connection that comes and goes meanwhile is put up with for ``zookeeper.connection.timeout.ms`` (default: the
-    session timeout), as long as for the first one. Raises ``ZkError`` then.
+    If the connection is lost meanwhile, reading is repeated for ``zookeeper.connection.timeout.ms`` (default: the
+    session timeout), the limit for the first connection too. Raises ``ZkError`` after that.
     """
     limit_ms = config.values["zookeeper.connection.timeout.ms"] or config.values["zookeeper.session.timeout.ms"]
     give_up = env.clock.monotonic() + limit_ms / 1000
@@ -199,7 +199,7 @@ async def read_cluster(config: BrokerConfig, env: Env, zk: ZkStore) -> tuple[str
 
 
 async def get_or_create_cluster_id(env: Env, zk: ZkStore) -> str:
-    """The id in ``/cluster/id``, made by whichever broker comes first."""
+    """The id in ``/cluster/id``, created by the first broker."""
     try:
         return ClusterId.decode(ClusterId.PATH, (await zk.get(ClusterId.PATH)).data).cluster_id
     except NoNodeError:

@@ -1,11 +1,12 @@
 """This broker's ephemeral znode ``/brokers/ids/<id>``; its czxid is the broker epoch.
 
-While an ephemeral of an earlier session stands there, registering waits until it is gone (KAFKA-7165, 14845); one that
-our own session owns already is ours (KAFKA-13407: the answer to the create was lost). After an expiry the broker
+While the znode of an earlier session exists, registering waits until it is gone (KAFKA-7165, KAFKA-14845). A znode that
+our own session owns already is ours (KAFKA-13407: the response to the create was lost). After an expiry the broker
 registers again in the new session.
 
-Each registration looks at ``/features`` first (``admit``), and sets ``/brokers/registrations`` in the same multi at the
-version that it had before that look. An update of the features sets it too, so of two at the same time one looks again.
+Each registration reads ``/features`` first (``admit``). In the same multi it sets ``/brokers/registrations`` at the
+version that this znode had before that read. An update of the features sets this znode too, so if both happen at the
+same time, one of them fails and reads again.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ class DuplicateBrokerError(Exception):
 
 
 class Registration:
-    """``run`` registers and keeps registered; ``epoch`` is -1 until then.
+    """Registers this broker and keeps it registered; ``epoch`` is -1 until it is registered.
 
-    ``admit`` raises ``IncompatibleFeaturesError`` when the broker may not run beside what is finalized.
-    ``wait_s``: how long an earlier session may take to end. A ZooKeeper that does not answer is waited for without end.
+    ``admit`` raises ``IncompatibleFeaturesError`` when the broker may not run with the finalized features.
+    ``wait_s``: how long an earlier session may take to end. There is no limit on the wait for a ZooKeeper that does not
+    answer.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Registration:
         self._wait_s = wait_s
         self._wake = trio.Event()
         self._written: BrokerRegistration | None = None
-        """What the znode describes as far as this process knows, without its time."""
+        """The content of the znode as far as this process knows, without its timestamp."""
         self.epoch = -1
 
     async def wait_for_old_session(self) -> None:
@@ -80,7 +82,7 @@ class Registration:
         logger.info("broker.registered", path=self._path, epoch=self.epoch)
 
     async def _try_once(self, *, create: bool) -> bool:
-        """Register, or wait for what is in the way; whether that is done."""
+        """Register, or wait for the znode that is in the way; returns whether nothing is left to do."""
         gone = trio.Event()
         try:
             if create:
@@ -106,7 +108,7 @@ class Registration:
         )
 
     async def _create(self) -> None:
-        """Make the znode, unless something stands in the way, or the features changed meanwhile."""
+        """Create the znode, unless one exists or the features changed meanwhile."""
         lock = await self._zk.exists(paths.REGISTRATIONS)
         await self._admit()
         described = self._describe()
@@ -115,7 +117,7 @@ class Registration:
             CreateOp(paths.REGISTRATIONS, b"") if lock is None else SetOp(paths.REGISTRATIONS, b"", lock.version),
             CreateOp(self._path, described.encode(), ephemeral=True),
         ]
-        with suppress(NodeExistsError, BadVersionError, ZkConnectionError):  # whose the znode is shows by its owner
+        with suppress(NodeExistsError, BadVersionError, ZkConnectionError):  # the owner of the znode shows the outcome
             await self._zk.multi(ops)
             self._written = replace(described, timestamp_ms=-1)
 
@@ -141,7 +143,7 @@ class Registration:
         self._wake.set()
 
     def refresh(self) -> None:
-        """What is to be described may have changed: the znode follows."""
+        """Update the znode if the description has changed."""
         self._wake.set()
 
     async def _find(self) -> Znode | None:
@@ -156,7 +158,7 @@ class Registration:
         return stat is not None and stat.ephemeral_owner == self._zk.session_id and stat.czxid == self.epoch
 
     async def _bring_up_to_date(self, stat: Znode | None) -> bool:
-        """Set the znode when it describes something else; whether it is right now."""
+        """Set the znode if its description is outdated; returns whether it is up to date."""
         described = self._describe()
         if stat is None or replace(described, timestamp_ms=-1) == self._written:
             return stat is not None
@@ -171,7 +173,7 @@ class Registration:
         return True
 
     async def remove(self) -> None:
-        """Give the id up at shutdown; the end of the session would do it too."""
+        """Delete the znode at shutdown; the end of the session would delete it too."""
         try:
             stat = await self._zk.exists(self._path)
             if stat is not None and stat.ephemeral_owner == self._zk.session_id:

@@ -29,9 +29,9 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 MAX_READ_BYTES = 1 << 20
-"""The largest part of a log that is read at once, whatever ``offsets.load.buffer.size`` says."""
+"""The largest part of a log that is read at once, even if ``offsets.load.buffer.size`` is larger."""
 NOOP_RECORD = encode(GroupRecord("", None))
-"""The removal of a group that cannot be: no member may join the group without a name."""
+"""A record without effect: it removes the group with the empty name, which no member may join."""
 
 
 class ReplicatedOffsetsLog:
@@ -44,7 +44,7 @@ class ReplicatedOffsetsLog:
         self._values = values
 
     def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
-        """Append ``records`` as one batch; filled once it is committed, or with the error."""
+        """Append ``records`` as one batch; filled with None once it is committed, or with the error."""
         try:
             hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch)
             batch = memoryview(self._build(records))
@@ -58,9 +58,9 @@ class ReplicatedOffsetsLog:
         return _AwaitedCommit.of(self._purgatory, hosted, result.last_offset + 1).fate
 
     def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
-        """Append a record that says nothing and wait until it is committed: a deposed leader's never is.
+        """Append a record without effect and wait until it is committed: a deposed leader's record never is.
 
-        Alone in the ISR a leader needs no proof: nobody else may be elected.
+        A leader that is alone in the ISR needs no proof: no other replica may be elected.
         """
         fate: Deferred[KafkaError | None] = Deferred()
         try:
@@ -86,7 +86,7 @@ class ReplicatedOffsetsLog:
         return bytearray(builder.build())
 
     async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
-        """Return when the high watermark has come to the log end as of now; raises when we lead no longer."""
+        """Return when the high watermark reaches the present log end; raises when this broker leads no longer."""
         hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch)
         waiting = _AwaitedCommit.of(self._purgatory, hosted, hosted.log.log_end_offset)
         known = trio.Event()
@@ -135,9 +135,9 @@ def _key_values(batch: RecordBatch, start_offset: int, end_offset: int) -> Itera
 
 
 class _AwaitedCommit(DelayedOperation):
-    """Fills ``fate`` once the watermark of a partition has reached an offset, or the leadership it is of is over.
+    """Fills ``fate`` once the high watermark of a partition reaches an offset, or once the leadership is over.
 
-    It never expires and so is not parked: the partition alone holds it.
+    It never expires, so only the partition holds it, not the purgatory.
     """
 
     __slots__ = ("_appended", "_purgatory", "fate")
@@ -150,7 +150,7 @@ class _AwaitedCommit(DelayedOperation):
 
     @classmethod
     def of(cls, purgatory: Purgatory, partition: Partition, end_offset: int) -> _AwaitedCommit:
-        """Wait for ``end_offset``, counted from now as part of the present leadership."""
+        """Wait for ``end_offset`` within the present leadership."""
         waiting = cls(purgatory, Appended(partition, end_offset, all_in_sync=True))
         waiting.try_complete()
         if not waiting.completed:
@@ -167,6 +167,6 @@ class _AwaitedCommit(DelayedOperation):
             self.fate.fill(None if code is ErrorCode.NONE else error_for(code))
 
     def give_up(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop waiting."""
         self.completed = True
         self._appended.partition.watchers.pop(self, None)

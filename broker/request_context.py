@@ -1,4 +1,4 @@
-"""What a handler knows besides the request, and how it answers."""
+"""The context of a request, and the forms of an answer to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anabranch.broker.node import Node
 
 Answer: TypeAlias = Message | Deferred[Any] | None
-"""A response, one that is filled in later, or None: the request is not answered (acks=0)."""
+"""A response, a response that is filled in later, or None if the request gets no response (acks=0)."""
 
 Handler: TypeAlias = Callable[["RequestContext", Any], Answer]
 
@@ -31,62 +31,63 @@ class CloseConnectionError(Exception):
 
 
 OUR_SOFTWARE = "anabranch"
-"""How the names begin that our own clients and tools have in ApiVersions (KIP-511)."""
+"""The prefix of the software names of our own clients and tools in ApiVersions (KIP-511)."""
 _FAILS_WITHOUT_LEADER = frozenset({"sarama"})
-"""Libraries that fail a record whose partition has no leader for less than a second, and meanwhile send nothing."""
+"""Libraries that fail a record less than a second after its partition lost its leader, and send nothing meanwhile."""
 IN_FLIGHT_S = 0.05
-"""What an idempotent producer had in flight when it was sent for metadata comes within this time. It is refused like
-the first, which is kinder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so soon."""
+"""Batches in flight when an idempotent producer is made to refresh metadata arrive within this time.
+They are refused like the first batch, which is milder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so
+soon."""
 
 
 _REFRESHES_SELDOM = frozenset({"kgo"})
-"""Libraries that ask for metadata every five seconds at most, and write nothing to a partition whose leader is in
-question until then: franz-go."""
+"""Libraries that request metadata every five seconds at most: franz-go.
+Until then they write nothing to a partition whose leader is uncertain."""
 
 
 class ClientSession:
-    """What is known of the client at the other end of one connection."""
+    """The state of the client at the other end of one connection."""
 
     __slots__ = ("__weakref__", "_furthest", "_max_retried", "_refreshes", "awaited", "retry_orders", "software_name")
 
     def __init__(self, max_retried: int) -> None:
         self._max_retried = max_retried
-        """Of so many topics, and partitions with a producer, it is remembered what the client is to do or has done."""
+        """The most topics, and the most pairs of partition and producer, whose state is remembered."""
         self.software_name = ""
-        """As ApiVersions says; empty where it does not."""
+        """The name in the client's ApiVersions request; empty if there is none."""
         self.retry_orders: dict[TopicPartition, RetryOrder] = {}
-        """Of partitions where a producer without idempotence is to repeat something."""
+        """Partitions for which a producer without idempotence has to repeat batches."""
         self.awaited = AwaitedBatches()
-        """What idempotent producers are to repeat."""
+        """The batches that idempotent producers have to repeat."""
         self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}
         self._furthest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
 
     @property
     def is_ours(self) -> bool:
-        """Whether the client is Anabranch's, which knows what a resize asks of it."""
+        """Whether the client is Anabranch's own, which follows a resize by itself."""
         return self.software_name.startswith(OUR_SOFTWARE)
 
     @property
     def waits_for_leaders(self) -> bool:
-        """Whether a split is announced to the client: it is a stock one, and keeps what it has for new partitions."""
+        """Whether a split is announced to the client: a stock client that keeps its records for new partitions."""
         return not self.is_ours and self.software_name not in _FAILS_WITHOUT_LEADER
 
     @property
     def refreshes_seldom(self) -> bool:
-        """Whether a doubling must not depend on metadata that the client asks for: it goes on writing until it has."""
+        """Whether a doubling must not depend on the client's metadata requests: until then the client writes on."""
         return self.software_name in _REFRESHES_SELDOM
 
     @property
     def repeat_code(self) -> ErrorCode:
-        """The error for which the client asks for metadata as soon as it does, and repeats a batch."""
+        """The error that makes the client request metadata as soon as it can, and repeat a batch."""
         return ErrorCode.REQUEST_TIMED_OUT if self.refreshes_seldom else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def refresh(
         self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float, again_s: float = math.inf
     ) -> bool:
-        """Note that the client is sent for a topic's metadata; False: it was before, for this layout or a later one.
+        """Note that the client is made to refresh a topic's metadata; False if it was, for this layout or a later one.
 
-        It is sent again after ``again_s``.
+        After ``again_s`` it is made to refresh again.
 
         A topic that was deleted and created again has another id, and its layout versions begin anew.
         """
@@ -98,12 +99,12 @@ class ClientSession:
         return True
 
     def is_refreshing(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
-        """Whether a batch that comes now may have been in flight when the client was sent for metadata."""
+        """Whether a batch that comes now may have been in flight when the client was made to refresh metadata."""
         before = self._refreshes.get(topic)
         return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
 
     def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
-        """Note a batch of an idempotent producer; whether none behind it came yet, so that none is to be repeated."""
+        """Note a batch of an idempotent producer; returns whether none behind it came yet, so that none is repeated."""
         named = (key, batch.producer_id)
         epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
         if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:
@@ -117,7 +118,7 @@ V = TypeVar("V")
 
 
 def _remember(known: dict[K, V], key: K, value: V, most: int) -> None:
-    """Set a value; of more than ``most`` the one that was set least recently goes."""
+    """Set a value; if there are more than ``most``, the least recently set one is dropped."""
     known.pop(key, None)
     known[key] = value
     if len(known) > most:
@@ -125,7 +126,7 @@ def _remember(known: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 class RequestContext:
-    """Who asks and in which version; ``node`` is this broker, ``session`` the connection's."""
+    """The client and version of a request; ``node`` is this broker, ``session`` is the connection's."""
 
     __slots__ = (
         "api_key",
@@ -164,11 +165,11 @@ class RequestContext:
         self.session = session
         self.request_bytes = 0
         self.arrived = self.begun = 0.0
-        """When the request had arrived, and when it was looked at."""
+        """When the request had arrived, and when its handling began."""
         self.is_follower = False
         """Whether it is a fetch of another broker."""
         self.large_batches: LargeBatches = NONE
-        """What was read of the request's largest batches."""
+        """The records read from the request's large batches."""
 
     @property
     def keeps_order(self) -> bool:

@@ -1,8 +1,8 @@
-"""Requests by API: how many, how long each part took, and which errors they got. Kafka's ``RequestMetrics``.
+"""Requests by API: their number, the time of each part and their errors, as in Kafka's ``RequestMetrics``.
 
 Counting a request costs a handful of additions. A part that took no time (an answer that waited for nothing, a response
-that left at once) is not counted: what the buckets lack of the number of requests belongs to the first bucket, and is
-added when they are read.
+that was sent at once) is not counted. The requests missing from the buckets belong to the first bucket, and are added
+when the buckets are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PREFIX = "kafka_network_requestmetrics"
 _FETCH, _FOLLOWER = int(ApiKey.FETCH), -1
 """Fetches of followers are counted apart."""
 _MAX_RESULTS = 1000
-"""So many results of one response are looked at for errors."""
+"""The most results of one response that are searched for errors."""
 
 _PARTS = {
     "requestqueuetimems": "from its arrival until it was looked at: those before it on its connection go first",
@@ -70,7 +70,7 @@ class RequestMetrics:
     def __init__(self) -> None:
         self._apis: dict[int, _Api] = {}
         self.errors: dict[tuple[int, int], int] = {}
-        """By API and code."""
+        """The number of errors by API and code."""
 
     def answered(
         self,
@@ -83,9 +83,9 @@ class RequestMetrics:
         filled: float,
         sent: float,
     ) -> None:
-        """The answer to a request has left, or there is none. Times of one clock, in seconds.
+        """Count a request whose response was sent, or that has none. Times are of one clock, in seconds.
 
-        ``handled``: its handler returned; ``filled``: the response was there.
+        ``handled``: its handler returned; ``filled``: the response was ready.
         """
         key = _FOLLOWER if is_follower else api_key
         api = self._apis.get(key)
@@ -97,7 +97,7 @@ class RequestMetrics:
         for part, took in zip(api.parts, spent):
             if took > 0.0:
                 part.total += took
-                if took > _SHORT_S:  # the others are those that are missing
+                if took > _SHORT_S:  # the first bucket is completed when it is read
                     part.counts[bisect_left(_BOUNDS_S, took)] += 1
 
     def note_error(self, api_key: int, code: int, count: int = 1) -> None:
@@ -150,7 +150,7 @@ class RequestMetrics:
             yield family
 
     def _named(self) -> Iterator[tuple[str, _Api]]:
-        """Fetches three times, as Kafka has them: of consumers, of followers, and all."""
+        """The APIs by name; fetches appear three times, as in Kafka: all, of consumers, of followers."""
         of_consumers, of_followers = self._apis.get(_FETCH), self._apis.get(_FOLLOWER)
         for key in sorted(self._apis):
             if key not in (_FETCH, _FOLLOWER):

@@ -1,10 +1,10 @@
 """Records that retention by time keeps in topics with ``ordered.delivery.retention.waits`` (hole 22).
 
 The controller sends a hold for each partition that another partition waits for: the first offset that some group has
-not read, and for how long the hold lasts. A hold that the controller does not renew ends, so a controller that is gone
-holds nothing for ever. In each leader epoch the leader first keeps everything for a lease: the controller may have sent
-the hold to the leader before, and a resize that begins with this epoch may add waits. A follower removes nothing by
-time. Its log begins where its leader's begins.
+not read, and for how long the hold lasts. A hold that the controller does not renew ends, so no hold of a dead
+controller lasts for ever. In each leader epoch the leader first keeps everything for a lease: the controller may have
+sent the hold to the leader before, and a resize that begins with this epoch may add waits. A follower removes nothing
+by time. Its log begins where its leader's begins.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RetentionHolds:
         return partition.retention_hold.offset if now < partition.retention_hold.until else NOTHING_HELD
 
     def expired(self, log: PartitionLog, start_offset: int) -> None:
-        """Retention removed records from ``start_offset`` on: followers do so too. Warn of those that were held."""
+        """Let followers remove the records that retention removed from ``start_offset`` on; warn if any were held."""
         partition = self._hosted(log.partition)
         if partition is None or not partition.is_leader or not log.config.ordered_delivery_retention_waits:
             return
@@ -93,7 +93,7 @@ class RetentionHolds:
         )
 
     def held_back(self, log: PartitionLog) -> tuple[Hold, HeldBack] | None:
-        """Records older than ``retention.ms`` that a hold keeps in a log led here; None: none, or the disk fails."""
+        """Records older than ``retention.ms`` that a hold keeps in a log led here; None if none, or reading fails."""
         partition = self._hosted(log.partition)
         if partition is None or not partition.is_leader or log.is_broken:
             return None

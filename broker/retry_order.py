@@ -1,10 +1,10 @@
-"""The order in which a producer without idempotence repeats batches that were refused to be repeated. Pure.
+"""The order in which a producer without idempotence repeats batches refused with a retriable error. Pure.
 
 Such a producer numbers nothing and may have several requests in flight. If a later request were taken, the earlier ones
 would come behind it when they are repeated. Some libraries repeat requests in the reverse order; some build other
 batches of the same records. So this module remembers the refused records in the order in which they first came. Only a
-batch that begins with the next of them is let through. All others are refused to be repeated, until every record has
-come or a limit of time is over.
+batch that begins with the next of them is accepted. All others are refused with a retriable error, until every record
+has come or a time limit is over.
 
 A batch that is repeated before its turn is held for a moment instead. Java's producer and kafka-python put a refused
 batch before all others of its partition, and send none of the others while it waits to be repeated. If several are in
@@ -22,16 +22,16 @@ from typing import Protocol, TypeAlias
 from anabranch.protocol.records import Record
 
 GIVE_UP_S = 5.0
-"""The next record has not come for so long: the producer will not repeat it any more."""
+"""A producer that has not repeated the next record for this long will not repeat it any more."""
 MAX_RECORDS = 100_000
-"""So many are remembered; a producer with more in flight is not asked to repeat more."""
+"""The most records that are remembered; further records of a producer are refused but not awaited."""
 
 Mark: TypeAlias = int
-"""Stands for a record."""
+"""A hash that stands for a record."""
 
 
 class Turn(enum.Enum):
-    """What becomes of a batch."""
+    """The decision on a batch."""
 
     NOW = "it is next"
     LATER = "others come before it: it is to be repeated"
@@ -47,18 +47,18 @@ class Held(Protocol):
 
 
 class RetryOrder:
-    """Of one connection and partition."""
+    """The records awaited on one connection for one partition."""
 
     __slots__ = ("_awaited", "_held", "_lost", "_marks", "_moved_at")
 
     def __init__(self, now: float) -> None:
         self._held: dict[Mark, Held] = {}
-        """By the first record."""
+        """The held batches, by their first record."""
         self._awaited: deque[Mark] = deque()
         self._marks: set[Mark] = set()
-        """Those awaited."""
+        """The records in ``_awaited``."""
         self._lost: set[Mark] = set()
-        """Those that are not let through any more, whatever batch they come in."""
+        """The records that are not accepted any more, in any batch."""
         self._moved_at = now
 
     @property
@@ -67,11 +67,11 @@ class RetryOrder:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be remembered any more."""
+        """Whether nothing has to be remembered any more."""
         return not self._awaited and not self._lost
 
     def refused(self, records: Sequence[Record]) -> None:
-        """A batch is refused to be repeated."""
+        """Await the records of a batch that is refused with a retriable error."""
         for record in records:
             mark = _mark(record)
             if mark not in self._marks:
@@ -79,19 +79,19 @@ class RetryOrder:
                 self._awaited.append(mark)
 
     def refused_for_good(self, records: Sequence[Record]) -> None:
-        """A batch is refused as if it were to be repeated, but is not to be written when it is."""
+        """Note a batch that is refused with a retriable error but must not be written when it is repeated."""
         self._lost.update(map(_mark, records))
         self.forget(records)
 
     def forget(self, records: Sequence[Record]) -> None:
-        """A batch is refused so that it is not repeated: nothing waits for it."""
+        """Stop awaiting the records of a batch that is refused with a final error."""
         marks = set(map(_mark, records))
         if not self._marks.isdisjoint(marks):
             self._marks -= marks
             self._awaited = deque(mark for mark in self._awaited if mark not in marks)
 
     def turn(self, records: Sequence[Record], now: float) -> Turn:
-        """Judge a batch; one whose turn it is is not awaited any more, one that is to be repeated is from now on."""
+        """Decide on a batch. If it is next, it is not awaited any more; if it has to be repeated, it is awaited now."""
         first = _mark(records[0])
         if self._lost and not self._lost.isdisjoint(map(_mark, records)):
             return Turn.NEVER
@@ -119,11 +119,11 @@ class RetryOrder:
         return self._held.pop(self._awaited[0], None) if self._awaited and self._held else None
 
     def let_go(self, held: Held) -> None:
-        """Hold a batch no longer, if it is held."""
+        """Stop holding a batch, if it is held."""
         self._held = {mark: other for mark, other in self._held.items() if other is not held}
 
     def _give_up_until(self, first: Mark) -> None:
-        """Await no more what comes before a record; it must not be written behind that."""
+        """Stop awaiting the records before ``first``: they must not be written behind it."""
         while self._awaited and self._awaited[0] != first:
             mark = self._awaited.popleft()
             self._marks.discard(mark)

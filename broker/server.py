@@ -39,7 +39,7 @@ class Server:
         self._per_host: Counter[str] = Counter()
         self._fewer = WakeUps()
         self.accepted: Counter[str] = Counter()
-        """Connections so far, by listener, and those that are closed again."""
+        """Connections accepted so far, by listener; ``closed`` counts those that have ended."""
         self.closed: Counter[str] = Counter()
         self.refused = 0
 
@@ -65,7 +65,7 @@ class Server:
             raise
 
     def advertised(self) -> dict[str, ListenerAddress]:
-        """Where to reach this broker now, by listener name; port 0 is the one that was bound."""
+        """The addresses of this broker now, by listener name; port 0 is replaced by the port that was bound."""
         config = self._node.config
         try:
             shown = config.advertised_as(self._node.dynamic.values["advertised.listeners"])
@@ -78,7 +78,7 @@ class Server:
         }
 
     def close_listeners(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         for listener in self._listeners.values():
             listener.close()
 
@@ -130,7 +130,7 @@ class Server:
             self._fewer.wake()
 
     async def _sweep(self) -> None:
-        """Close the connections whose time is over."""
+        """Close overdue connections at regular intervals."""
         max_idle_ms = self._node.config.values["connections.max.idle.ms"]
         if max_idle_ms < 0:
             return

@@ -1,7 +1,7 @@
-"""A broker's numbers that are read from its state when Prometheus asks (ADR 39).
+"""Metrics read from a broker's state when Prometheus requests them (ADR 39).
 
-A partition's come from its leader, or from each of its replicas where they are about a log; a group's from its
-coordinator. ``Series`` bounds how many partitions and groups have series of their own.
+A partition's leader gives its metrics; metrics of logs come from each replica. A group's coordinator gives its metrics.
+``Limits`` bounds the partitions and groups that have series of their own.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _PARTITION = ("topic", "partition")
 
 
 class Limits(NamedTuple):
-    """So many partitions, and groups, have series of their own."""
+    """The most partitions, and the most groups, that have series of their own."""
 
     partitions: int
     groups: int
 
 
 class _Rows:
-    """Families with the same labels, filled row by row; what is above the limit is summed in one row."""
+    """Families with the same labels, filled row by row; values above the limit are summed in one row."""
 
     def __init__(self, labels: tuple[str, ...], most: int, *names: tuple[str, str]) -> None:
         self._families = [GaugeMetricFamily(name, what, labels=labels) for name, what in names]
@@ -236,7 +236,7 @@ def _kind(operation: object) -> str:
 
 
 def log_metrics(logs: LogManager, now: Callable[[], float]) -> Callable[[], Iterator[Metric | None]]:
-    """A source: disks, and the cleaner."""
+    """A source of metrics: disks and the cleaner."""
 
     def collect() -> Iterator[Metric | None]:
         total = GaugeMetricFamily("anabranch_log_dir_bytes", "The size of a log dir's file system", labels=("path",))
@@ -283,7 +283,7 @@ def _cleaner(cleaner: LogCleaner, now: float) -> Iterator[Metric]:
 
 
 def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric | None]]:
-    """A source: connections, and the memory that requests take."""
+    """A source of metrics: connections, and the memory that requests take."""
 
     def collect() -> Iterator[Metric | None]:
         prefix = "kafka_server_socket_server_metrics"

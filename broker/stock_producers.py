@@ -1,15 +1,15 @@
-"""Producers that name no layout: when they wrote which topic, and when their connection is sent for new metadata.
+"""Producers that name no layout: when they wrote to a topic, and when they are made to refresh metadata.
 
 Such a producer keeps the partition count of its metadata for minutes. NOT_LEADER_OR_FOLLOWER for one batch makes every
-client library ask for metadata and repeat the batch, at the same partition. It is answered in two cases, once for a
-connection and a layout:
+client library ask for metadata and repeat the batch, at the same partition. This error is returned in two cases, once
+for each connection and layout:
 
-- A split is announced that stock placement follows, and a batch has a key that is going to move. The batch is taken
-  when it is repeated: until the layout changes the key belongs here. By then the producer places by the new count.
+- A split is announced that stock placement follows, and a batch has a key that moves. The batch is accepted
+  when it is repeated: until the layout changes the key belongs here. By then the producer uses the new count.
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused for good.
 
-What was in flight behind a refused batch is refused like it, or it would be written before: see ``awaited_batches`` for
-idempotent producers, and ``retry_order`` for the others.
+Batches in flight behind a refused batch are refused like it, or they would be written before it. See
+``awaited_batches`` for idempotent producers, and ``retry_order`` for the others.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 REFRESH_AGAIN_S = 1.0
-"""A client that asks for metadata seldom is reminded after so long."""
+"""A client that refreshes metadata seldom gets the error again after this time."""
 MAX_TOPICS = 4096
 """Topics remembered, the least recently written first to go."""
 
 
 class EarlyBatchError(KafkaError):
-    """A batch is repeated before its turn: it may be held by ``order``, or is to be repeated once more."""
+    """A batch is repeated before its turn: ``order`` may hold it, or the producer must repeat it once more."""
 
     def __init__(self, key: TopicPartition, order: RetryOrder, records: list[Record]) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: what came before is to be repeated")
@@ -51,36 +51,37 @@ class EarlyBatchError(KafkaError):
 
 @dataclass(slots=True)
 class Owed:
-    """What is to come of connections still open before a topic gets one layout version."""
+    """The partitions for which open connections still owe batches before a topic gets one layout version."""
 
     topic_id: uuid.UUID | None
     layout_version: int
     partitions: WeakKeyDictionary[ClientSession, dict[int, float]] = field(default_factory=WeakKeyDictionary)
-    """How long a partition is waited for: for ever when a batch is to be repeated, for a time when the last one had a
-    misplaced key, for the next may have another."""
+    """Until when each partition is waited for.
+    It is for ever if a batch must be repeated, and for a limited time if the last batch had a misplaced key, because
+    the next may have one too."""
 
     def is_waited_for(self, now: float) -> bool:
         return any(until > now for partitions in self.partitions.values() for until in partitions.values())
 
 
 class StockProducers:
-    """What one broker knows of them, since it was started."""
+    """The stock producers that one broker has seen since it was started."""
 
     def __init__(self, clock: Clock, silence_s: float) -> None:
         self._clock = clock
         self._silence_s = silence_s
-        """A busy producer is waited for so long, from the time it can be sent for metadata and from each batch with a
-        misplaced key: it may be about to write more that it placed by the old count. A batch without such a key ends
-        the wait."""
+        """How long a busy producer is waited for.
+        The time begins when it can be made to refresh metadata, and again with each batch with a misplaced key: it may
+        be about to write more records placed by the old count. A batch without such a key ends the wait."""
         self._written_at: dict[str, float] = {}
         self._misplaced_at: dict[str, float] = {}
-        """When a batch came last that the announced count would place elsewhere."""
+        """When the last batch came that has a key placed elsewhere by the announced count."""
         self._owed: dict[str, Owed] = {}
         self._refreshing_since: dict[str, float] = {}
-        """Since when producers are sent for the metadata of a topic whose split is announced."""
+        """Since when producers of a topic with an announced split are made to refresh metadata."""
 
     def report(self, topics: Collection[str], known: Mapping[str, TopicInfo]) -> list[StockProducersOfTopic]:
-        """Those of the topics that a stock producer wrote to. ``known`` is the controller's present metadata."""
+        """A report on those topics that a stock producer wrote to. ``known`` is the controller's present metadata."""
         now = self._clock.monotonic()
         for topic in topics:
             info = known.get(topic)
@@ -106,7 +107,7 @@ class StockProducers:
         return -1 if at is None else int((now - at) * 1000)
 
     def _is_silent(self, topic: str, now: float) -> bool:
-        """Whether a producer that was busy before it could be sent for metadata has not been heard of since."""
+        """Whether a producer that was busy before it could be made to refresh metadata has sent nothing since."""
         since = self._refreshing_since.get(topic, -math.inf)
         silence_s = self._silence_s
         return now - since < silence_s and since - silence_s < self._written_at[topic] <= since
@@ -118,7 +119,7 @@ class StockProducers:
         info: TopicInfo | None,
         admission: Admission | None,
     ) -> Admission | None:
-        """What a batch must pass that names no layout; ``admission`` is what it must pass besides."""
+        """The check for a batch that names no layout; ``admission`` is another check that it must pass."""
         key, layout = partition.key, partition.layout
         self._wrote(key.topic)
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
@@ -212,9 +213,9 @@ class StockProducers:
 def _check_sequence(
     session: ClientSession, partition: Partition, batch: RecordBatch, topic_id: uuid.UUID, version: int, now: float
 ) -> None:
-    """Raise unless the batch of an idempotent producer may be taken now, after others were refused to be repeated.
+    """Raise unless an idempotent producer's batch may be written now: others may have to be repeated first.
 
-    The log is asked here because what it refuses is still to be repeated.
+    The log checks the batch here, because a batch that it refuses must still be repeated.
     """
     key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
@@ -225,12 +226,12 @@ def _check_sequence(
 
 
 def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch, now: float) -> None:
-    """The same for a producer without idempotence."""
+    """Raise unless a batch of a producer without idempotence may be written now."""
     order = session.retry_orders.get(key)
     if order is None:
         return
     if order.is_over:
-        del session.retry_orders[key]  # or all that comes on this connection would be taken apart
+        del session.retry_orders[key]  # or every batch on this connection would be decoded
         return
     records = list(batch.records())
     turn = order.turn(records, now)
@@ -249,7 +250,7 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
 def _refused_for_good(
     session: ClientSession, key: TopicPartition, batch: RecordBatch, now: float, *, is_repeated: bool
 ) -> None:
-    """Note that none of the batch is to be written, even if it ``is_repeated`` in others."""
+    """Note that no record of the batch may be written, even if it ``is_repeated`` in another batch."""
     if is_repeated:
         _retry_order(session, key, now).refused_for_good(list(batch.records()))
     elif _is_awaited(session, key):
@@ -266,7 +267,7 @@ def _is_awaited(session: ClientSession, key: TopicPartition) -> bool:
 
 
 def _is_moving(batch: RecordBatch, partition: int, count: int, announced: int) -> bool:
-    """Whether a key of the batch, all placed by ``count``, has another partition once there are ``announced``.
+    """Whether all keys of the batch are placed by ``count``, and one moves once there are ``announced`` partitions.
 
     A producer with another partitioner cannot follow, so it is not waited for.
     """

@@ -1,4 +1,4 @@
-"""Topics that a broker asks the controller for by itself: auto-created ones and ``__consumer_offsets``."""
+"""Topics that a broker creates through the controller by itself: auto-created ones and ``__consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = structlog.get_logger(__name__)
 
 
 def refused(response: CreateTopicsResponse) -> bool:
-    """Whether the answer says NOT_CONTROLLER."""
+    """Whether the response is NOT_CONTROLLER."""
     return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in response.topics)
 
 
@@ -48,7 +48,7 @@ def offsets_topic(node: Node) -> CreatableTopic:
 
 
 class TopicCreator:
-    """Asks the controller for topics, each once at a time, however many clients want it."""
+    """Requests topics from the controller: one request per topic at a time, for any number of clients."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -56,7 +56,7 @@ class TopicCreator:
         self._running: dict[str, trio.Event] = {}
 
     def start(self, names: list[str]) -> bool:
-        """Begin to create topics with the broker's defaults; whether that was news for one of them."""
+        """Begin to create topics with the broker's defaults; returns whether any of them was not being created yet."""
         fresh = [name for name in names if name not in self._running]
         for name in fresh:
             self._running[name] = trio.Event()
@@ -64,10 +64,11 @@ class TopicCreator:
         return bool(fresh)
 
     async def create(self, names: list[str]) -> dict[str, ErrorCode]:
-        """Create topics, and wait a moment for leaders unless another request does already.
+        """Create topics, and wait a moment for their leaders unless another request waits already.
 
-        Returns what Metadata says of each that has none yet: LEADER_NOT_AVAILABLE, or why it could not be created. The
-        wait is short, for the client's next requests stand behind the answer; creating goes on after it.
+        Returns the error in Metadata for each topic without leaders: LEADER_NOT_AVAILABLE, or why it could not be
+        created. The wait is short because the client's next requests wait for the response; creation continues after
+        it.
         """
         node = self._node
         if self.start(names):

@@ -1,4 +1,4 @@
-"""Facts of one topic whose stock consumers a broker holds, and the decision how far to serve them. No IO, no clock."""
+"""Facts of one topic whose stock consumers a broker holds, and the limits of serving them. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class CoordinatorAnswer(NamedTuple):
     """One broker's answer with the groups that it coordinates. Times are monotonic seconds."""
 
     as_of: Mapping[int, float]
-    """By partition of the offsets topic, the time until which the broker surely was its only leader. A later leader may
-    have other groups."""
+    """By partition of the offsets topic, the time until which the broker surely was its only leader.
+    A later leader may have other groups."""
     readers: tuple[Reader, ...]
 
 
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """How far each partition is served, and the waits that end by time."""
+    """The limit up to which each partition is served, and the waits that end by time."""
 
     caps: dict[int, StockCap]
     let_go: list[Obstacle]
@@ -57,9 +57,9 @@ class TopicHold:
         self.asked_under: dict[int, int] = {}
         """By partition, the leader epoch in which its ends were answered. A later leader may have lower ends."""
         self.answers: dict[int, CoordinatorAnswer] = {}
-        """By broker."""
+        """The coordinators' answers by broker."""
         self.waits: list[Obstacle] = []
-        """The pairs that groups have not processed yet and that the led partitions name."""
+        """The pairs of partition and epoch that groups have not processed yet and that the led partitions name."""
         self._requirements: tuple[tuple[int, tuple[int, ...]], Requirements] | None = None
         self._groups = Patience[Obstacle]()
         self._coordinators = Patience[int]()
@@ -67,14 +67,14 @@ class TopicHold:
     # ------------------------------------------------------------ questions
 
     def on_lineage(self, p: int, lineage: Lineage | None, over: int) -> None:
-        """Take an answer of 25301. A lineage changes with the leader epoch, or when a partition is removed."""
+        """Store an answer of 25301. A lineage changes with the leader epoch, or when a partition is removed."""
         known = self.facts.lineages.get(p)
         is_same = known is None if lineage is None else known is not None and known[:2] == lineage[:2]
         if not is_same or over > self.facts.over.get(p, -1):
             self.facts.on_lineage(p, lineage, over)
 
     def requirements(self, led: Iterable[int]) -> Requirements:
-        """The pairs that the led partitions wait for, or may wait for."""
+        """The pairs of partition and epoch that the led partitions wait for, or may wait for."""
         of = (self.facts.lineage_version, tuple(led))
         if self._requirements is None or self._requirements[0] != of:
             self._requirements = of, Requirements(self.facts, led)
@@ -93,7 +93,7 @@ class TopicHold:
         return found
 
     def on_ends(self, q: int, leader_epoch: int, ends: Mapping[int, int]) -> None:
-        """Take ends that the leader of ``leader_epoch`` answered. Other ends stay as an earlier leader answered."""
+        """Store ends from the leader of ``leader_epoch``. Other ends stay as an earlier leader answered."""
         self.asked_under[q] = leader_epoch
         for epoch, end_offset in ends.items():
             self.facts.on_end(q, epoch, end_offset)
@@ -107,7 +107,7 @@ class TopicHold:
     # ------------------------------------------------------------ decisions
 
     def decide(self, led: Collection[int], offsets_partitions: int, now: float, limits: Limits) -> Decision:
-        """How far the led partitions are served until the next decision."""
+        """Decide up to which limit the led partitions are served until the next decision."""
         requirements = self.requirements(led)
         of_any_group = requirements.obstacles(self.facts, [ANY_GROUP])
         at_least = requirements.caps(self.facts, of_any_group)

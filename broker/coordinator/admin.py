@@ -1,7 +1,7 @@
 """DescribeGroups 0-5, ListGroups 0-4, DeleteGroups 0-2.
 
-DescribeGroups v3 authorized operations, v4 ``group.instance.id``; ListGroups v4 a filter by state, and tag 10266 one
-by topics.
+DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. ListGroups v4 adds a filter by state, and tag
+10266 a filter by topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 
 
 def describe_group(shard: Shard, group_id: str) -> DescribedGroup:
-    """State and members; metadata and assignments only while stable. A group that is not there is Dead."""
+    """State and members; metadata and assignments only while stable. A group that does not exist is Dead."""
     group = shard.groups.get(group_id)
     if group is None:
         return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
@@ -56,9 +56,9 @@ def _described_members(shard: Shard, group: Group, is_stable: bool) -> list[Desc
 
 
 def list_groups(shard: Shard, states: Collection[str], readers_of: Collection[str] = ()) -> list[ListedGroup]:
-    """The groups in any of ``states`` (names as in ``GroupState``) that may read any of ``readers_of``, a topic.
+    """The groups in any of ``states`` (names as in ``GroupState``) that may read a topic of ``readers_of``.
 
-    What is empty leaves none out.
+    An empty filter excludes no group.
     """
     return [
         ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value)
@@ -107,7 +107,7 @@ class GroupDeleted:
         return out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """The group stays dead until its fate is known."""
+        """The group stays dead until the fate of its tombstones is known."""
         out = Outcome()
         self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
         return out, GroupRemoved(self.group)

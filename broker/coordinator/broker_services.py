@@ -1,4 +1,4 @@
-"""What the group coordinator needs from the broker: the offsets topic's log and a look at the topics there are."""
+"""The group coordinator's interface to the broker: the offsets topic's log, and the topics of the cluster."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ IncarnationOf: TypeAlias = Callable[[str, int], int]
 class OffsetsLog(Protocol):
     """The partitions of ``__consumer_offsets`` this broker leads, each call in one leader epoch.
 
-    A call in another epoch than the partition is led in fails: what a coordinator knows, it knows of the epoch it
-    loaded in. Leading on into the next epoch is not another leadership: what waits, waits on.
+    A call in an epoch in which the partition is not led fails: a coordinator's state is of the epoch in which it
+    loaded. If the leadership continues into the next epoch, waiting calls continue too.
     """
 
     def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         """Append all records as one batch (acks=all, current time as timestamp).
 
-        Filled with None once the batch is committed (below the high watermark), or with the error for which it never
-        will be. NOT_ENOUGH_REPLICAS_AFTER_APPEND says that it is committed, but on fewer replicas than asked for. There
-        is no timeout: as long as nothing is known, the batch may still be committed. Must not raise.
+        Filled with None once the batch is committed (below the high watermark), or with an error if it never will be.
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND means that it is committed, but on fewer replicas than required. There is no
+        timeout: until the result is filled, the batch may still be committed. Must not raise.
         """
         ...
 
     def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
-        """Make sure that nobody else has committed anything to the partition before this call.
+        """Make sure that no other leader has committed anything to the partition before this call.
 
-        A broker that was cut off, or stood still, may long have a successor without knowing. Filled with None once the
-        replicas that could have elected one are known to have followed this leader after the call; with an error when
+        A broker that was cut off or paused may have a successor without knowing it. The result is filled with None once
+        every replica that could be elected is known to have followed this leader after the call, or with an error when
         the leadership is over. There is no timeout. Must not raise.
         """
         ...
@@ -60,11 +60,11 @@ class Topics(Protocol):
     """The broker's view of the cluster's topics."""
 
     def contains(self, topic: str, partition: int) -> bool:
-        """Whether the partition exists: commits to, and deletions of offsets of, any other are refused."""
+        """Whether the partition exists; if not, commits and deletions of offsets for it are refused."""
         ...
 
     def merged_away(self, topic: str, partition: int) -> bool:
-        """Whether the topic was resized and has not so many partitions now."""
+        """Whether a resize merged the partition away."""
         ...
 
     def holds(self, topic: str) -> bool:
@@ -76,11 +76,11 @@ class Topics(Protocol):
         ...
 
     def incarnation(self, topic: str, partition: int) -> int:
-        """Which creation of the partition exists, higher for a later one; -1 when it is not known or does not exist."""
+        """The incarnation of the partition, higher for a later one; -1 if it is not known or does not exist."""
         ...
 
     def base_offset(self, topic: str, partition: int) -> int:
-        """Where a partition that was removed and created again began; -1 when it was not, or that is not known."""
+        """The first offset of a partition that was removed and created again; -1 if it was not, or it is not known."""
         ...
 
     def partition_count(self, topic: str) -> int | None:
@@ -89,7 +89,7 @@ class Topics(Protocol):
 
 
 class RequestContext(Protocol):
-    """Who asks, and in which version."""
+    """The client of a request, and the request's version."""
 
     @property
     def client_id(self) -> str | None: ...

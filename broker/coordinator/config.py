@@ -24,7 +24,7 @@ class GroupConfig:
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
     stock_consumer_lease_ms: int = 3_000
-    """How old an answer may be that leaders serve stock consumers by (ordered.delivery.legacy.consumers=hold)."""
+    """The greatest age of an answer by which leaders serve stock consumers (ordered.delivery.legacy.consumers=hold)."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> GroupConfig:

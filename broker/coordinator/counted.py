@@ -1,4 +1,4 @@
-"""What a coordinator remembers of groups that leaders count; ``readers`` decides by it. Volatile."""
+"""A coordinator's volatile state about groups that leaders count; ``readers`` decides by it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Creation(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Counted:
-    """Of the groups of one partition of the offsets topic."""
+    """The state about the groups of one partition of the offsets topic."""
 
     since: dict[str, dict[str, int]] = field(default_factory=dict)
     """Since when (monotonic ms) stock members of a group count as readers of a topic: ``{group: {topic: ms}}``."""
@@ -31,7 +31,7 @@ class Counted:
     """Groups whose beginning in a partition is not committed yet."""
 
     def forget(self, group_id: str) -> None:
-        """The group was deleted: one that comes by its name is another."""
+        """Forget a deleted group: a later group of the same name is another one."""
         self.since.pop(group_id, None)
         self.unwritten.pop(group_id, None)
 
@@ -39,8 +39,8 @@ class Counted:
 class RecentCreations:
     """Partitions that were created a short while ago.
 
-    The coordinator that learnt of it may die before the beginnings are committed; its successor, which may have learnt
-    of it before it began to coordinate, does it again.
+    The coordinator that learned of a creation may die before the beginnings are committed. Its successor, which may
+    have learned of the creation before it became coordinator, commits them again.
     """
 
     __slots__ = ("_noted",)
@@ -49,10 +49,10 @@ class RecentCreations:
         self._noted: dict[TopicPartition, tuple[Creation, int]] = {}
 
     def add(self, created: Mapping[TopicPartition, Creation], now_ms: int) -> None:
-        """These were created just now (monotonic ms)."""
+        """Note partitions that were created just now (monotonic ms)."""
         self._noted.update({tp: (creation, now_ms) for tp, creation in created.items()})
 
     def as_of(self, now_ms: int) -> dict[TopicPartition, Creation]:
-        """Those that are still remembered."""
+        """The creations that are still remembered."""
         self._noted = {tp: (of, at_ms) for tp, (of, at_ms) in self._noted.items() if now_ms - at_ms < REMEMBERED_MS}
         return {tp: creation for tp, (creation, _) in self._noted.items()}

@@ -1,8 +1,8 @@
 """Partitions that left the cluster a short while ago, for coordinators that find offsets of them later.
 
-Each coordinator tombstones the offsets of a deleted partition once it knows of the deletion. The one that coordinated a
-group then may die before its tombstones are written; its successor, which may have heard of the deletion before it
-began to coordinate, does it again. Else a partition created anew would start at its predecessor's offsets.
+Each coordinator tombstones the offsets of a deleted partition once it knows of the deletion. A coordinator may die
+before its tombstones are written. Its successor, which may have learned of the deletion before it became coordinator,
+writes them again. Otherwise a partition created anew would start at its predecessor's offsets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Deletion(NamedTuple):
     is_created_anew: bool = False
 
     def covers(self, incarnation: int) -> bool:
-        """Whether an offset committed for ``incarnation`` (-1: not known) is nobody's.
+        """Whether an offset committed for ``incarnation`` (-1: not known) is of the deleted partition.
 
         Once the partition was created anew, an offset without an incarnation may be of the new one.
         """
@@ -44,20 +44,20 @@ class RecentDeletions:
         return len(self._young) + len(self._old)
 
     def add(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """These partitions, by the incarnation they had, were deleted just now."""
+        """Note partitions, by their last incarnation, that were deleted just now."""
         self._young.update(partitions)
 
     def age(self) -> None:
-        """Another interval is over."""
+        """Note that another interval is over."""
         self._old, self._young = self._young, {}
 
     def known(self) -> dict[TopicPartition, int]:
-        """What was deleted, by the incarnation it had."""
+        """The deleted partitions, by their last incarnation."""
         return {**self._old, **self._young}
 
 
 def as_of(partitions: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, Deletion]:
-    """Deleted partitions, by the incarnation they had, as they look now."""
+    """The deletions of ``partitions``, with whether each partition has been created anew by now."""
     return {
         tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition)) for tp, incarnation in partitions.items()
     }

@@ -1,7 +1,7 @@
-"""What the offsets topic remembers of its groups. ``replay`` is the only function that changes it.
+"""The state of groups that the offsets topic stores. Only ``replay`` changes it.
 
-Live traffic replays a record once it is committed, loading replays every record of the log: one path for both, so what
-a coordinator holds is always what its successor would load.
+Live traffic replays a record once it is committed, and loading replays every record of the log. So a coordinator always
+holds the state that its successor would load.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class OffsetAndMetadata:
     """A committed offset. Timestamps are wall-clock milliseconds.
 
     ``expire_timestamp_ms`` is set only by commits with a retention of their own (OffsetCommit v2-4).
-    ``incarnation`` is that of the partition committed for, ``rewinds`` counts the commits of the group that lowered the
-    offset of the partition. Only the flexible record version has these two.
+    ``incarnation`` is the partition's. ``rewinds`` counts the group's commits that lowered the partition's offset. Only
+    the flexible record version has these two.
     """
 
     offset: int
@@ -36,7 +36,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member of a stored generation with what it was assigned."""
+    """A member of a stored generation, with its assignment."""
 
     member_id: str
     group_instance_id: str | None
@@ -50,7 +50,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StableGeneration:
-    """One generation of a group as stored; without members it says that the group is empty since its timestamp."""
+    """One stored generation of a group; without members it means that the group is empty since its timestamp."""
 
     protocol_type: str | None
     generation_id: int
@@ -62,7 +62,7 @@ class StableGeneration:
     def assignment_of(self, member_id: str, group_instance_id: str | None) -> bytes:
         """The stored assignment, empty for a member it does not know.
 
-        A static member is also found by its instance id: its member id changes before that is stored.
+        A static member is also found by its instance id: its member id changes before the new one is stored.
         """
         member = self.members.get(member_id)
         if member is None and group_instance_id is not None:
@@ -97,7 +97,7 @@ class DurableState:
     offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
     generations: dict[str, StableGeneration] = field(default_factory=dict)
     committers: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Groups with offsets of a topic, by topic: how many partitions each has one of."""
+    """The groups with offsets of a topic, by topic, with the number of partitions each has an offset of."""
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply one committed record."""
@@ -132,7 +132,7 @@ class DurableState:
                 del self.committers[topic]
 
     def group_ids(self) -> list[str]:
-        """Every group that the log knows, in the order of the log."""
+        """Every group with records in the log, in the order of the log."""
         return list(dict.fromkeys([*self.generations, *self.offsets]))
 
     def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:

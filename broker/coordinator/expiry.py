@@ -1,4 +1,4 @@
-"""Offsets that nobody needs any more: expired (KIP-211), or of partitions that left the cluster.
+"""Offsets that are not needed any more: expired (KIP-211), or of partitions that left the cluster.
 
 A group that is empty and has no offsets left is removed with them.
 """
@@ -39,9 +39,9 @@ def expire_offsets(turn: Turn, group: Group) -> None:
 
 
 def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition, Deletion]) -> None:
-    """Tombstone the group's offsets for deleted partitions; a commit on its way is followed by its tombstone.
+    """Tombstone the group's offsets for deleted partitions; a commit in flight is followed by its tombstone.
 
-    What was committed for a later incarnation than the deleted one stays (hole 20).
+    An offset committed for a later incarnation than the deleted one stays (hole 20).
     """
     if group.state is GroupState.DEAD:
         return
@@ -113,7 +113,7 @@ def remove_group(turn: Turn, group: Group, tombstones: list[CoordinatorRecord], 
 
 @dataclass(frozen=True, slots=True)
 class GroupRemoved:
-    """A group's tombstones were written. Lost ones bring back what is durable of it."""
+    """A group's tombstones were written. If they are lost, the group is rebuilt from its durable state."""
 
     group: Group
 
@@ -123,5 +123,5 @@ class GroupRemoved:
         return Outcome()
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """Nobody waits; the group stays dead until its fate is known."""
+        """No request waits; the group stays dead until the fate of its tombstones is known."""
         return Outcome(), self

@@ -1,6 +1,6 @@
-"""Whether a request is of a member that is in the group, and of the group's present generation.
+"""Whether a request is of a member of the group, and of the group's present generation.
 
-One order of the answers for every API: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID,
+Every API checks for the errors in the same order: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID,
 ILLEGAL_GENERATION.
 """
 
@@ -15,7 +15,7 @@ from anabranch.protocol.errors import ErrorCode
 
 
 class MemberRequest(Protocol):
-    """What Heartbeat, SyncGroup, OffsetCommit and ConsumerGroupPosition have in common."""
+    """The common fields of Heartbeat, SyncGroup, OffsetCommit and ConsumerGroupPosition."""
 
     group_id: str
     member_id: str

@@ -1,4 +1,4 @@
-"""OffsetFetch before version 8 asks for one group in fields of its own; both shapes become one here."""
+"""OffsetFetch before version 8 names one group in separate fields; this module converts both shapes into one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INVALID_OFFSET = -1
 
 
 def topics_of(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | None:
-    """The topics asked for, in the shape of version 8; None for all."""
+    """The requested topics, in the shape of version 8; None for all."""
     if request.topics is None:
         return None
     return [
@@ -29,9 +29,9 @@ def topics_of(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | N
 def for_one_group(
     api_version: int, topics: list[OffsetFetchRequestTopics] | None, group: OffsetFetchResponseGroup
 ) -> OffsetFetchResponse:
-    """The response of version 1 to 7; version 1 has no error on top and repeats it for every partition.
+    """The response of version 1 to 7; version 1 has no top-level error and repeats it for every partition.
 
-    Incarnations (tag 10256) are told from version 8 on: librdkafka before 2.2 asks with version 7 and cannot skip a tag
+    Incarnations (tag 10256) are included from version 8 on: librdkafka before 2.2 uses version 7 and cannot skip a tag
     (librdkafka #4278), so its consumers would stop at the first one.
     """
     if group.error_code != ErrorCode.NONE and api_version < TOP_LEVEL_ERROR_VERSION:

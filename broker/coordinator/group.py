@@ -1,7 +1,8 @@
 """A group while it is coordinated here: members, waiting requests and deadlines. Volatile: dropped on unload.
 
-What must survive is in ``durable.DurableState``; a group is built from it on load. Nothing here decides; the decisions
-are in ``join``, ``sync``, ``membership``, ``offsets`` and ``expiry``. All deadlines are monotonic milliseconds.
+State that must survive is in ``durable.DurableState``; a group is built from it on load. This module makes no
+decisions; they are in ``join``, ``sync``, ``membership``, ``offsets`` and ``expiry``. All deadlines are monotonic
+milliseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ParkedJoin:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. ``deadline_ms`` is when its session ends unless a request of it comes, or waits, before."""
+    """One member. Its session ends at ``deadline_ms`` unless a request of it arrives or waits before that."""
 
     member_id: str
     group_instance_id: str | None
@@ -43,18 +44,18 @@ class Member:
     join: ParkedJoin | None = None
     sync: Token | None = None
     is_new: bool = False
-    """Never answered a JoinGroup: it cannot heartbeat yet, so its waiting join times out instead."""
+    """Its JoinGroup was never answered: it cannot heartbeat yet, so its waiting join times out instead."""
     polls_positions: bool = False
-    """It has polled for positions, or said in a heartbeat that it will: it does so in every generation."""
+    """It has polled for positions, or announced polls in a heartbeat: it polls in every generation."""
     deadline_ms: int | None = None
 
     def metadata(self, protocol_name: str) -> bytes:
-        """What the member said under a protocol; empty when it does not support it."""
+        """The member's metadata for a protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     @property
     def is_expected_to_heartbeat(self) -> bool:
-        """False while a waiting request stands for the member's life."""
+        """False while a waiting request shows that the member is alive."""
         return self.is_new or (self.join is None and self.sync is None)
 
 
@@ -80,7 +81,7 @@ class Group:
     new_member_added: bool = False
     rebalance_deadline_ms: int | None = None
     initial_delay_remaining_ms: int | None = None
-    """Set while an empty group waits for its first members: how much longer that may be prolonged."""
+    """Set while an empty group waits for its first members: how much longer the wait may be prolonged."""
     sync_deadline_ms: int | None = None
     assignment_in_flight: bool = False
     """The leader's assignment of this generation is on its way to the log."""
@@ -88,7 +89,7 @@ class Group:
     """Offset commits on their way to the log, oldest first, by partition."""
     positions: GroupPositions = field(default_factory=GroupPositions)
     wake_ms: int | None = None
-    """When the group wants to be looked at; never later than its earliest deadline, possibly earlier."""
+    """When the timer looks at the group; never later than its earliest deadline, possibly earlier."""
     _protocol_counts: dict[str, int] = field(default_factory=dict)
     awaiting_join: int = 0
 
@@ -128,13 +129,13 @@ class Group:
     # ------------------------------------------------------------ deadlines
 
     def wake_by(self, deadline_ms: int) -> int:
-        """Ask to be looked at by ``deadline_ms``; returns it."""
+        """Have the timer look at the group by ``deadline_ms``; returns ``deadline_ms``."""
         if self.wake_ms is None or deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
         return deadline_ms
 
     def reset_wake(self) -> None:
-        """Take the earliest of all deadlines anew."""
+        """Set ``wake_ms`` to the earliest of all deadlines."""
         deadlines = [m.deadline_ms for m in self.members.values() if m.deadline_ms is not None]
         deadlines.extend(self.pending_members.values())
         deadlines.extend(d for d in (self.rebalance_deadline_ms, self.sync_deadline_ms) if d is not None)
@@ -142,19 +143,19 @@ class Group:
         self.wake_ms = min(deadlines, default=None)
 
     def keep_alive(self, member: Member, monotonic_ms: int, timeout_ms: int | None = None) -> None:
-        """A request of the member came: its session (or ``timeout_ms``) starts again."""
+        """Start the member's session (or ``timeout_ms``) again, after a request of it."""
         length_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         member.deadline_ms = self.wake_by(monotonic_ms + length_ms)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest any member asks for."""
+        """The longest rebalance timeout of any member."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     # ------------------------------------------------------------ members
 
     def add(self, member: Member) -> None:
-        """Take a member in; the first one leads."""
+        """Add a member; the first one becomes the leader."""
         self.members[member.member_id] = member
         self.pending_members.pop(member.member_id, None)
         if member.group_instance_id is not None:
@@ -165,7 +166,7 @@ class Group:
         self.awaiting_join += member.join is not None
 
     def remove(self, member_id: str) -> Member | None:
-        """Take a member out; its waiting requests are the caller's to answer."""
+        """Remove a member; the caller answers its waiting requests."""
         self.pending_members.pop(member_id, None)
         self.pending_sync.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -197,7 +198,7 @@ class Group:
         return member
 
     def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
-        """Take over what the member's new JoinGroup says."""
+        """Store the values of the member's new JoinGroup."""
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
@@ -205,14 +206,14 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def park_join(self, member: Member, join: ParkedJoin) -> ParkedJoin | None:
-        """Let the member wait for the rebalance; returns the join it waited with before."""
+        """Let the member wait for the rebalance; returns its earlier join that waited."""
         previous = member.join
         self.awaiting_join += previous is None
         member.join = join
         return previous
 
     def take_join(self, member: Member) -> ParkedJoin | None:
-        """The member's waiting join, which waits no longer."""
+        """Remove and return the member's waiting join."""
         join = member.join
         self.awaiting_join -= join is not None
         member.join = None
@@ -233,7 +234,7 @@ class Group:
     # ------------------------------------------------------------ protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols can live with those who are here."""
+        """Whether a member with these protocols is compatible with the present members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         everyone = len(self.members)
@@ -242,7 +243,7 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """The protocol all members support that most of them prefer; on a tie, whose voter joined first."""
+        """Of the protocols that all members support, the one that most prefer; on a tie, the first member's choice."""
         everyone = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -251,7 +252,7 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def refresh_subscribed_topics(self) -> None:
-        """Read the topics out of the members' subscriptions under the chosen protocol."""
+        """Read the topics from the members' subscriptions under the chosen protocol."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             self.subscribed_topics = None
         elif not self.members:
@@ -261,7 +262,7 @@ class Group:
             self.subscribed_topics = subscribed_topics(m.metadata(name) for m in self.members.values())
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """True also when the subscriptions cannot be read."""
+        """Whether a member subscribes to the topic; also True if the subscriptions cannot be read."""
         return self.subscribed_topics is None or topic in self.subscribed_topics
 
     # ------------------------------------------------------------ offset commits in flight
@@ -270,7 +271,7 @@ class Group:
         self.pending_commits.setdefault(partition, []).append(committed)
 
     def commit_ended(self, partition: TopicPartition) -> None:
-        """The oldest one: fates are taken in the order of the writes."""
+        """Remove the oldest pending commit: fates are processed in the order of the writes."""
         pending = self.pending_commits[partition]
         del pending[0]
         if not pending:

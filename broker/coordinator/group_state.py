@@ -6,7 +6,7 @@ import enum
 
 
 class GroupState(enum.Enum):
-    """Value is the name Kafka's tools show."""
+    """The state of a group; the value is the name that Kafka's tools show."""
 
     EMPTY = "Empty"
     """No members; offsets or a past generation may remain. Leads to PREPARING_REBALANCE with the first join."""

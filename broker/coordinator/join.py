@@ -1,8 +1,9 @@
 """JoinGroup 0-7.
 
-v1 a rebalance timeout of its own; v4 a first join without member id is answered MEMBER_ID_REQUIRED with one
-(KIP-394); v5 ``group.instance.id`` (KIP-345): a known static member is replaced and its predecessor fenced; v7 protocol
-type in the response, protocol name nullable. Skipping the assignment (v9, KIP-814) is not offered.
+v1 adds a rebalance timeout. v4 answers a first join without member id with MEMBER_ID_REQUIRED and a member id
+(KIP-394). v5 adds ``group.instance.id`` (KIP-345): a known static member is replaced and its predecessor fenced. v7
+adds the protocol type to the response and makes the protocol name nullable. Skipping the assignment (v9, KIP-814) is
+not offered.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ MEMBER_ID_REQUIRED_VERSION = 4
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A JoinGroup request with what else is known of its sender."""
+    """A JoinGroup request, with further facts about its sender."""
 
     request: JoinGroupRequest
     parked: ParkedJoin
     client_id: str
     client_host: str
     unique: str
-    """Makes a generated member id unlike any other."""
+    """Makes a generated member id unique."""
     protocols: Protocols
 
     @property
@@ -51,7 +52,7 @@ class Joining:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 has none: the session timeout stands for it."""
+        """The requested rebalance timeout; in version 0 the session timeout."""
         asked_ms = self.request.rebalance_timeout_ms
         return asked_ms if asked_ms >= 0 else self.request.session_timeout_ms
 
@@ -66,7 +67,7 @@ class Joining:
 
 
 def join_group(turn: Turn, token: Token, ctx: RequestContext, request: JoinGroupRequest, unique: str) -> None:
-    """Take a member in, or back in, and start or complete a rebalance as that demands."""
+    """Add a member or let it rejoin, and start or complete a rebalance if that is needed."""
     joining = Joining(
         request=request,
         parked=ParkedJoin(token, ctx.api_version),
@@ -141,12 +142,12 @@ def _join_known(turn: Turn, group: Group, joining: Joining) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
         _rejoin(turn, group, member, joining)
     elif group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-        # It did not get the answer to its join: tell it again.
+        # It did not get the response to its join: answer it again.
         turn.out.reply(joining.parked.token, generation_response(group, member, joining.parked))
     elif group.state is GroupState.STABLE and unchanged and member_id != group.leader_id:
         turn.out.reply(joining.parked.token, generation_response(group, member, joining.parked))
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
-        # Changed metadata; or the leader, which rejoins when something it assigns by has changed.
+        # The metadata changed; or the leader rejoins, because an input of its assignment changed.
         _rejoin(turn, group, member, joining)
     else:
         joining.refuse(turn, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -180,7 +181,7 @@ def _rejoin(turn: Turn, group: Group, member: Member, joining: Joining) -> None:
 
 
 def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
-    """Let the member wait; a join it repeated (its connection broke) is answered so that nothing waits for ever."""
+    """Let the member wait; an earlier join of it, whose connection broke, is answered so that none waits for ever."""
     previous = group.park_join(member, join)
     if previous is not None:
         error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -191,10 +192,10 @@ def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
 
 
 def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str, new_member_id: str) -> None:
-    """A static member came back without its member id: it takes over, and its predecessor is fenced.
+    """Replace a static member that came back without its member id, and fence its predecessor.
 
-    In a stable group whose protocol does not change this needs no rebalance: the generation is written with the new
-    member id, and the join answered once that is committed.
+    In a stable group whose protocol does not change this needs no rebalance. The generation is written with the new
+    member id, and the join is answered once that is committed.
     """
     old_member_id = group.static_members[instance_id]
     old_leader_id = group.leader_id
@@ -206,7 +207,7 @@ def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str
     group.park_join(member, joining.parked)
     group.keep_alive(member, turn.now.monotonic_ms)
     if group.state is GroupState.COMPLETING_REBALANCE:
-        # The old id may be in the leader's hands already.
+        # The leader may have the old id already.
         prepare_rebalance(turn, group)
     elif group.state is GroupState.STABLE:
         if group.select_protocol() != group.protocol_name:
@@ -242,19 +243,19 @@ class StaticMemberStored:
     generation_id: int
     old_leader_id: str | None
     before: tuple[Protocols, int, int]
-    """Protocols, rebalance and session timeout, to go back to when the write is lost."""
+    """The protocols, rebalance timeout and session timeout to restore if the write is lost."""
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
         turn = Turn(shard, now)
         group, member = self.group, self.group.members.get(self.new_member_id)
         in_time = group.state is GroupState.STABLE and group.generation_id == self.generation_id
         if member is None or not in_time:
-            # A rebalance began or the member is gone: its join is answered by that.
+            # A rebalance began or the member is gone: that has answered its join.
             return turn.out
         if error is ErrorCode.NONE:
             join = group.take_join(member)
             if join is not None:
-                # The old leader's id: a leader that came back must not assign, a stable group would not spread it.
+                # The old leader's id: a leader that came back must not assign, a stable group would not distribute it.
                 response = generation_response(group, member, join, leader_id=self.old_leader_id or "")
                 turn.out.reply(join.token, response)
             group.keep_alive(member, now.monotonic_ms)
@@ -268,5 +269,5 @@ class StaticMemberStored:
         return turn.out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """As when it was lost; committed later, the stored member is still found by its instance id."""
+        """Handle the write as lost; if it is committed later, the stored member is found by its instance id."""
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

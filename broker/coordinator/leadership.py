@@ -1,12 +1,12 @@
-"""Which partitions of the offsets topic are ours, and how they come and go.
+"""The partitions of the offsets topic that this broker leads, and how they are loaded and unloaded.
 
-Every load is an object of its own, and only the one that is still in charge of its partition when it ends is put in
-place: a late load of an older leader epoch changes nothing, and an unload ends a load by forgetting it.
+Every load is a separate object. When it ends, its result is used only if it is still the present load of its partition.
+So a late load of an older leader epoch changes nothing, and an unload ends a load by forgetting it.
 
-A new leader holds every committed record, but does not know yet which of its last ones are: its high watermark lags
-behind what its predecessor answered clients. It reads the log to the end and serves once the watermark has come there.
-Before, an answer from the end of the log could be lost with this leader, and one from the watermark could be older than
-an offset whose commit was acknowledged (Kafka serves at once).
+A new leader holds every committed record, but does not know yet which of the last ones are committed: its high
+watermark lags behind its predecessor's. It reads the log to the end and serves once the high watermark has reached that
+end. Before that, an answer from the end of the log could be lost with this leader, and an answer from the high
+watermark could be older than an offset whose commit was acknowledged (Kafka serves at once).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """A load under way. ``leader_epoch`` moves on while we go on leading."""
+    """A load in progress. ``leader_epoch`` advances while this broker continues to lead."""
 
     partition: int
     leader_epoch: int
@@ -48,8 +48,9 @@ class _Load:
 class Leadership:
     """Partitions by number: loading, loaded, or another broker's.
 
-    ``leader_epoch`` orders what the controller says, however late it is heard. None stands for a deleted replica, which
-    is unloaded whatever the epoch (KAFKA-16118, 19274); a partition created anew after that begins at epoch 0 again.
+    ``leader_epoch`` orders the controller's requests, even if they arrive late. None stands for a deleted replica,
+    which is unloaded in any epoch (KAFKA-16118, KAFKA-19274); a partition created anew after that begins at epoch 0
+    again.
     ``on_loaded`` is called for each partition that begins to serve.
     """
 
@@ -79,7 +80,7 @@ class Leadership:
         self._to_start: list[_Load] = []
         self._wake = trio.Event()
         self._work = trio.Lock()
-        """Held by the one load that reads or builds: fifty slices in a row would be one of a tenth of a second."""
+        """Held by the one load that reads or builds: fifty slices in a row would hold the event loop for 0.1 s."""
 
     @property
     def is_loading(self) -> bool:
@@ -94,7 +95,7 @@ class Leadership:
         return self.loaded.get(partition, ErrorCode.NOT_COORDINATOR)
 
     def on_leader(self, partition: int, leader_epoch: int) -> None:
-        """Load the partition unless this is old news, or we led it through the epoch before and have it all."""
+        """Load the partition, unless the epoch is old, or this broker led the epoch before and has loaded it all."""
         known_epoch = self._epochs.get(partition)
         if self.is_closed or (known_epoch is not None and leader_epoch <= known_epoch):
             return
@@ -109,7 +110,7 @@ class Leadership:
         self._wake.set()
 
     def on_not_leader(self, partition: int, leader_epoch: int | None) -> None:
-        """Unload the partition unless this is old news."""
+        """Unload the partition, unless the epoch is old."""
         if leader_epoch is None:
             self._epochs.pop(partition, None)
         elif leader_epoch < self._epochs.get(partition, leader_epoch):
@@ -119,7 +120,7 @@ class Leadership:
         self._drop(partition, ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
-        """Give up every partition."""
+        """Unload every partition."""
         self.is_closed = True
         for partition in [*self.loaded, *self._loads]:
             self._drop(partition, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -135,7 +136,7 @@ class Leadership:
     # ------------------------------------------------------------ loading
 
     async def run(self) -> None:
-        """Start loads as they are asked for, until cancelled."""
+        """Start requested loads until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._wake = trio.Event()
@@ -146,7 +147,7 @@ class Leadership:
                     await self._wake.wait()
 
     async def _load(self, loading: _Load) -> None:
-        """Read the partition until it works or is not ours any more: there is nobody else to serve its groups."""
+        """Retry reading the partition until it succeeds or leadership ends: no other broker can serve its groups."""
         pause_s = FIRST_RETRY_S
         with loading.scope:
             while True:

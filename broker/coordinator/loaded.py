@@ -1,4 +1,4 @@
-"""A loaded partition of the offsets topic: carries out what decisions ask for, in the order they were made."""
+"""A loaded partition of the offsets topic: carries out the effects of decisions, in the order of the decisions."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest
 
 
 def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:
-    """The time of a decision; a timer that fired for a deadline is never before it."""
+    """The time of a decision; never before ``not_before_ms``, the deadline of a timer that fired."""
     return Now(clock.now_ms(), max(int(clock.monotonic() * 1000), not_before_ms))
 
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    """A write, what remains to be done once its fate is known, and the fate."""
+    """A write, the action that follows once its fate is known, and the fate."""
 
     write: Write
     then: Then | None
     overdue_ms: int | None = None
-    """When the request is answered although the fate is not known; None once it was."""
+    """When the request is answered although the fate is not known; None once it is answered."""
     error: ErrorCode | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """A request that may be answered from memory once it is certain that nobody else leads."""
+    """A request that may be answered from memory once it is certain that no other broker leads."""
 
     then: Callable[[ErrorCode], None]
     overdue_ms: int
@@ -50,7 +50,7 @@ def _tell(reads: list[_Read], error: KafkaError | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """All writes before it have a fate."""
+    """An entry that fills ``done`` when all writes before it have a fate."""
 
     done: Deferred[None]
 
@@ -59,17 +59,18 @@ class _Written:
         return Outcome()
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """It stays in line: a time-out decides nothing about the writes before it."""
+        """It stays in the queue: a time-out decides nothing about the writes before it."""
         return Outcome(), self
 
 
 class LoadedPartition:
-    """Applies outcomes to one shard: append, then replay what was committed, then answer.
+    """Applies outcomes to one shard: append, then replay the committed records, then answer.
 
-    Fates are taken in the order of the writes, so the state goes through the same steps as the log. A write that takes
-    too long is answered with REQUEST_TIMED_OUT and stays in line: it is in the log and may still be committed.
+    Fates are processed in the order of the writes, so the state goes through the same steps as the log. A write that
+    takes too long is answered with REQUEST_TIMED_OUT and stays in the queue: it is in the log and may still be
+    committed.
 
-    ``leader_epoch`` is the one that the shard is known to be right for, and the only one it is written in.
+    ``leader_epoch`` is the epoch for which the shard is known to be correct, and the only one in which it is written.
     """
 
     __slots__ = (
@@ -99,16 +100,16 @@ class LoadedPartition:
         self.confirmed_ms: int | None = None
         """The latest time (monotonic ms) at which this broker surely led the partition; None: not known."""
         self.schema_level: Callable[[], int] = lambda: highest_level(CONSUMER_OFFSETS_TOPIC_SCHEMA)
-        """The finalized level of the records' schema, asked for at each write."""
+        """The finalized level of the records' schema, looked up at each write."""
         self._log = log
         self._timer = timer
         self._clock = clock
         self._in_flight: deque[_InFlight] = deque()
         self._settling = False
         self._confirming: list[_Read] | None = None
-        """Reads that the confirmation under way is for; None while there is none."""
+        """Reads that the present confirmation is for; None without one."""
         self._unconfirmed: list[_Read] = []
-        """Reads that came after it was asked for."""
+        """Reads that came after the present confirmation began."""
         self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     def committers_of(self, topics: Iterable[str]) -> list[str]:
@@ -122,18 +123,18 @@ class LoadedPartition:
         return Turn(self.shard, read_clock(self._clock))
 
     def carry_out(self, turn: Turn, group_id: str) -> None:
-        """Do what a decision about ``group_id`` asked for."""
+        """Carry out the effects of a decision about ``group_id``."""
         self._perform(turn.out)
         self.schedule(group_id)
 
     def carry_out_of(self, turn: Turn, group_ids: Iterable[str]) -> None:
-        """The same for a decision about several groups."""
+        """Carry out the effects of a decision about several groups."""
         self._perform(turn.out)
         for group_id in group_ids:
             self.schedule(group_id)
 
     def on_due(self, group_id: str | None, deadline_ms: int) -> None:
-        """The timer of a group fired, or for None that of the writes."""
+        """Handle a timer that fired: a group's, or for None the timer of writes and reads."""
         if self.is_closed:
             return
         now = read_clock(self._clock, not_before_ms=deadline_ms)
@@ -152,7 +153,7 @@ class LoadedPartition:
     def close(self, error: ErrorCode) -> None:
         """Answer everything that waits with ``error``; fates that become known later change nothing.
 
-        It asks nothing of the log, which may not be ours any more (KAFKA-20115).
+        It does not use the log, which this broker may not lead any more (KAFKA-20115).
         """
         self.is_closed = True
         turn = self.turn()
@@ -175,9 +176,9 @@ class LoadedPartition:
     # ------------------------------------------------------------ reads
 
     def confirm(self, then: Callable[[ErrorCode], None]) -> None:
-        """Call ``then`` once memory is known to be the truth at some time from now on, or with NOT_COORDINATOR.
+        """Call ``then`` once memory is known to be current at some time from now on, or with NOT_COORDINATOR.
 
-        Reads that come while one is confirmed share the next confirmation.
+        Reads that come during a confirmation share the next one.
         """
         overdue_ms = read_clock(self._clock).monotonic_ms + self.shard.config.offsets_commit_timeout_ms
         self._unconfirmed.append(_Read(then, overdue_ms))
@@ -218,7 +219,7 @@ class LoadedPartition:
             self._ask_for_confirmation()
 
     def _answer_overdue_reads(self, now: Now) -> None:
-        """A successor may answer what we cannot be sure of: let the clients look for one."""
+        """Answer overdue reads with NOT_COORDINATOR: there may be a successor, and clients look for it then."""
         waiting = [reads for reads in (self._confirming, self._unconfirmed) if reads]
         overdue = [read for reads in waiting for read in reads if read.overdue_ms <= now.monotonic_ms]
         for reads in waiting:
@@ -271,7 +272,7 @@ class LoadedPartition:
         fate.then(on_fate)
 
     def _settle(self) -> None:
-        """Take the fates that are known, oldest first, up to the first that is not."""
+        """Process the known fates, oldest write first, up to the first unknown one."""
         if self._settling:
             return
         self._settling = True
@@ -313,7 +314,7 @@ class LoadedPartition:
         return self.partition, group_id
 
     def schedule(self, group_id: str) -> None:
-        """Let the timer look at the group when it asks to be looked at."""
+        """Set the timer of the group to its ``wake_ms``."""
         group = self.shard.groups.get(group_id)
         if group is not None and group.wake_ms is not None:
             self._timer.set(self._timer_key(group_id), group.wake_ms)

@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Replayer:
-    """Replays log records into a state; what it cannot read it skips."""
+    """Replays log records into a state; it skips records that it cannot read."""
 
     partition: int
     state: DurableState = field(default_factory=DurableState)
@@ -44,7 +44,7 @@ class Replayer:
 
 
 async def read_state(log: OffsetsLog, partition: int, leader_epoch: int, work: TimeSlice) -> DurableState:
-    """Everything the partition's log says, replayed in order. What reading the log raises passes through."""
+    """The state after all records of the partition's log, replayed in order. Errors of reading are not caught."""
     replayer = Replayer(partition)
     async for records in log.read_all(partition, leader_epoch):
         for record in records:
@@ -65,7 +65,7 @@ async def adopt_groups(loaded: LoadedPartition, work: TimeSlice) -> None:
 
 
 async def watch_deadlines(loaded: LoadedPartition, work: TimeSlice) -> None:
-    """Let the timer look at every group of a partition that serves; sessions end by it."""
+    """Set the timers of all groups of a partition that serves, so that sessions end."""
     for group_id in list(loaded.shard.groups):
         if loaded.is_closed:
             return

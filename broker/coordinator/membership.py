@@ -1,4 +1,4 @@
-"""Heartbeat 0-4, LeaveGroup 0-4, and members whose time is up.
+"""Heartbeat 0-4, LeaveGroup 0-4, and the deadlines of members.
 
 Heartbeat v3 and LeaveGroup v3 bring ``group.instance.id``; LeaveGroup v3 takes many members at once, also by instance
 id alone (an administrator's removal).
@@ -50,7 +50,7 @@ def _heartbeat(turn: Turn, request: HeartbeatRequest) -> ErrorCode:
 
 
 def leave_group(turn: Turn, token: Token, api_version: int, request: LeaveGroupRequest) -> None:
-    """Remove the members at once, each with an error of its own; version 0-2 name one and get its error on top."""
+    """Remove members, each with its own error; versions 0-2 name one member and get its error at the top level."""
     identities = request.members
     if api_version < BATCH_LEAVE_VERSION:
         identities = [MemberIdentity(member_id=request.member_id)]
@@ -95,7 +95,7 @@ def _leave(turn: Turn, group: Group, identity: MemberIdentity) -> ErrorCode:
 
 
 def on_deadlines(turn: Turn, group: Group) -> None:
-    """Do what is due by now: sessions and pending member ids end, the rebalance or the wait for SyncGroup closes.
+    """Handle due deadlines: sessions and pending member ids end, the rebalance or the wait for SyncGroup ends.
 
     Leaves ``group.wake_ms`` at the earliest deadline that remains.
     """
@@ -108,7 +108,7 @@ def on_deadlines(turn: Turn, group: Group) -> None:
         if member.is_expected_to_heartbeat:
             remove_member(turn, group, member)
         else:
-            member.deadline_ms = None  # its waiting request stands for it; the answer starts the session anew
+            member.deadline_ms = None  # its waiting request shows that it is alive; the answer starts the session anew
     if group.rebalance_deadline_ms is not None and group.rebalance_deadline_ms <= now_ms:
         on_rebalance_deadline(turn, group)
     if group.sync_deadline_ms is not None and group.sync_deadline_ms <= now_ms:
@@ -121,7 +121,7 @@ def on_deadlines(turn: Turn, group: Group) -> None:
 
 
 def adopt_group(turn: Turn, group_id: str) -> None:
-    """The partition is loaded: build one of its groups, start the sessions of its members.
+    """Build one group of a loaded partition, and start the sessions of its members.
 
     A group above ``group.max.size`` (set lower than it was) rebalances, which lets it shrink (KIP-389).
     """
@@ -132,7 +132,7 @@ def adopt_group(turn: Turn, group_id: str) -> None:
 
 
 def release_groups(turn: Turn, error: ErrorCode) -> None:
-    """The partition is given up: every waiting request is answered with ``error``, every group is dead."""
+    """Unload the partition: answer every waiting request with ``error``, and mark every group dead."""
     for group in turn.shard.groups.values():
         for member in group.members.values():
             join = group.take_join(member)

@@ -1,13 +1,15 @@
 """OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
 
-OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``, v8 KIP-253's incarnation
-in tag 10256 and, in tag 10260, that the offset is a report as well (``positions``).
-OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once
-and incarnations. An offset committed without an incarnation is of the one that the broker knows; one of an earlier
-incarnation says nothing of the partition there is now and is neither stored nor told (hole 20), but that its group was
-there: a partition that was removed and created again is told to be read from its beginning. One of an incarnation that
-nobody has heard of waits: the client is told to try again, until this broker's metadata has caught up. Stored, a forged
-one would have every later commit refused as one of an earlier incarnation.
+OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``. v8 carries KIP-253's
+incarnation in tag 10256, and in tag 10260 that the offset is a report as well (``positions``). OffsetFetch v2 adds null
+topics for all topics and a top-level error, v7 ``require_stable``, v8 many groups at once and incarnations.
+
+An offset committed without an incarnation is of the incarnation that the broker knows. An offset of an earlier
+incarnation is not valid for the present partition, and is neither stored nor returned (hole 20). It shows only that its
+group was there: if the partition was removed and created again, its first offset is returned instead. A commit for an
+unknown, later incarnation is refused with a retriable error, until this broker's metadata has caught up. If a forged
+one were stored, every later commit would be refused as one of an earlier incarnation.
+
 Commits within transactions are another API; an offset they hold open would count as pending here.
 """
 
@@ -69,8 +71,8 @@ NO_RETENTION = -1
 def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topics: Topics) -> None:
     """Write the offsets and answer once they are committed; each partition has an error of its own.
 
-    A stock consumer goes on committing what it read of a partition that was merged away until it rebalances, and
-    aiokafka does not rebalance before the commit has succeeded. Such an offset means nothing: it is answered, not kept.
+    Until it rebalances, a stock consumer commits offsets of partitions that were merged away, and aiokafka does not
+    rebalance before the commit succeeds. Such a commit is acknowledged but not stored.
     """
     group, error = committing_group(turn, request)
     if error is not ErrorCode.NONE or group is None:
@@ -138,7 +140,7 @@ def committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | 
 
 
 def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnation_of: IncarnationOf) -> int:
-    """The latest there is: the broker's metadata may lag behind what the coordinator before it has stored."""
+    """The latest known incarnation: the broker's metadata may lag behind the offsets of an earlier coordinator."""
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     stored = NO_INCARNATION if committed is None else committed.incarnation
     pending = (commit.incarnation for commit in group.pending_commits.get(tp, ()))
@@ -146,7 +148,7 @@ def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnat
 
 
 def _newest_commit(shard: Shard, group: Group, tp: TopicPartition) -> OffsetAndMetadata | None:
-    """The commit before the next one, on its way to the log or in it."""
+    """The group's last commit for the partition, in flight or in the log."""
     pending = group.pending_commits.get(tp)
     return pending[-1] if pending else shard.durable.offsets_of(group.group_id).get(tp)
 
@@ -174,9 +176,9 @@ def _committed(
     known_incarnation: int,
     before: OffsetAndMetadata | None,
 ) -> OffsetAndMetadata:
-    """What will be stored. The record version that has an expiry has no leader epoch, incarnation and rewinds.
+    """The offset as it will be stored. The record version with an expiry has no leader epoch, incarnation or rewinds.
 
-    What the written version cannot hold is left out here, so that what is held equals what a successor loads.
+    Values that the written version cannot hold are left out here, so that a successor loads the same state.
     """
     now_ms, retention_ms = turn.now.wall_ms, request.retention_time_ms
     expires = None if retention_ms == NO_RETENTION else now_ms + retention_ms
@@ -221,9 +223,9 @@ class OffsetsStored:
                 partition.is_reported = TopicPartition(topic.name, partition.partition_index) in taken
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """The offsets stay pending: a stable fetch must not pass them by, nor may they outlive their group.
+        """The offsets stay pending: a stable fetch must not ignore them, nor may they outlive their group.
 
-        They are no report any more: the member is told that they failed, and may have gone elsewhere meanwhile.
+        They are not a report any more: the member gets an error, and may change its position meanwhile.
         """
         out = Outcome()
         self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
@@ -241,7 +243,7 @@ class OffsetsStored:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """A commit's fate is known, its answer was given before."""
+    """A commit whose fate is known. This action answers no request."""
 
     group: Group
     partitions: list[TopicPartition]
@@ -269,12 +271,13 @@ def fetch_offsets(
     *,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    """Committed offsets of a group, all of them for ``topics`` None; -1 where there is none.
+    """The committed offsets of a group, all of them if ``topics`` is None; -1 where there is none.
 
-    An offset of an earlier incarnation than the broker knows is none: a stock client would take it for the partition's.
-    Of one that was removed and created again the group has read nothing yet, so its offset is where that began; without
-    any, ``auto.offset.reset=latest`` would skip its first records. One of a partition that is gone is kept, not told.
-    ``require_stable`` refuses a partition with a commit on its way (KIP-447): UNSTABLE_OFFSET_COMMIT.
+    An offset of an earlier incarnation than the broker knows is not returned, because a stock client would apply it to
+    the present partition. If the partition was removed and created again, the group has read nothing of it yet, so its
+    first offset is returned. Without one, ``auto.offset.reset=latest`` would skip its first records. An offset of a
+    removed partition is kept but not returned. ``require_stable`` refuses a partition with a commit in flight
+    (KIP-447): UNSTABLE_OFFSET_COMMIT.
     """
     committed = shard.durable.offsets_of(group_id)
     group = shard.groups.get(group_id)

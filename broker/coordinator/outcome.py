@@ -1,4 +1,4 @@
-"""What a decision of the coordinator asks for: records to write and requests to answer."""
+"""The effects of a decision of the coordinator: records to write and requests to answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anabranch.broker.coordinator.shard import Shard
 
 Token: TypeAlias = object
-"""Stands for a request that waits for its answer; only the shell knows what is behind it."""
+"""Stands for a request that waits for its answer; only ``LoadedPartition`` knows its type."""
 
 
 class Now(NamedTuple):
@@ -23,28 +23,34 @@ class Now(NamedTuple):
 
 
 def is_committed(error: ErrorCode) -> bool:
-    """Whether a write that ended like this is in the log for good; its error may still be the client's to know."""
+    """Whether a write that ended with ``error`` is in the log for good; the client may still get the error."""
     return error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
 class Then(Protocol):
-    """What follows a write, as data: run once the write is known to be committed or lost."""
+    """The action that follows a write, as data: it runs once the write is known to be committed or lost."""
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        """``error`` is the log's own, NONE for none. The records were replayed when ``is_committed(error)``."""
+        """Run the action.
+
+        ``error`` is the log's error or NONE; if ``is_committed(error)``, the records were replayed.
+        """
         ...
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """``offsets.commit.timeout.ms`` is over: answer who waits, with REQUEST_TIMED_OUT. Once at most.
+        """After ``offsets.commit.timeout.ms``, answer the waiting request with REQUEST_TIMED_OUT; once at most.
 
-        The write may still be committed. Returned with the answers is what remains to be done when that is known.
+        The write may still be committed. Returns the answers, and the action that remains for when its fate is known.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Records of one group to append as one batch, and what to do then. No records: just do it, in its turn."""
+    """Records of one group to append as one batch, and the action that follows.
+
+    Without records only the action runs, in its turn.
+    """
 
     group_id: str
     records: list[CoordinatorRecord]

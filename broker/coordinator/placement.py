@@ -1,4 +1,4 @@
-"""Which partition of the offsets topic holds a group: Java's ``Utils.abs(groupId.hashCode) % partitions``."""
+"""The partition of the offsets topic that holds a group: Java's ``Utils.abs(groupId.hashCode) % partitions``."""
 
 from __future__ import annotations
 

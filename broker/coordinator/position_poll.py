@@ -1,10 +1,11 @@
-"""ConsumerGroupPosition 0 (KIP-253): a member reports how far it is and waits for how far others are.
+"""ConsumerGroupPosition 0 (KIP-253): a member reports its positions and waits for others' positions.
 
-A long poll. It is fenced like a heartbeat, and counts as one when it arrives. Unlike a heartbeat it is refused until
-the generation is stable, because before that nobody owns anything. A member's first poll in a generation says that it
-has given up all partitions that it no longer owns. A question may have no member id and no generation (-1): it is
-answered at once with what is known. With ``need_position`` owners that poll are asked for missing positions from then
-on. They learn from it that a partition is closed before the controller removes what the group has read.
+It is a long poll. It is fenced like a heartbeat, and counts as one when it arrives. Unlike a heartbeat it is refused
+until the generation is stable, because before that no member owns a partition. A member's first poll in a generation
+means that it has revoked all partitions that it no longer owns. A request without member id and generation (-1) is
+answered at once with the known positions. If it has ``need_position``, owners that poll are asked for missing positions
+from then on. From this they learn that a partition is closed, before the controller removes the records that the group
+has read.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NO_GENERATION = -1
 def poll_positions(
     turn: Turn, token: Token, request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
 ) -> None:
-    """Store what the member reports, remember what it wants, and answer when there is something new."""
+    """Store the member's reports and its wanted partitions, and answer when there is something new."""
     if (
         request.member_id == UNKNOWN_MEMBER_ID
         and request.generation_id == NO_GENERATION
@@ -113,9 +114,10 @@ def _note_waits(turn: Turn, poller: Poller, wants: Collection[TopicPartition]) -
 
 
 def _hear(group: Group, member_id: str) -> bool:
-    """The member polls. True when it is its first in this generation and may make known, or unknown, what others want.
+    """Note a member's poll; returns whether it may make positions known, or unknown, that others want.
 
-    That is: it was the last that was waited for, or it was not waited for any more.
+    It may if it is the member's first poll in this generation, and the member was the last that was waited for or was
+    not waited for any more.
     """
     positions = group.positions
     if member_id in positions.pollers:
@@ -130,14 +132,14 @@ def _hear(group: Group, member_id: str) -> bool:
 
 
 def _unheard(group: Group) -> dict[str, int | None]:
-    """All members, as the first that polls or asks finds them."""
+    """All members, with the time that each is waited for, at the first poll or question."""
     return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
 
 def _partitions(
     request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
 ) -> list[tuple[TopicPartition, int, bool, int]]:
-    """(partition, incarnation meant, whether its position is wanted, reported position); nonsense is left out."""
+    """(partition, incarnation meant, whether its position is wanted, reported position), without negative indexes."""
     return [
         (
             TopicPartition(topic.name, partition.partition_index),
@@ -163,7 +165,7 @@ def _positions(
 ) -> ConsumerGroupPositionResponse:
     """The positions of the partitions named, or of all that are waited for or were reported.
 
-    ``need_position`` says that a member waits for the partition, or may do so once it has polled in this generation.
+    ``need_position`` means that a member waits for the partition, or may do so once it has polled in this generation.
     """
     group = turn.shard.groups.get(request.group_id) or Group(request.group_id)
     positions = group.positions
@@ -196,7 +198,7 @@ def _may_be_wanted(group: Group) -> bool:
 def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
     """Ask the members that poll for their positions in the wanted partitions they own, until their generation ends.
 
-    That nobody has polled yet proves nothing: the generation, or this coordinator, may be new.
+    If no member has polled yet, that proves nothing: the generation, or this coordinator, may be new.
     """
     positions = group.positions
     if group.state is not GroupState.STABLE or not wanted:

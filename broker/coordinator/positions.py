@@ -1,18 +1,18 @@
-"""How far a group is in partitions that its members wait for (KIP-253), and who waits. All of it is volatile.
+"""A group's positions in partitions that its members wait for (KIP-253), and the waiting members. All volatile.
 
-A position means processed: the records below it were delivered, and the flush callback has saved what it had to. Only
-the owner of a partition knows that. While the owner polls, only its own reports count. Its commits do not count,
-because a periodic commit runs ahead of the flush callback; but a commit may be marked as a report, and is one once it
-is committed.
+A position means processed: the records below it were delivered, and the flush callback has saved its state. Only the
+owner of a partition knows that. While the owner polls, only its own reports count. Its commits do not count, because a
+periodic commit runs ahead of the flush callback; but a commit may be marked as a report, and is one once it is
+committed.
 
-Where nobody can report, the committed offset of the same incarnation counts, and only after every member has polled
-in this generation. Before that, a member may still be giving up what it owned. A member that has polled in an earlier
-generation, or has said in a heartbeat that it will, is waited for as long as it is a member: its user may be busy for
-up to its rebalance timeout. Any other member may be a stock client, which never polls. It is waited for as long as a
+If no member can report, the committed offset of the same incarnation counts, and only after every member has polled in
+this generation. Before that, a member may still be revoking partitions. A member that has polled in an earlier
+generation, or has announced polls in a heartbeat, is waited for as long as it is a member: its user may be busy for up
+to its rebalance timeout. Any other member may be a stock client, which never polls. It is waited for as long as a
 session lasts. An unknown position is -1, never a guess.
 
-A leader of the offsets partition may have a successor without knowing it. Its answers were true once. That is
-safe: what was processed stays processed, so a position, unlike a committed offset, needs no confirmation.
+A leader of the offsets partition may have a successor without knowing it. Its answers were correct once. That is safe:
+processed records stay processed, so a position, unlike a committed offset, needs no confirmation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NOTHING_KNOWN = Known(UNKNOWN_POSITION, awaits_report=True, rewinds=0)
 
 
 class Report(NamedTuple):
-    """What the owner said of one incarnation of a partition: everything below ``position`` is processed."""
+    """The owner's report on one incarnation of a partition: everything below ``position`` is processed."""
 
     incarnation: int
     position: int
@@ -61,23 +61,23 @@ class Report(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Poller:
-    """A member that polled in this generation: what it waits for, its last answers, and its poll while that waits."""
+    """A member that polled in this generation: its wanted partitions, its last answers, and its waiting poll."""
 
     wants: dict[TopicPartition, int] = field(default_factory=dict)
-    """Partitions whose position it asks for, with the incarnation it means."""
+    """The partitions whose position it waits for, with the incarnation it means."""
     told: dict[TopicPartition, Known] = field(default_factory=dict)
-    """The last answer for each."""
+    """The last answer for each wanted partition."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions it owns whose positions it was asked for."""
+    """Partitions that it owns and whose positions were requested from it."""
     since_ms: dict[TopicPartition, int] = field(default_factory=dict)
-    """Since when it has waited for each."""
+    """Since when it has waited for each partition."""
     token: Token | None = None
     deadline_ms: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class _Ownership:
-    """Who owns what by one stored generation."""
+    """The owners of partitions in one stored generation."""
 
     generation: StableGeneration
     owner_of: dict[TopicPartition, str]
@@ -93,17 +93,18 @@ class GroupPositions:
     waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
     """The members that want a partition's position."""
     unheard: dict[str, int | None] | None = None
-    """Members that have not polled and how long each is waited for, ms, None for as long as it is a member. None until
-    one polls, or somebody asks.
+    """Members that have not polled, and for how many ms each is waited for; None for as long as it is a member.
+
+    The field is None until a member polls, or until a question comes.
     """
     waited_since_ms: int | None = None
     """When the first member wanted a position: from then on the unheard are waited for."""
     ownership: _Ownership | None = None
     has_polled: bool = False
-    """A member polled in this generation or an earlier one, as far as this coordinator remembers."""
+    """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
 
     def clear(self) -> None:
-        """The generation is over."""
+        """Forget the positions: the generation is over."""
         self.pollers = {}
         self.reports = {}
         self.waiting = {}
@@ -121,11 +122,11 @@ class GroupPositions:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether a member that will poll has not polled yet in this generation: nobody knows what it will wait for."""
+        """Whether a member that will poll has not polled yet in this generation: its waits are not known yet."""
         return self.has_polled if self.unheard is None else bool(self.unheard)
 
     def deadlines(self) -> Iterable[int]:
-        """When polls are to be answered whatever happened, and when the unheard are not waited for any more."""
+        """The deadlines of the waiting polls, and the time when the unheard are not waited for any more."""
         for poller in self.pollers.values():
             if poller.token is not None:
                 yield poller.deadline_ms
@@ -133,9 +134,9 @@ class GroupPositions:
             yield self.unheard_deadline_ms
 
     def renamed(self, old_member_id: str, new_member_id: str, session_timeout_ms: int) -> None:
-        """A static member's successor took over: it knows nothing of what its predecessor said and waited for.
+        """Replace a static member by its successor, which has none of its predecessor's reports and waits.
 
-        It is waited for from the next poll on.
+        The successor is waited for from the next poll on.
         """
         poller = self.pollers.pop(old_member_id, None)
         if poller is not None:
@@ -150,7 +151,7 @@ class GroupPositions:
             self.waited_since_ms = None
 
     def want(self, member_id: str, poller: Poller, wants: dict[TopicPartition, int]) -> list[TopicPartition]:
-        """Replace what a member waits for; returns what nobody waited for before, or not in that incarnation."""
+        """Replace a member's wanted partitions; returns those that no member wanted before in that incarnation."""
         for tp in poller.wants:
             if tp not in wants:
                 poller.told.pop(tp, None)
@@ -167,7 +168,7 @@ class GroupPositions:
         return new
 
     def _ask_again(self, tp: TopicPartition) -> None:
-        """Have the owner asked for a partition as if no member had waited for it before."""
+        """Have the owner's position requested again, as if no member had waited for the partition before."""
         owner = None if self.ownership is None else self.ownership.owner_of.get(tp)
         if owner is not None and owner in self.pollers:
             self.pollers[owner].asked.pop(tp, None)
@@ -181,9 +182,9 @@ class GroupPositions:
         self._ask_again(tp)
 
     def report(self, tp: TopicPartition, incarnation: int, position: int) -> bool:
-        """Take the owner's word, also for a lower position (it was rewound); True when that changed something.
+        """Store the owner's report, even of a lower position after a rewind; returns whether that changed anything.
 
-        Nothing is taken of an incarnation before the one last reported on.
+        A report on an incarnation before the last reported one is ignored.
         """
         known = self.reports.get(tp)
         if known is not None and incarnation < known.incarnation:
@@ -192,12 +193,12 @@ class GroupPositions:
         return self.reports[tp] != known
 
     def newest_wanted(self, tp: TopicPartition) -> int:
-        """The newest incarnation that a poller waits for. The partition is waited for."""
+        """The newest incarnation that a poller waits for. The partition must be waited for."""
         return max(self.pollers[member_id].wants[tp] for member_id in self.waiting[tp])
 
 
 def _ownership(shard: Shard, group: Group) -> _Ownership:
-    """Who owns what; read once for each generation that is stored. A partition assigned twice is its first owner's."""
+    """The owners of partitions, read once for each stored generation. One assigned twice is its first owner's."""
     known, generation = group.positions.ownership, shard.durable.generations[group.group_id]
     if known is not None and known.generation is generation:
         return known
@@ -220,7 +221,7 @@ def owner_of(shard: Shard, group: Group, tp: TopicPartition) -> str | None:
 def awaits_report(shard: Shard, group: Group, tp: TopicPartition) -> bool:
     """Whether only a live member knows the position: it owns the partition and polls, or may be about to poll.
 
-    Then neither a commit nor the start of the log stands for what it has processed.
+    Then neither a commit nor the start of the log shows which records it has processed.
     """
     if group.state is not GroupState.STABLE:
         return group.state is not GroupState.EMPTY
@@ -229,7 +230,7 @@ def awaits_report(shard: Shard, group: Group, tp: TopicPartition) -> bool:
 
 
 def position_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
-    """The group's position in one incarnation of a partition, -1 when nobody can vouch for any."""
+    """The group's position in one incarnation of a partition, -1 if it is not known."""
     if awaits_report(shard, group, tp):
         report = group.positions.reports.get(tp)
         is_told = report is not None and report.incarnation == incarnation
@@ -256,7 +257,7 @@ def response_of(
 
 
 def answer(turn: Turn, group: Group, member_id: str) -> None:
-    """Tell a member whose poll waits all that it wants to know and all that it is to report."""
+    """Answer a member's waiting poll with its wanted positions and the partitions that it has to report."""
     positions, shard = group.positions, turn.shard
     poller = positions.pollers[member_id]
     to_report = _to_report(shard, group, member_id)
@@ -280,7 +281,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
 
 
 def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:
-    """Answer the polls that wait and for which there is something new."""
+    """Answer the waiting polls for which there is something new."""
     for member_id in member_ids:
         poller = group.positions.pollers.get(member_id)
         if poller is not None and poller.token is not None and _has_news(turn.shard, group, member_id, poller):
@@ -327,7 +328,7 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
 
 
 def will_poll(group: Group, member: Member) -> None:
-    """The member says that it polls for positions: a coordinator that took over does not know whether it did."""
+    """Note that the member polls for positions: a coordinator that took over does not know its earlier polls."""
     member.polls_positions = True
     unheard = group.positions.unheard
     if unheard is not None and member.member_id in unheard:
@@ -343,10 +344,10 @@ class Processed(NamedTuple):
 
 
 def take_processed(shard: Shard, group: Group, processed: Processed) -> set[TopicPartition]:
-    """Take what a member has committed as its report; returns of which partitions.
+    """Store a member's commit as its report; returns the partitions for which it counts.
 
-    Of none in a later generation, or before its first poll: until then its reports count for nobody, and that poll has
-    to bring them to tell who waits.
+    It counts for none in a later generation, or before the member's first poll. Until then its reports have no effect,
+    and that poll has to carry them, so that waiting members are answered.
     """
     is_heard = processed.member_id in group.positions.pollers
     if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id or not is_heard:
@@ -358,7 +359,7 @@ def take_processed(shard: Shard, group: Group, processed: Processed) -> set[Topi
 
 
 def on_committed(turn: Turn, group: Group, partitions: Iterable[TopicPartition]) -> None:
-    """Offsets of these were committed: where nobody reports, that moves the position."""
+    """Answer polls after offsets were committed: where no member reports, that moves the position."""
     waiting = group.positions.waiting
     if waiting:
         answer_if_news(turn, group, dict.fromkeys(member for tp in partitions for member in waiting.get(tp, ())))

@@ -34,8 +34,8 @@ MARGIN = 1.1
 WITHOUT_COMMIT_MS = 60_000
 """How long a group counts that fetched offsets and has neither a commit of the topic nor a member that reads it."""
 KNOWN_WITHIN_MS = 5_000
-"""How long a member that asks where to begin in a partition waits until this broker knows the partition, and until
-the group's beginning there is committed."""
+"""How long a member's OffsetFetch waits until this broker knows a partition.
+It also waits this long until the group's beginning there is committed."""
 LOOK_AGAIN_MS = 50
 
 
@@ -110,7 +110,7 @@ def _group_of(
 
 
 def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
-    """Whether a member that reports owns the partition, or may still have what it owned before a rebalance."""
+    """Whether a member that reports owns the partition, or may still have its partitions from before a rebalance."""
     if group.state is GroupState.STABLE:
         owner = group.members.get(owner_of(shard, group, tp) or "")
         return owner is not None and owner.polls_positions

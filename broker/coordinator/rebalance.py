@@ -1,6 +1,6 @@
-"""The course of a rebalance: asking members to rejoin, starting the next generation, dropping who does not show up.
+"""The course of a rebalance: members are asked to rejoin, the others are removed, the next generation starts.
 
-JoinGroup, LeaveGroup, session expiry and timers all come through here. Functions change the volatile group and add
+JoinGroup, LeaveGroup, session expiry and timers all use this module. Functions change the volatile group and add
 replies and writes to ``turn.out``; none of them touches durable state.
 """
 
@@ -80,7 +80,7 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def _elect_joined_leader(group: Group) -> bool:
-    """Make sure the leader is one who rejoined; False when nobody did."""
+    """Make sure that the leader is a member that rejoined; False if none did."""
     if group.leader_id is not None and group.members[group.leader_id].join is not None:
         return True
     joined = next((m.member_id for m in group.members.values() if m.join is not None), None)
@@ -106,12 +106,12 @@ def _become_empty(turn: Turn, group: Group) -> None:
     group.protocol_name = None
     group.refresh_subscribed_topics()
     group.transition_to(GroupState.EMPTY, turn.now.wall_ms)
-    # Should the write be lost, the stored generation still has members; a successor lets their sessions run out.
+    # If the write is lost, the stored generation still has members; a successor lets their sessions run out.
     turn.out.write(group.group_id, [GroupRecord(group.group_id, stored_generation(group, {}))])
 
 
 def on_sync_deadline(turn: Turn, group: Group) -> None:
-    """Members that joined the generation but never asked for their assignment are dropped (KAFKA-12890)."""
+    """Remove members that joined the generation but never requested their assignment (KAFKA-12890)."""
     group.sync_deadline_ms = None
     missing = list(group.pending_sync)
     if not missing or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -123,14 +123,14 @@ def on_sync_deadline(turn: Turn, group: Group) -> None:
 
 
 def synced(group: Group, member_id: str) -> None:
-    """The member asked for its assignment; once all have, nothing is waited for."""
+    """Note that the member requested its assignment; once all have, there is no deadline any more."""
     group.pending_sync.pop(member_id, None)
     if not group.pending_sync:
         group.sync_deadline_ms = None
 
 
 def remove_member(turn: Turn, group: Group, member: Member) -> None:
-    """A member left or its session ended: what it waits for is answered, the others rebalance."""
+    """Remove a member that left or whose session ended: its waiting requests are answered, the others rebalance."""
     join = group.take_join(member)
     if join is not None:
         turn.out.reply(join.token, join_error(join.api_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
@@ -143,7 +143,7 @@ def remove_member(turn: Turn, group: Group, member: Member) -> None:
 
 
 def remove_pending_member(turn: Turn, group: Group, member_id: str) -> None:
-    """A member id that was handed out is given up; a rebalance may have been waiting for it."""
+    """Forget a member id that was handed out; a rebalance may have been waiting for it."""
     group.pending_members.pop(member_id, None)
     maybe_complete_join(turn, group)
 
@@ -152,7 +152,7 @@ def remove_pending_member(turn: Turn, group: Group, member_id: str) -> None:
 
 
 def answer_join(turn: Turn, group: Group, member: Member) -> None:
-    """Tell a waiting member of the generation; the leader gets everyone's metadata."""
+    """Answer a member's waiting join with the generation; the leader gets every member's metadata."""
     join = group.take_join(member)
     if join is not None:
         turn.out.reply(join.token, generation_response(group, member, join))

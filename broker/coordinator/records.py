@@ -1,6 +1,6 @@
 """Bytes of ``__consumer_offsets`` records, Kafka's formats.
 
-Writers go by the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use the highest versions
+Writers follow the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use the highest versions
 without tagged fields, which a coordinator from before KIP-915 can read: offset value 3 and group value 3. From level 2
 on they use the flexible versions, 4 and 4, where an offset carries its partition's incarnation and its rewinds in
 tagged fields. A commit with its own expiry takes offset value 1 at each level, for no later version has that. Readers
@@ -43,9 +43,9 @@ OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
 FLEXIBLE_VALUE_VERSION = 4
-"""Of offsets and of groups."""
+"""The flexible version of the values of offsets and of groups."""
 FLEXIBLE_LEVEL = 2
-"""The level of ``consumer_offsets_topic_schema`` from which on it is written."""
+"""The level of ``consumer_offsets_topic_schema`` from which on flexible versions are written."""
 _UNSET = -1
 
 
@@ -57,7 +57,7 @@ class UnknownRecord:
 
 
 def encode(record: CoordinatorRecord, schema_level: int = FLEXIBLE_LEVEL) -> KeyValue:
-    """Key and value bytes; the value is None for a tombstone. ``schema_level``: what is finalized, 0 for nothing."""
+    """Key and value bytes; the value is None for a tombstone. ``schema_level``: the finalized level, 0 if none is."""
     is_flexible = schema_level >= FLEXIBLE_LEVEL
     if isinstance(record, OffsetRecord):
         key = OffsetCommitKey(group=record.group_id, topic=record.partition.topic, partition=record.partition.partition)
@@ -147,7 +147,7 @@ def _decode_generation(data: Buffer) -> StableGeneration:
             group_instance_id=member.group_instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            # Version 0 knows one timeout for both.
+            # Version 0 has one timeout for both.
             rebalance_timeout_ms=member.session_timeout if version == 0 else member.rebalance_timeout,
             session_timeout_ms=member.session_timeout,
             subscription=member.subscription,

@@ -1,4 +1,4 @@
-"""Error responses of the group APIs, one shape each, and how the log's errors look to a group's members."""
+"""Error responses of the group APIs, one shape each, and the log's errors as a group's members get them."""
 
 from __future__ import annotations
 

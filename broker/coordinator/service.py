@@ -1,8 +1,7 @@
 """The group coordinator as the broker uses it.
 
-Handlers call one method per API and return what it returns. The broker tells of leadership of the offsets topic's
-partitions by ``on_leader`` and ``on_not_leader`` and of deleted partitions by ``on_partitions_deleted``; one task runs
-``run``. Nothing else is needed.
+Handlers call one method per API and return its result. The broker reports leadership of the offsets topic's partitions
+with ``on_leader`` and ``on_not_leader``, and deleted partitions with ``on_partitions_deleted``. One task runs ``run``.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 POSITIONS_LEVEL = 2
-"""The level of the feature ``group_coordinator`` from which on positions are told."""
+"""The level of the feature ``group_coordinator`` from which on positions are answered."""
 
 
 class GroupCoordinator:
@@ -109,7 +108,7 @@ class GroupCoordinator:
         self._leadership = Leadership(config, clock, log, self._timer, self._take_up, self._background, level)
         self._sweeps = Sweeps(clock, self._background)
         self._just_deleted: dict[TopicPartition, int] = {}
-        """Partitions whose offsets are to be removed, by the incarnation they had."""
+        """Partitions whose offsets have to be removed, by their last incarnation."""
         self._just_loaded: dict[LoadedPartition, None] = {}
         """Partitions of the offsets topic that may hold offsets of partitions deleted a short while ago."""
         self._removal_wanted = trio.Event()
@@ -119,17 +118,17 @@ class GroupCoordinator:
         self.committed_offsets = 0
 
     def observe_waits(self, on_waited: Callable[[float], None]) -> None:
-        """Have ``on_waited`` called with the seconds of each wait for a position that is over."""
+        """Call ``on_waited`` with the seconds of each finished wait for a position."""
         self._leadership.on_waited = on_waited
 
     def shards(self) -> list[Shard]:
-        """The partitions of the offsets topic that are loaded: not to be changed."""
+        """The loaded partitions of the offsets topic; callers must not change them."""
         return [loaded.shard for loaded in self._leadership.loaded.values()]
 
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Load, time out and expire until cancelled; then everything that waits is answered."""
+        """Load, time out and expire until cancelled; then answer every waiting request."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._background.keep, "group-deadlines", self._timer.run)
@@ -152,13 +151,13 @@ class GroupCoordinator:
         self._leadership.on_not_leader(partition, leader_epoch)
 
     def on_partitions_deleted(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """Partitions, by the incarnation they had (-1: not known), left the cluster: have their offsets tombstoned."""
+        """Have offsets of partitions that left the cluster tombstoned; by last incarnation, -1 if it is not known."""
         self._deletions.add(partitions)
         self._just_deleted.update(partitions)
         self._removal_wanted.set()
 
     def on_partitions_created(self, created: Mapping[TopicPartition, Creation]) -> None:
-        """A resize created these: groups whose stock members are held begin at their first offset."""
+        """Let groups whose stock members are held begin at the first offset of partitions that a resize created."""
         held = {tp: creation for tp, creation in created.items() if self._topics.holds(tp.topic)}
         self._creations.add(held, self._now_ms())
         for loaded in list(self._leadership.loaded.values()):
@@ -187,7 +186,7 @@ class GroupCoordinator:
         return int(self._clock.monotonic() * 1000)
 
     def _take_up(self, loaded: LoadedPartition) -> None:
-        """Do what the coordinator before may not have come to."""
+        """Do the work that the previous coordinator may not have finished."""
         self._just_loaded[loaded] = None
         self._removal_wanted.set()
         self._commit_beginnings(loaded, self._creations.as_of(self._now_ms()))
@@ -211,7 +210,7 @@ class GroupCoordinator:
     async def _remove_wanted(self) -> None:
         just_deleted, self._just_deleted = as_of(self._just_deleted, self._topics), {}
         just_loaded, self._just_loaded = self._just_loaded, {}
-        async with trio.open_nursery() as nursery:  # one that waits for its replicas keeps no other waiting
+        async with trio.open_nursery() as nursery:  # a partition that waits for its replicas delays no other
             for loaded in self._leadership.loaded.values():
                 if loaded not in just_loaded:
                     nursery.start_soon(self._remove, loaded, just_deleted)
@@ -241,7 +240,7 @@ class GroupCoordinator:
 
     async def _expire_partition(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
         await self._sweeps.visit("offset-expiry", loaded, list(loaded.shard.groups), expiry.expire_offsets)
-        await self._remove(loaded, deleted)  # that may have been missed, or lost
+        await self._remove(loaded, deleted)  # tombstones may have been missed, or lost
 
     # ------------------------------------------------------------ groups
 
@@ -263,7 +262,7 @@ class GroupCoordinator:
         token: Deferred[SyncGroupResponse] = Deferred()
         found = self._find(request.group_id)
         if isinstance(found, ErrorCode):
-            # The rebalance this belongs to is lost with the old coordinator: the client is to join again.
+            # The rebalance this belongs to is lost with the old coordinator: the client has to join again.
             is_loading = found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             token.fill(sync_error(ErrorCode.REBALANCE_IN_PROGRESS if is_loading else found))
             return token
@@ -330,7 +329,7 @@ class GroupCoordinator:
         return token
 
     def offset_fetch(self, ctx: RequestContext, request: OffsetFetchRequest) -> Deferred[OffsetFetchResponse]:
-        """Committed offsets, answered once no successor can know later ones; version 8 asks for many groups."""
+        """Committed offsets, answered once no successor can know later ones; version 8 names many groups."""
         stable = request.require_stable
         if ctx.api_version >= fetch_response.BATCH_VERSION:
             groups = [self._fetch(ctx, group.group_id, group.topics, stable) for group in request.groups]
@@ -371,7 +370,7 @@ class GroupCoordinator:
     ) -> None:
         """Confirm, once every leader counts the group and its beginnings are committed.
 
-        The answer waits; an error would have some libraries give up after a second.
+        The answer waits, because after an error some libraries give up within a second.
         """
         begins_at_ms = readers.begins_at_ms(loaded.turn(), group_id, topics, self._topics)
         give_up_ms = begins_at_ms + readers.KNOWN_WITHIN_MS
@@ -435,7 +434,7 @@ class GroupCoordinator:
         return response
 
     def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:
-        """The groups that read topics, and since when a later coordinator may have other groups."""
+        """The groups that read topics, and the time since which a later coordinator may have other groups."""
         parts: list[Deferred[_Readers | None]] = []
         now_ms = self._now_ms()
         for index, loaded in self._leadership.loaded.items():
@@ -470,7 +469,7 @@ class GroupCoordinator:
         token.fill(_Readers(index, self._now_ms() - confirmed_ms, found))
 
     def delete_groups(self, ctx: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
-        """Answered when the tombstones of every group that may go are committed."""
+        """Answered when the tombstones of every group that may be deleted are committed."""
         results: list[Deferred[DeletableGroupResult]] = []
         for group_id in dict.fromkeys(request.groups_names):
             token: Deferred[DeletableGroupResult] = Deferred()
@@ -485,7 +484,7 @@ class GroupCoordinator:
         return _gather(results, lambda found: DeleteGroupsResponse(results=found))
 
     def _find(self, group_id: str, *, empty_is_valid: bool = False) -> LoadedPartition | ErrorCode:
-        """The partition that holds the group, or why it cannot be asked (Kafka ``validateGroupStatus``)."""
+        """The loaded partition that holds the group, or the error for the request (Kafka ``validateGroupStatus``)."""
         if not group_id and not empty_is_valid:
             return ErrorCode.INVALID_GROUP_ID
         return self._leadership.find(self.partition_for(group_id))

@@ -18,7 +18,7 @@ def _ignore(_seconds: float) -> None:
 
 @dataclass(slots=True, eq=False)
 class Shard:
-    """The groups of one partition. ``durable`` is what the log holds of them, ``groups`` is their present state.
+    """The groups of one partition. ``durable`` is their state in the log, ``groups`` is their present state.
 
     Every group that has something durable is in ``groups``; the reverse need not hold.
     """
@@ -28,10 +28,10 @@ class Shard:
     groups: dict[str, Group] = field(default_factory=dict)
     counted: Counted = field(default_factory=Counted)
     on_waited: Callable[[float], None] = _ignore
-    """Called with the seconds for which a member waited for a position, when it does not any more."""
+    """Called when a member's wait for a position ends, with the seconds that it took."""
 
     def rebuild(self, group_id: str, monotonic_ms: int) -> None:
-        """Forget what was volatile about a group and take up what is durable, if anything; sessions start now."""
+        """Replace a group by its durable state, if there is any; sessions start now."""
         stored = self.durable.generations.get(group_id)
         if stored is None and not self.durable.offsets_of(group_id):
             self.groups.pop(group_id, None)

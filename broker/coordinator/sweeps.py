@@ -1,7 +1,7 @@
-"""Decisions about very many groups of a partition: what has expired, and what was committed for deleted partitions.
+"""Decisions about very many groups of a partition: expired offsets, and offsets of deleted partitions.
 
-They are made in slices. A slice is written before the next one is decided, so that a lagging follower holds up one
-slice at most, and commits one slice at once.
+They are made in slices. A slice is written before the next one is decided. So a lagging follower delays one slice at
+most, and its progress commits at most one slice at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.runtime.env import Clock
 
 
 class Sweeps:
-    """Visits groups, those of one partition at a time: fifty slices in a row would be one of a tenth of a second."""
+    """Visits groups, one partition at a time: fifty slices in a row would hold the event loop for 0.1 s."""
 
     def __init__(self, clock: Clock, background: Background) -> None:
         self._clock = clock
@@ -30,9 +30,9 @@ class Sweeps:
     async def visit(
         self, task: str, loaded: LoadedPartition, group_ids: Iterable[str], decide: Callable[[Turn, Group], None]
     ) -> None:
-        """Return when ``decide`` was called for each of the groups that is there, and all that it wrote has a fate.
+        """Call ``decide`` for each group that exists; return when all its writes have a fate.
 
-        It ends early when the partition is closed. One group's failure keeps no other from its turn.
+        It ends early when the partition is closed. A failure of one group does not affect the others.
         """
         waiting = deque(group_ids)
         while waiting and not loaded.is_closed:

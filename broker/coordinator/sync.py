@@ -1,7 +1,7 @@
 """SyncGroup 0-5.
 
-The leader's assignment is committed before anyone learns it. v3 ``group.instance.id``; v5 protocol type and name must
-be there and match.
+The leader's assignment is committed before any member gets it. v3 adds ``group.instance.id``. In v5 protocol type and
+name are required and must match.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AssignmentStored:
     generation_id: int
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        """Stable, and every member has its answer; or, when the write was lost, each is refused and asked to rejoin."""
+        """Make the group stable and answer every member; if the write was lost, refuse each so that it rejoins."""
         turn, group = Turn(shard, now), self.group
         if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != self.generation_id:
             return turn.out
@@ -102,5 +102,5 @@ class AssignmentStored:
         return turn.out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """As when it was lost; committed later, it is a generation that nobody ever learns of."""
+        """Handle the write as lost; if it is committed later, it is a generation that no member ever gets."""
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -14,8 +14,8 @@ _SLACK = 64
 class DeadlineTimer:
     """Calls ``on_due(key, deadline_ms)`` at each key's deadline; a key has one deadline, monotonic milliseconds.
 
-    ``set`` only ever moves a deadline earlier: who is woken early looks, finds nothing due and sets the next one. That
-    makes the common case, a heartbeat that moves a session's end further away, cost nothing here.
+    ``set`` only moves a deadline earlier. A callback that is called early finds nothing due and sets the next deadline.
+    So the common case, a heartbeat that moves a session's end later, costs nothing here.
     """
 
     __slots__ = ("_changed", "_clock_ms", "_deadlines", "_heap", "_on_due", "_order")
@@ -64,7 +64,7 @@ class DeadlineTimer:
                     continue
             else:
                 await trio.lowlevel.checkpoint()
-            # Having slept counts as having arrived: the two clocks may round a deadline to either side.
+            # After the sleep the deadline counts as reached: the two clocks may round it to either side.
             self._fire(max(self._clock_ms(), earliest_ms))
 
     def _earliest_ms(self) -> int | None:
@@ -81,6 +81,6 @@ class DeadlineTimer:
             key = heapq.heappop(self._heap)[2]
             del self._deadlines[key]
             due.append((key, at_ms))
-        # Only now: what is set again while firing waits for the next round, however early it is due.
+        # Only now: a key that is set again while firing waits for the next round, however early it is due.
         for key, at_ms in due:
             self._on_due(key, at_ms)

@@ -1,7 +1,8 @@
 """AlterReplicaLogDirs (34): move replicas between the log dirs of this broker (KIP-113).
 
-One that is not here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was asked for. A partition that
-the cluster does not have is answered UNKNOWN_TOPIC_OR_PARTITION: what is remembered stays within the cluster's size.
+A replica that is not here yet is answered with REPLICA_NOT_AVAILABLE, and will be created in the requested dir. A
+partition that the cluster does not have is answered with UNKNOWN_TOPIC_OR_PARTITION, so that the remembered requests
+stay within the cluster's size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ConsumerGroupPosition (25300): how far the members of a group are (KIP-253). ``broker/coordinator`` decides."""
+"""ConsumerGroupPosition (25300): the positions of a group's members (KIP-253). ``broker/coordinator`` decides."""
 
 from __future__ import annotations
 

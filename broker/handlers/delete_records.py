@@ -1,9 +1,9 @@
 """DeleteRecords (21): raise a partition's log start; -1 means up to the high watermark.
 
 In a compacted topic only a partition that is marked for deletion loses records, with
-``delete.latest.values.when.drained`` (KIP-253). A request that drains such a partition names its leader epoch
-(tag 10268). In another leader epoch the partition keeps its records, because it may be counted again. The answer has
-the low watermark, and comes when the log of every live replica begins there or later (KIP-107).
+``delete.latest.values.when.drained`` (KIP-253). A request that drains such a partition names its leader epoch (tag
+10268). In another leader epoch the partition keeps its records, because it may be counted again. The response has the
+low watermark, and is sent when the log of every live replica begins there or later (KIP-107).
 """
 
 from __future__ import annotations

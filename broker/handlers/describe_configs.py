@@ -1,9 +1,9 @@
 """DescribeConfigs (32): configs of topics (resource type 2), brokers (4) and loggers (8).
 
-Each comes with where it is from.
+Each config comes with its source.
 
 Topic overrides are read from their znode, so any broker answers for any topic. A broker answers for itself and, with an
-empty name, for the default of all brokers; what is asked of another broker is INVALID_REQUEST, as in Kafka.
+empty name, for the default of all brokers; a request for another broker is INVALID_REQUEST, as in Kafka.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class _Layers:
-    """The texts that were set, by where; the first layer that has a key wins."""
+    """The texts that were set, by layer; the first layer that has a key wins."""
 
     def __init__(
         self, topic: Mapping[str, str], own: Mapping[str, str], default: Mapping[str, str], static: Mapping[str, str]
@@ -68,7 +68,7 @@ class _Layers:
         return found
 
     def of_default_alone(self, name: str) -> list[DescribeConfigsSynonym]:
-        """The default of all brokers as every broker reports it, whatever the answering one has of its own."""
+        """The default of all brokers, without the answering broker's own values."""
         return [
             synonym for synonym in self.of_broker_key(name) if synonym.source == ConfigSource.DYNAMIC_DEFAULT_BROKER
         ]
@@ -162,7 +162,7 @@ async def _layers(ctx: RequestContext, topic: str | None) -> _Layers:
 
 
 def _dynamic(given: Mapping[str, str]) -> dict[str, str]:
-    """Without keys that an edit by hand set although they cannot change."""
+    """The given values without those that were set by hand although their keys cannot change."""
     return {name: value for name, value in given.items() if name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic}
 
 

@@ -1,7 +1,7 @@
-"""DescribeLogDirs (35): every log dir with the sizes of its replicas; those on their way into it too.
+"""DescribeLogDirs (35): every log dir with the sizes of its replicas and of replicas that move into it.
 
-Of partitions led here version 2 says what retention by time leaves there for a group (tag 10272). Version 4 says
-how large the file system is and what of it is free (KIP-827); -1 where it does not say.
+Version 2 has, for partitions led here, the records that retention by time keeps for a group (tag 10272). Version 4 has
+the size and the free bytes of the file system (KIP-827); -1 if they are not known.
 """
 
 from __future__ import annotations

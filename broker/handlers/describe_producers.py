@@ -1,6 +1,6 @@
-"""DescribeProducers (61): the producers a partition keeps state of (KIP-664).
+"""DescribeProducers (61): the producers whose state a partition keeps (KIP-664).
 
-A follower asks ``without_records`` and gets a snapshot of the producers all of whose records were deleted.
+With ``without_records``, a follower gets a snapshot of the producers whose records were all deleted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Fetch (1): read record batches, waiting for ``min_bytes`` up to ``max_wait_ms``.
 
-Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are
-file ranges, sent without being read here. A consumer sees up to the high watermark, with read_committed up to the last
+Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are file
+ranges, sent without being read here. A consumer reads up to the high watermark, with read_committed up to the last
 stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, by which consumers wait. For
-those that do not know how, the log seems to end where their topic has them held.
+consumers that do not wait by themselves, the log seems to end where their topic holds them.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 
@@ -27,7 +27,7 @@ from anabranch.protocol.types import TopicPartition
 _FIRST_SESSION_VERSION = 7
 _READ_COMMITTED = 1
 READ_AT_ONCE = 256
-"""Partitions that are read before others are served."""
+"""Partitions that are read before other requests are served."""
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
@@ -77,9 +77,9 @@ def _answer_later(
     steps: Iterator[ColdError | None],
     cold: ColdError | None,
 ) -> Answer:
-    """Take the steps that are left while others are served; ``cold`` is what the next one would wait for.
+    """Do the remaining steps while other requests are served; the next one would wait for ``cold``.
 
-    The session takes no other fetch until all of it is read: its next epoch is not sent before.
+    The session accepts no other fetch until all partitions are read: its client gets no response before.
     """
     target = read.target
     target.is_read = True
@@ -96,7 +96,7 @@ def _answer_later(
         finally:
             target.is_read = False
         if not _is_enough(request, read):
-            read.run()  # what changed meanwhile
+            read.run()  # the partitions that changed meanwhile
         if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
             target.close()
             return read.response()
@@ -107,7 +107,7 @@ def _answer_later(
 
 
 def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCode:
-    """What to read: the session's partitions, a new session's, or only those of the request."""
+    """The partitions to read: the session's, a new session's, or only those of the request."""
     sessions = ctx.node.fetch_sessions
     if ctx.api_version < _FIRST_SESSION_VERSION:
         return _sessionless(ctx, request)
@@ -131,7 +131,7 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
 
 
 def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest) -> FetchSession:
-    """Have the session read what the request adds. One of its fetches that still waits is answered by what it was."""
+    """Add the request's partitions to the session. A fetch of it that still waits is answered first."""
     session.answer_held()
     session.next_epoch()
     ctx.node.fetch_sessions.touch(session)

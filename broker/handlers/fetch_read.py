@@ -1,4 +1,4 @@
-"""The reading part of a fetch: which partitions have something, within which limits, and the answer made of it."""
+"""The reading part of a fetch: it reads the partitions within the limits and builds the response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class ReadLimits(NamedTuple):
-    """``full``: every partition is answered, not only those with news."""
+    """The limits of a fetch. ``full``: the response has every partition, not only those with news."""
 
     replica_id: int
     replica_epoch: int
@@ -33,7 +33,7 @@ class ReadLimits(NamedTuple):
     full: bool
     reports_divergence: bool
     is_stock: bool = False
-    """A consumer that does not keep the order of keys itself."""
+    """Whether the reader is a consumer that does not keep the order of keys itself."""
 
     @property
     def is_follower(self) -> bool:
@@ -41,7 +41,7 @@ class ReadLimits(NamedTuple):
 
 
 class FetchRead:
-    """One fetch: ``run`` reads what is dirty; it may run again when more has come."""
+    """One fetch: ``run`` reads the dirty partitions; it may run again when more records have come."""
 
     __slots__ = (
         "_limits",
@@ -67,10 +67,10 @@ class FetchRead:
         self._results: dict[TopicPartition, PartitionData] = {}
         self.target = target
         self.held: set[TopicPartition] = set()
-        """Partitions with records that the consumer is not given yet, for the order of keys."""
+        """Partitions with records that are held back from the consumer, for the order of keys."""
         self.size_bytes = 0
         self.must_answer = False
-        """An error or a diverging epoch: nothing to wait for."""
+        """Whether there is an error or a diverging epoch, so that the fetch does not wait."""
 
     def run(self) -> None:
         """Read every dirty partition anew. The first with records gives at least one batch, however large."""
@@ -78,9 +78,9 @@ class FetchRead:
             self._look_at(key, True)
 
     def run_in_steps(self) -> Generator[ColdError | None, None, None]:
-        """``run``, a partition a step. What changes in between is dirty again.
+        """Like ``run``, one partition a step; a partition that changes in between is dirty again.
 
-        Yields what is to be warmed first where a partition's look-ups would wait for the disk.
+        Yields a ``ColdError``, to be warmed first, if a partition's look-ups would wait for the disk.
         """
         for key in self._begin():
             for tried in range(TRIES + 1):
@@ -124,7 +124,7 @@ class FetchRead:
             if partition_or_none is not None:
                 self.target.watch(partition_or_none)
                 if partition_or_none.log.is_broken:
-                    partition_or_none.fail()  # another replica has to lead it
+                    partition_or_none.fail()  # so that another replica leads it
             return _refused(key, error)
 
     def read_log(self, partition: Partition, state: FetchedPartition, end: int | None, waits: bool) -> LogRead:
@@ -163,7 +163,7 @@ class FetchRead:
         return read
 
     def _end_for_reader(self, partition: Partition, state: FetchedPartition) -> int | None:
-        """Where the log ends for a stock consumer that is held; None: this reader is not held.
+        """The log end for a stock consumer that is held; None: this reader is not held.
 
         A reader may be above the first held offset. Its log ends where it reads, never below.
         """
@@ -220,7 +220,7 @@ class FetchRead:
         )
 
     def response(self) -> FetchResponse:
-        """The answer; partitions that had records go to the end of the session's line, so that each gets its turn."""
+        """The response; partitions with records move to the end of the session's queue, so that each gets its turn."""
         target = self.target
         target.delayed = None
         is_session = isinstance(target, FetchSession)

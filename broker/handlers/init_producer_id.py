@@ -1,7 +1,7 @@
 """InitProducerId (22): a producer id for an idempotent producer.
 
-Always a new id with epoch 0, also for a producer that names the one it has: without a transactional id nothing is to be
-fenced (KIP-360). Skipped: transactional ids.
+The id is always new, with epoch 0, even for a producer that names its present id: without a transactional id there is
+nothing to fence (KIP-360). Skipped: transactional ids.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""LeaderAndIsr (4): the controller says which replicas this broker has, and who leads them.
+"""LeaderAndIsr (4): the controller assigns replicas to this broker and names their leaders.
 
-Which controller is obeyed: ``broker/controller_orders.py``.
+``broker/controller_orders.py`` decides which controller's requests are accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.protocol.generated.leader_and_isr import (
 from anabranch.protocol.types import TopicPartition
 
 _FULL = 2
-"""The type of a request that names every replica the broker is to have."""
+"""The type of a request that names every replica that the broker has to have."""
 
 
 def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
@@ -50,7 +50,7 @@ def _term(request: LeaderAndIsrRequest) -> Term:
 
 
 async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndIsrTopicError]:
-    """Partition by partition, with a pause where it takes long: a resize gives every partition a new epoch."""
+    """Apply the request partition by partition, with pauses: a resize gives every partition a new epoch."""
     topics = []
     work = TimeSlice(ctx.node.env.clock)
     term = _term(request)
@@ -67,12 +67,12 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
         for state in topic.partition_states:
             if refusal is ErrorCode.NONE and work.due():
                 await work.pause()
-                # A newer controller may have spoken meanwhile, or this broker may be registered anew.
+                # A newer controller may have sent a request meanwhile, or this broker may be registered anew.
                 refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
             key = TopicPartition(topic.topic_name, state.partition_index)
             log = ctx.node.logs.get(key)
             if log is not None and log.rebuild is not None and state.leader == ctx.node.config.broker_id:
-                with suppress(KafkaError):  # what takes the role says so
+                with suppress(KafkaError):  # applying the role reports it
                     await catch_up(log)  # a leader has to know its producers
                 refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
             code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)

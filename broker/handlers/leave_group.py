@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members go without waiting for their session to end. ``broker/coordinator`` decides."""
+"""LeaveGroup (13): members leave without waiting for their session to end. ``broker/coordinator`` decides."""
 
 from __future__ import annotations
 

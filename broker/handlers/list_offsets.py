@@ -2,10 +2,11 @@
 
 -1 is the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version 7, KIP-734)
 the record with the largest timestamp. A timestamp that no record reaches gives offset -1. While the watermark of a new
-leader is below the start of its epoch, what is the end is not known: OFFSET_NOT_AVAILABLE (version 5, KIP-207), before
-that LEADER_NOT_AVAILABLE. The same is said of a closed partition until no in-sync replica can have more.
+leader is below the start of its epoch, the end is not known: the error is OFFSET_NOT_AVAILABLE (from version 5 on,
+KIP-207) or LEADER_NOT_AVAILABLE (before). A closed partition has the same error until no in-sync replica can have more
+records.
 
-A timestamp may take the reading of a whole segment: then the answer comes later, and other requests are served.
+A timestamp may require reading a whole segment: then the response comes later, and other requests are served.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FIRST_LEADER_EPOCH_VERSION = 4
 _FIRST_OFFSET_NOT_AVAILABLE_VERSION = 5
 
 Searches: TypeAlias = dict[tuple[TopicPartition, int], TimeSearch | KafkaError]
-"""What is looked up by time, and how that failed: by partition and timestamp."""
+"""The searches by time, or their errors, by partition and timestamp."""
 
 
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Answer:
@@ -87,7 +88,7 @@ def _refusal(request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsRespo
 def _begin_search(
     ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition, searches: Searches
 ) -> None:
-    """Search for a time as far as that is quickly done; what leads nowhere is answered by ``_find``."""
+    """Begin a search by time, and finish it if that is quick; ``_find`` answers with its error."""
     key = TopicPartition(topic, asked.partition_index), asked.timestamp
     if asked.timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) or key in searches:
         return
@@ -131,7 +132,7 @@ def _find(
 
 
 def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
-    """Whether consumers were perhaps told of more by an earlier leader than this one may tell them yet."""
+    """Whether an earlier leader may have answered consumers with more records than this one may yet."""
     may_lag = partition.log.high_watermark < partition.epoch_start_offset
     if timestamp == LATEST_TIMESTAMP and partition.layout.closes(partition.key.partition):
         return may_lag or not partition.is_followed_to_its_end

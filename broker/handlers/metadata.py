@@ -1,11 +1,11 @@
 """Metadata (3): brokers, topics, leaders, as this broker knows them.
 
 A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
-is LEADER_NOT_AVAILABLE until it has leaders. A broker that has no metadata yet waits for them: librdkafka
-2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted; partitions marked
-for deletion are among them, for consumers to drain. From version 10 on KIP-253's tags tell the topic's layout, whether
-its delivery is ordered, its incarnation and each partition's; not in version 9, which is what librdkafka 2.1 asks for:
-it cannot skip a tag (librdkafka #4278) and would find no leader.
+is LEADER_NOT_AVAILABLE until it has leaders. A broker that has no metadata yet waits for them: librdkafka 2.10 and
+later drops every broker that a response does not name. Topics and partitions are sorted; partitions marked for deletion
+are among them, for consumers to drain. From version 10 on KIP-253's tags carry the topic's layout, whether its delivery
+is ordered, and the incarnations of the topic and of each partition. Version 9 has no such tags: librdkafka 2.1 requests
+it, cannot skip a tag (librdkafka #4278), and would find no leader.
 Authorised operations (KIP-430) are all that the resource has, as in Kafka without an authorizer.
 A split that is announced shows its partitions to stock clients before they have leaders (docs/ordered-resize.md).
 """
@@ -114,7 +114,7 @@ def _after_creation(
 
 
 def _partition_count(ctx: RequestContext, asked: MetadataRequestTopic) -> int:
-    """Of a topic that is asked for by name or id; 0 of one that is not there."""
+    """The number of partitions of a requested topic; 0 if the topic does not exist."""
     name = asked.name or ctx.node.metadata.topic_name(asked.topic_id)
     return 0 if name is None else ctx.node.metadata.partition_count(name) or 0
 
@@ -122,7 +122,7 @@ def _partition_count(ctx: RequestContext, asked: MetadataRequestTopic) -> int:
 def _topic(
     ctx: RequestContext, asked: MetadataRequestTopic, errors: Mapping[str, ErrorCode]
 ) -> Generator[None, None, MetadataResponseTopic]:
-    """In steps: a topic may have very many partitions."""
+    """The answer for a requested topic, in steps: a topic may have very many partitions."""
     name = asked.name
     if asked.topic_id != ZERO_UUID and not name:
         known_name = ctx.node.metadata.topic_name(asked.topic_id)
@@ -161,7 +161,7 @@ def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResp
 
 
 def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[MetadataResponsePartition]) -> None:
-    """Name who is to lead partitions that never were led, for clients that would not ask again soon."""
+    """Name the future leaders of partitions that never had one, for clients that would not ask again soon."""
     for partition in partitions:
         coming = info.coming_leader(partition.partition_index)
         if coming >= 0 and ctx.node.metadata.endpoint(coming, ctx.listener) is not None:

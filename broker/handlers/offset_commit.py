@@ -1,4 +1,4 @@
-"""OffsetCommit (8): a group's offsets are written down. ``broker/coordinator`` decides."""
+"""OffsetCommit (8): store a group's offsets. ``broker/coordinator`` decides."""
 
 from __future__ import annotations
 

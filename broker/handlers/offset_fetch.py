@@ -1,4 +1,4 @@
-"""OffsetFetch (9): what a group has committed. ``broker/coordinator`` decides."""
+"""OffsetFetch (9): the offsets that a group has committed. ``broker/coordinator`` decides."""
 
 from __future__ import annotations
 

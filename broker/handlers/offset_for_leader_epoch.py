@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ended (KIP-101, KIP-279, KIP-320).
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch (KIP-101, KIP-279, KIP-320).
 
-Consumers of a resized topic let records through by where the epochs of earlier layouts ended (KIP-253). Of these they
-are told OFFSET_NOT_AVAILABLE as long as a replica in sync may have more, from when it led itself, and may lead again.
+Consumers of a resized topic deliver records depending on where the epochs of earlier layouts ended (KIP-253). For such
+an epoch the error is OFFSET_NOT_AVAILABLE while a replica in sync may have more records from its own leadership and may
+lead again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""PartitionLeaderEpochsForPartitions (25301): which partitions had a partition's keys before, and up to
-which of their leader epochs (KIP-253).
+"""PartitionLeaderEpochsForPartitions (25301): the partitions that had a partition's keys before (KIP-253).
 
-Any broker answers, from ZooKeeper. LEADER_NOT_AVAILABLE (5) where it knows less than the client asks for; in version 0
-also for topics that were resized.
+Each of them comes with its last leader epoch with those keys. Any broker answers, from ZooKeeper. The error is
+LEADER_NOT_AVAILABLE (5) if the broker knows less than the client requests, and in version 0 also for topics that were
+resized.
 """
 
 from __future__ import annotations

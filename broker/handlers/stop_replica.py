@@ -1,6 +1,6 @@
-"""StopReplica (5): the controller takes replicas away, with the leader epoch that it means (KIP-570).
+"""StopReplica (5): the controller removes replicas, with the leader epoch that it means (KIP-570).
 
-Which controller is obeyed: ``broker/controller_orders.py``.
+``broker/controller_orders.py`` decides which controller's requests are accepted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def handle(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
 
 
 async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopReplicaPartitionError]:
-    """Partition by partition, each with its own error; with a pause where it takes long, as when a topic is deleted."""
+    """Stop partition by partition, each with its own error, with pauses: deleting a topic may take long."""
     errors = []
     work = TimeSlice(ctx.node.env.clock)
     refusal = ErrorCode.NONE
@@ -56,9 +56,9 @@ async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopRe
 
 
 def _to_stop(request: StopReplicaRequest) -> Iterator[tuple[str, StopReplicaPartitionState]]:
-    """What a request of any version asks for, as version 3 has it.
+    """The partitions of a request of any version, in the form of version 3.
 
-    Before version 3 no leader epoch is named, which is -1, and one flag counts for every partition (KIP-570).
+    Before version 3 there is no leader epoch (-1), and one flag counts for every partition (KIP-570).
     """
     for topic in request.topic_states:
         for state in topic.partition_states:

@@ -1,4 +1,4 @@
-"""SyncGroup (14): the leader brings the assignment, every member takes its own. ``broker/coordinator`` decides."""
+"""SyncGroup (14): the leader sends the assignment, every member gets its own part. ``broker/coordinator`` decides."""
 
 from __future__ import annotations
 

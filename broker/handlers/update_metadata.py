@@ -1,7 +1,7 @@
-"""UpdateMetadata (6): the controller says what there is in the cluster.
+"""UpdateMetadata (6): the controller describes brokers, topics and leaders.
 
-Which controller is obeyed: ``broker/controller_orders.py``. The answer has what the controller asks leaders for: the
-stock producers of its topics, and bytes appended.
+``broker/controller_orders.py`` decides which controller's requests are accepted. The response has the values that the
+controller needs from leaders: the stock producers of its topics, and bytes appended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
 def _update_metadata(
     ctx: RequestContext, request: UpdateMetadataRequest
 ) -> Generator[None, None, UpdateMetadataResponse]:
-    """In steps. It ends early when a request of a newer controller came meanwhile: that one sends everything anew."""
+    """Apply the request in steps; end early if a newer controller's request comes, which sends everything anew."""
     removed: dict[TopicPartition, int] = {}
     code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
     if code is ErrorCode.NONE:

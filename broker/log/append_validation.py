@@ -1,4 +1,4 @@
-"""What a leader checks and changes in a batch before it enters the log. Pure: no state of the partition, no clock.
+"""A leader's checks and changes of a batch before it enters the log. Pure: no state of the partition, no clock.
 
 The usual path reads the header and the CRC only. Records are decoded for a compacted topic (null keys), for a topic
 ``compression.type`` other than the batch's, and for ``message.timestamp.before.max.ms``.
@@ -27,11 +27,11 @@ _CODECS = {
 _NO_TIMESTAMP = -1
 
 MAX_NAMED_RECORDS = 1_000
-"""Records at fault that one refusal names. Those beyond are named when a client sends them again as good ones."""
+"""The most faulty records that one refusal names. Others are named when the client sends them again."""
 
 
 class ReadBatch(NamedTuple):
-    """What was read of a batch before it is appended; ``recoded``: the batch with the compression ``codec``."""
+    """The records read from a batch before it is appended; ``recoded``: the batch with the compression ``codec``."""
 
     batch: RecordBatch
     codec: CompressionType | None = None
@@ -43,7 +43,7 @@ def validate_append(
 ) -> RecordBatch:
     """The one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
 
-    ``read``: of the same batch.
+    ``read`` is of the same batch.
 
     The result shares ``records`` when that is writable and nothing has to be re-encoded. Raises ``KafkaError`` with
     CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32, UNSUPPORTED_COMPRESSION_TYPE 76 or INVALID_RECORD 87.
@@ -88,7 +88,7 @@ def reads_records(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
 
 
 def codec_to_be(batch: RecordBatch, config: LogConfig) -> CompressionType | None:
-    """The compression a batch is to be given; None where it stays as it is, or is of no known one."""
+    """The compression that a batch has to get; None if it stays as it is, or if that compression is not known."""
     codec = _CODECS.get(config.compression_type)
     return None if codec is None or codec == batch.attributes & CODEC_MASK else codec
 
@@ -144,7 +144,7 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
 
 
 def _has_odd_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
-    """Whether the header leaves it open that every record's timestamp is allowed."""
+    """Whether the header does not prove that every record's timestamp is allowed."""
     after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
     before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
     return batch.max_timestamp - now_ms > after_ms or before_ms != MAX_LONG

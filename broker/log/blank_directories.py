@@ -1,4 +1,4 @@
-"""Directories of logs that say at most whose log it is: a creation that fails, or is cut short, may leave one.
+"""Blank log directories, with at most the identity of a log: a creation that fails, or is cut short, may leave one.
 
 Nothing is lost with them: a log that took records, or began above offset 0, or knows a leader epoch is not blank.
 """
@@ -28,7 +28,7 @@ logger = structlog.get_logger(__name__)
 
 @contextlib.contextmanager
 def blank_directory(storage: Storage, path: str) -> Iterator[None]:
-    """Make the directory of a new log; when the block fails it is removed again, if the disk allows that.
+    """Create the directory of a new log; if the block fails it is removed again, if the disk allows that.
 
     Raises ``OSError``; ``FileExistsError`` when a log is there already, which stays as it is.
     """
@@ -43,9 +43,10 @@ def blank_directory(storage: Storage, path: str) -> Iterator[None]:
 
 
 def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
-    """Have no partition refused, or its moved log thrown away, for a blank directory next to it. Raises ``OSError``.
+    """Remove blank directories, so that no partition is refused and no moved log is discarded for them.
 
-    Directories that are not blank stay, however many there are. Of a partition that has blank ones only, one stays.
+    Directories that are not blank stay, in any number. If a partition has only blank ones, one stays. Raises
+    ``OSError``.
     """
     logs: dict[TopicPartition, list[str]] = defaultdict(list)
     futures: dict[TopicPartition, list[str]] = defaultdict(list)
@@ -60,7 +61,7 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
         if len(paths) + len(copies) == 1:
             continue
         blank = [path for path in paths if _is_blank(storage, path)]
-        # A copy has nothing that its log did not have. One that is not blank is of a log that is gone: it was complete.
+        # A copy has only records of its log. If it is not blank, its log is gone: the copy was complete.
         is_elsewhere = len(blank) < len(paths) or not all(_is_blank(storage, copy) for copy in copies)
         for path in blank if is_elsewhere else blank[1:]:
             storage.remove_tree(path)
@@ -74,7 +75,7 @@ def _may_be_of(storage: Storage, copy: str, path: str) -> bool:
 
 
 def incarnation_of(storage: Storage, path: str) -> int:
-    """Which incarnation of its partition a directory holds, -1 when it does not say. Raises ``OSError``."""
+    """The incarnation of the partition in a directory, -1 if it is not recorded. Raises ``OSError``."""
     try:
         return decode_partition_metadata(path, storage.read_bytes(join(path, PARTITION_METADATA))).incarnation
     except (FileNotFoundError, MalformedFileError):
@@ -82,7 +83,7 @@ def incarnation_of(storage: Storage, path: str) -> int:
 
 
 def remove_unused(storage: Storage, path: str) -> None:
-    """Remove a directory that nobody uses; one that resists is left for the next start."""
+    """Remove an unused directory; if that fails, it is left for the next start."""
     try:
         storage.remove_tree(path)
     except OSError as error:
@@ -90,7 +91,7 @@ def remove_unused(storage: Storage, path: str) -> None:
 
 
 def _is_blank(storage: Storage, path: str) -> bool:
-    """Whether a log's directory holds nothing but, perhaps, whose it is and the empty files of a first segment."""
+    """Whether a log's directory holds at most its identity and the empty files of a first segment."""
     return all(
         name == PARTITION_METADATA or (offset_of(name) == 0 and storage.size(join(path, name)) == 0)
         for name in storage.listdir(path)

@@ -17,7 +17,7 @@ from anabranch.runtime.env import Storage
 
 
 class MalformedFileError(ValueError):
-    """A file in a log directory that is not what its name says."""
+    """A file in a log directory whose content does not fit its name."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -34,7 +34,10 @@ def write_replace(storage: Storage, path: str, data: bytes) -> None:
 
 
 def write_parts(storage: Storage, path: str, parts: Iterable[bytes]) -> Generator[None, None, None]:
-    """The same of content in parts; yields after each. A reader that is given up leaves the temporary file."""
+    """Do the same with content in parts; yields after each.
+
+    If the generator is closed early, the temporary file stays.
+    """
     temporary = path + ".tmp"
     file = storage.open(temporary, create=True)
     try:
@@ -114,7 +117,7 @@ def decode_numbers(path: str, data: bytes, fields: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Whose log a directory is. ``incarnation`` is -1 in a directory that Kafka wrote."""
+    """The identity of the log in a directory. ``incarnation`` is -1 in a directory that Kafka wrote."""
 
     topic_id: uuid.UUID
     incarnation: int = -1
@@ -149,7 +152,7 @@ def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose directory a log dir is."""
+    """The owner of a log dir."""
 
     broker_id: int
     cluster_id: str

@@ -1,6 +1,7 @@
-"""Compaction of the logs whose ``cleanup.policy`` includes compact: which log, up to where, and the files.
+"""Compaction of the logs whose ``cleanup.policy`` includes compact: the choice of log and range, and the files.
 
-What is kept is ``compaction``; how the result gets in place is ``segment_swap``. All CPU work pauses every 2 ms.
+``compaction`` decides which records are kept, ``segment_swap`` puts the result in place. All CPU work pauses every 2
+ms.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _INDEX_ENTRY_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class DirtyRange:
-    """What of a log may be compacted: keys are read from [first_dirty, first_uncleanable)."""
+    """The part of a log that may be compacted: keys are read from [first_dirty, first_uncleanable)."""
 
     first_dirty: int
     first_uncleanable: int
@@ -66,7 +67,7 @@ class LogCleaner:
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._first_dirty: dict[TopicPartition, int] = {}
         self.runs = 0
-        """Logs that were compacted, and their bytes before and after."""
+        """The number of compactions, and the bytes of the logs before and after them."""
         self.bytes_before = 0
         self.bytes_after = 0
         self.last_look_at: float | None = None
@@ -83,7 +84,7 @@ class LogCleaner:
         self._first_dirty.update(directory.read_offsets(CLEANER_CHECKPOINT))
 
     def write_checkpoint(self, directory: LogDirectory) -> None:
-        """Write that, for the logs that are still there. Raises ``OSError``."""
+        """Write where the dirty parts begin, for the logs that still exist. Raises ``OSError``."""
         offsets = {
             partition: offset
             for partition, offset in self._first_dirty.items()
@@ -93,12 +94,12 @@ class LogCleaner:
             directory.write_cleaner_offsets(offsets)
 
     def adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Look after a log."""
+        """Compact a log from now on."""
         self._logs[log.partition] = log
         self._homes[log.partition] = directory
 
     def forget(self, partition: TopicPartition) -> None:
-        """The log is deleted."""
+        """Forget a deleted log."""
         self._logs.pop(partition, None)
         self._homes.pop(partition, None)
         self._first_dirty.pop(partition, None)
@@ -112,7 +113,7 @@ class LogCleaner:
                 await self._pause(self._config.cleaner_backoff_ms / 1000)
 
     def reconfigure(self, config: LogManagerConfig) -> None:
-        """Go by ``config`` from now on; a pause that the earlier one asked for is over."""
+        """Use ``config`` from now on; a present pause ends."""
         self._config = config
         self._reconfigured.set()
         self._reconfigured = trio.Event()
@@ -122,9 +123,9 @@ class LogCleaner:
             await self._reconfigured.wait()
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; whether there was one.
+        """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; False if there is none.
 
-        One that could not be cleaned, or not even looked at, has a pause, and the next one its turn.
+        A log that could not be cleaned, or not even examined, is paused, and the next one has its turn.
         """
         best: tuple[float, PartitionLog, DirtyRange] | None = None
         self.last_look_at, self.largest_ratio = self._env.clock.monotonic(), 0.0
@@ -150,7 +151,9 @@ class LogCleaner:
         return True
 
     def dirty_range(self, log: PartitionLog) -> DirtyRange:
-        """What of ``log`` is dirty now: whole segments below the active one and the last stable offset, and older than
+        """The part of ``log`` that is dirty now.
+
+        It consists of whole segments below the active one and the last stable offset, older than
         ``min.compaction.lag.ms``.
         """
         now_ms = self._env.clock.now_ms()
@@ -189,7 +192,7 @@ class LogCleaner:
 
     async def _clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         work = TimeSlice(self._env.clock)
-        truncations = log.truncations  # one changes which batches are the producers' last
+        truncations = log.truncations  # a truncation changes which batches are the producers' last
         await load_indexes(self._storage, [segment.txn_index for segment in log.segments])
         keys = await self._read_keys(log, dirty, work)
         rules = RetainRules(
@@ -244,7 +247,7 @@ class LogCleaner:
         work: TimeSlice,
         truncations: int,
     ) -> bool:
-        """Write what stays of ``group`` into one segment and put it in its place; whether the group was still there."""
+        """Replace ``group`` by one segment with its kept records; returns whether the group still existed."""
         now_ms = self._env.clock.now_ms()
         base = group[0].base_offset
         cleaned = LogSegment(self._storage, log.directory, base, log.config, now_ms, create=True, suffix=CLEANED_SUFFIX)
@@ -287,7 +290,7 @@ class LogCleaner:
                 copied = await self._throttle(copied)
 
     async def _throttle(self, copied_bytes: int) -> int:
-        """Keep to ``log.cleaner.io.max.bytes.per.second``; the bytes still to be paid for."""
+        """Keep to ``log.cleaner.io.max.bytes.per.second``; returns the bytes that are not accounted for yet."""
         rate = self._config.cleaner_io_max_bytes_per_second
         delay_s = 2 * copied_bytes / rate if rate > 0 else 0.0  # each byte is read and written
         if delay_s < 0.001:

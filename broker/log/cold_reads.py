@@ -1,8 +1,8 @@
-"""Reads of a log that would wait for the disk: a thread does the waiting first.
+"""Reads of a log that would wait for the disk: a thread waits first.
 
-A look-up is a plain call of the event loop. Asked not to wait, it raises ``ColdError`` where the disk would have to be
-waited for; the caller awaits ``warm`` and asks again. Work in steps yields the ``ColdError`` instead, and goes on when
-it is resumed, warm or not.
+A look-up is a plain call in the event loop. If it must not wait, it raises ``ColdError`` instead of waiting for the
+disk; the caller awaits ``warm`` and tries again. Work in steps yields the ``ColdError`` instead, and continues when it
+is resumed, warm or not.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from anabranch.broker.log.partition_log import PartitionLog
 
 TRIES = 8
-"""A look-up reads an index, and headers in a few places. What is dropped from memory again and again is waited for."""
+"""A look-up reads an index, and headers in a few places. After this many tries it waits for the disk itself."""
 
 
 class ColdError(Exception):
-    """What is to be read next is not in memory, or only as it was compressed."""
+    """The data to read next is not in memory, or only in compressed form."""
 
     def __init__(self, read: Callable[[], Awaitable[object]]) -> None:
         super().__init__("the disk would have to be waited for")
         self._read = read
 
     async def warm(self) -> None:
-        """Have a thread wait for the disk. What fails there fails again where it is read."""
+        """Have a thread wait for the disk. An error there occurs again when the data is read."""
         with suppress(OSError):
             await self._read()
 
@@ -57,7 +57,7 @@ async def load_indexes(storage: Storage, indexes: Sequence[IndexFile]) -> None:
 async def load_records(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
     """The batches from ``offset``, or the log start, up to the log end: at least one, where there is one.
 
-    Raises ``OSError``, and as ``PartitionLog.read``.
+    Raises ``OSError`` and the errors of ``PartitionLog.read``.
     """
     for tried in range(TRIES + 1):
         start = max(offset, log.log_start_offset)

@@ -1,12 +1,11 @@
-"""What compaction keeps, batch by batch. Pure.
+"""The records that compaction keeps, batch by batch. Pure.
 
-A record is kept when no later one in the part that was read for keys has its key. A tombstone, and the marker of a
-transaction of which nothing is left, stays until its delete horizon (KIP-534): the time of the first compaction that
-met it plus ``delete.retention.ms``, written into the batch. Where another partition may hold older values of the key
-(``ordered_resize.tombstones``) a tombstone stays longer, unless it only says that the key moved (docs/adr/0018).
-
-The last batch of each producer stays, without records if need be, for its sequence, and so does the last batch of a
-segment, so that segments join although records are gone; offsets never change.
+A record is kept if no later record in the part that was read for keys has its key. A tombstone stays until its delete
+horizon (KIP-534), and so does the marker of a transaction without remaining records. The horizon is the time of the
+first compaction that met it plus ``delete.retention.ms``, and is written into the batch. If another partition may hold
+older values of the key (``ordered_resize.tombstones``), a tombstone stays longer, unless it only marks that the key
+moved (docs/adr/0018). The last batch of each producer stays for its sequence, without records if need be. So does the
+last batch of a segment, so that segments join although records are gone. Offsets never change.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from anabranch.protocol.records import Record, RecordBatch, read_control_record
 
 _PLAIN_KEY_BYTES = 24
 _ENTRY_BYTES = 200
-"""About what a key and its offset take in a dict."""
+"""The approximate size of a key and its offset in a dict."""
 
 
 class KeyOffsets:
@@ -44,9 +43,9 @@ class KeyOffsets:
         return len(self._offsets)
 
     def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> Steps[bool]:
-        """Take a batch's keys in; False when there is no room for all of them, with the batch not counted in.
+        """Add a batch's keys; False if there is no room for all of them, and then none is added.
 
-        What was aborted hides nothing. Yields after each ``RECORDS_AT_ONCE``, as ``retain`` does.
+        Aborted records are ignored. Yields after each ``RECORDS_AT_ONCE``, as ``retain`` does.
         """
         if batch.count > RECORDS_AT_ONCE or batch.may_be_large:
             yield from batch.read_in_steps(RECORDS_AT_ONCE)
@@ -75,12 +74,12 @@ class KeyOffsets:
 
 
 def _key_id(key: bytes) -> bytes:
-    # A digest is told from a plain key by its length.
+    # A digest differs from a plain key by its length.
     return key if len(key) <= _PLAIN_KEY_BYTES else hashlib.blake2b(key, digest_size=_PLAIN_KEY_BYTES + 1).digest()
 
 
 class CleanedTransactions:
-    """Follows the transactions through the batches being cleaned, to drop what was aborted and markers of nothing."""
+    """Follows transactions through the batches being cleaned, to drop aborted records and markers without records."""
 
     __slots__ = ("_kept", "_ongoing_aborted", "_pending", "_seen_data")
 
@@ -126,21 +125,21 @@ class CleanedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class RetainRules:
-    """What decides, for one run over one log."""
+    """The rules for one run over one log."""
 
     keys: KeyOffsets
     producers: Mapping[int, ProducerEntry]
     now_ms: int
     delete_retention_ms: int
     first_kept_epoch: int = EVERY_EPOCH
-    """Of keys with tombstones of this leader epoch and above another partition may hold older values."""
+    """Another partition may hold older values of keys with tombstones of this leader epoch or above."""
 
     def retain(
         self, batch: RecordBatch, transactions: CleanedTransactions, *, ends_segment: bool = False
     ) -> Steps[bytes | memoryview | None]:
-        """The batch as it is to be written; None when nothing of it stays.
+        """The batch to write; None if nothing of it stays.
 
-        One that ``ends_segment`` stays without records: the segment then ends where the next one begins.
+        A batch that ``ends_segment`` stays even without records: the segment then ends where the next one begins.
         """
         if batch.count > RECORDS_AT_ONCE or batch.may_be_large:
             yield from batch.read_in_steps(RECORDS_AT_ONCE)
@@ -183,5 +182,5 @@ class RetainRules:
 
 
 def _is_moved(tombstone: Record) -> bool:
-    """Whether it only says that the key moved: compaction needs it, and no reader does."""
+    """Whether a tombstone only marks that the key moved: compaction needs it, but no reader does."""
     return any(name == MOVED_HEADER for name, _ in tombstone.headers)

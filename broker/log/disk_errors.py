@@ -1,4 +1,4 @@
-"""What an error of the file system means for a replica: it passes, the disk is full, or the replica is given up."""
+"""The effect of a file system error on a replica: it passes, the disk is full, or the replica fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSES = _NO_SPACE | {
 
 
 class SyncFailedError(OSError):
-    """fdatasync failed: what it left on disk is not known, and a later one that succeeds says nothing of it."""
+    """fdatasync failed: the content on disk is not known, and a later success proves nothing about it."""
 
 
 def is_out_of_space(error: OSError) -> bool:

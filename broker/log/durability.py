@@ -1,4 +1,4 @@
-"""What of a log is on disk, and what is wrong with it: flushes, the recovery point, truncations to sync, failures."""
+"""The durability of a log: flushes, the recovery point, truncations to sync, failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ignore(_partition: TopicPartition) -> None:
 
 
 class Durability:
-    """Of one log."""
+    """The durability of one log."""
 
     __slots__ = (
         "_clock",
@@ -68,9 +68,9 @@ class Durability:
         """How often the log was truncated."""
         self._synced_truncations = 0
         self.failure = state.failure
-        """What is wrong with a broken log, where it is known."""
+        """Why the log is broken, if that is known."""
         self.is_broken = bool(state.failure)
-        """The disk failed in a way that does not pass: until the next start nothing is appended here."""
+        """Whether the disk failed in a way that does not pass: until the next start nothing is appended here."""
         self.on_disk_full: Callable[[TopicPartition], None] = _ignore
         """Called when a write was refused for want of space."""
         self.unflushed = 0
@@ -82,7 +82,7 @@ class Durability:
     # ------------------------------------------------------------ flush
 
     def is_due(self, log_end_offset: int, config: LogConfig) -> bool:
-        """Whether ``flush.messages`` or ``flush.ms`` asks for a flush."""
+        """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
         if log_end_offset <= self.recovery_point:
             return False
         waited_ms = self._clock.now_ms() - self._last_flush_ms
@@ -90,13 +90,13 @@ class Durability:
 
     @property
     def truncation_synced(self) -> bool:
-        """Whether a power cut brings back nothing of what was truncated."""
+        """Whether no truncated record comes back after a power cut."""
         return self._synced_truncations == self.truncations
 
     async def flush(self, log_end_offset: Callable[[], int]) -> None:
-        """Return when the log is on disk up to the end that it has now. See ``PartitionLog.flush``. Raises 56.
+        """Return when the log is on disk up to its present end. See ``PartitionLog.flush``. Raises 56.
 
-        ``log_end_offset`` is looked at again when the flush begins: it may have waited for another one.
+        ``log_end_offset`` is called again when the flush begins, which may have waited for another flush.
         """
         wanted = log_end_offset()
         async with self._flush_lock:
@@ -108,7 +108,7 @@ class Durability:
                 await self._layouts.try_sync()
 
     async def sync_identity(self) -> None:
-        """Return when the disk has whose log a new one is. Raises 56, as ``flush``."""
+        """Return when the identity of a new log is on disk. Raises 56, as ``flush``."""
         async with self._flush_lock:
             await self._sync_identity()
 
@@ -131,11 +131,11 @@ class Durability:
                 raise
 
     async def _flush_to(self, target: int) -> None:
-        self._flush_limit = target  # a truncation lowers it: what is appended after one is not in these syncs
+        self._flush_limit = target  # a truncation lowers it: records appended after one are not in these syncs
         truncations, was_truncated = self.truncations, not self.truncation_synced
         self.unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
-        # With the segment that ends at the recovery point: it may have been cut there, or sealed since the last flush.
+        # Includes the segment that ends at the recovery point: it may be cut there, or sealed since the last flush.
         first = max(self._segments.index_of(self.recovery_point - 1), 0)
         segments = self._segments.items[first:]
         try:
@@ -158,7 +158,7 @@ class Durability:
     # ------------------------------------------------------------ truncation
 
     def truncated_to(self, end: int) -> bool:
-        """The log ends at ``end`` now; whether that lowered the recovery point."""
+        """Note that the log ends at ``end`` now; returns whether that lowered the recovery point."""
         self.truncations += 1
         self._flush_limit = min(self._flush_limit, end)
         lowered = end < self.recovery_point
@@ -171,7 +171,7 @@ class Durability:
         return self._segments.active.awaits_cut
 
     async def finish_truncation(self) -> None:
-        """Return when the file has nothing left of what was truncated. Raises 56, and a later call goes on."""
+        """Return when the truncated records are cut from the file. Raises 56; then a later call continues."""
         async with self._flush_lock:
             await self._cut_tail()
 
@@ -187,7 +187,10 @@ class Durability:
     # ------------------------------------------------------------ failure
 
     def fail(self, reason: str) -> None:
-        """Nothing that was not on disk is to be relied on: the log is of no use until it is opened again."""
+        """Mark the log as broken: records that were not on disk are uncertain.
+
+        It is not used until it is opened again.
+        """
         self.is_broken = True
         self.failure = self.failure or reason
         logger.error("log.broken", partition=str(self._partition), reason=reason)
@@ -198,7 +201,7 @@ class Durability:
             raise self._refusal(f"the log is broken: {self.failure or 'the disk failed'}")
 
     def check_changeable(self) -> None:
-        """Raises 56 when the log is broken, or awaits a cut. Each append asks."""
+        """Raises 56 when the log is broken, or awaits a cut. Each append calls it."""
         if self.is_broken or self._segments.items[-1].awaits_cut:
             self.check_usable()
             raise self._refusal("what was truncated is being cut off")

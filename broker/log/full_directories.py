@@ -1,4 +1,4 @@
-"""Which log dirs are full, and when there is room again.
+"""The full log dirs, and the checks whether there is room again.
 
 A full log dir keeps its replicas and serves reads. Its broker leads none of them while others can (see
 docs/adr/0025), follows none of them, and looks every second, later every half minute, whether there is room.
@@ -21,7 +21,7 @@ logger = structlog.get_logger(__name__)
 CHECK_S = 1.0
 LONGEST_PAUSE_S = 30.0
 RELAPSE_S = 60.0
-"""A log dir that is full again so soon after there was room is looked at less often."""
+"""A log dir that is full again within this time after it had room is checked less often."""
 PROBE_BYTES = 64 * 1024
 
 
@@ -37,7 +37,7 @@ class FullDirectories:
         self._changed = changed
         self._full: dict[str, tuple[LogDirectory, float]] = {}
         self._last_room: dict[str, tuple[float, float]] = {}
-        """By path: when there was room again, and the pause between looks before that."""
+        """By path: when there was room again, and the pause between checks before that."""
 
     def __contains__(self, directory: LogDirectory) -> bool:
         return directory.path in self._full
@@ -47,7 +47,7 @@ class FullDirectories:
         return list(self._full)
 
     def note(self, directory: LogDirectory) -> None:
-        """A write was refused for want of space."""
+        """Note that a write was refused for want of space."""
         if directory in self:
             return
         now = self._clock.monotonic()
@@ -65,7 +65,7 @@ class FullDirectories:
             self.look()
 
     def look(self) -> None:
-        """Look where it is time to."""
+        """Check the full log dirs whose check is due."""
         now = self._clock.monotonic()
         for path, (directory, look_at) in list(self._full.items()):
             if look_at > now:
@@ -79,7 +79,7 @@ class FullDirectories:
                 self._full[path] = directory, now + CHECK_S
 
     def _has_room(self, directory: LogDirectory) -> bool:
-        """Enough is free, and a file can be written: quotas do not show in what is free."""
+        """Whether enough is free and a file can be written: quotas do not show in the free bytes."""
         total, free = directory.usage()
         if 0 <= free < min(self._min_free_bytes, total // 20):
             return False

@@ -1,4 +1,4 @@
-"""``partition.metadata``: whose log a directory holds."""
+"""``partition.metadata``: the identity of the log in a directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ logger = structlog.get_logger(__name__)
 
 
 class IdentityFile:
-    """The file of one log and what it says. A new log's waits for ``sync``: a split would wait for each of them."""
+    """The file of one log and its content.
+
+    A new file is synced only by ``sync``: a split would wait for each of them.
+    """
 
     __slots__ = ("_directory", "_storage", "_unsynced", "metadata", "unwritten")
 
@@ -31,11 +34,11 @@ class IdentityFile:
         self._unsynced = False
         self.metadata = metadata
         self.unwritten = False
-        """Whether the file says something else: the disk did not take it."""
+        """Whether the file has other content, because the disk refused the write."""
 
     @classmethod
     def create(cls, storage: Storage, directory: str, metadata: PartitionMetadata) -> IdentityFile:
-        """Write it for a new log. Raises ``OSError``."""
+        """Write the file for a new log. Raises ``OSError``."""
         identity = cls(storage, directory, metadata)
         file = storage.open(identity.path, create=True)
         try:
@@ -48,9 +51,10 @@ class IdentityFile:
 
     @classmethod
     def load(cls, storage: Storage, directory: str, *, synced: bool) -> IdentityFile:
-        """Read it; the zero id and incarnation -1 when the file is missing or damaged. Raises ``OSError``.
+        """Read the file; the zero id and incarnation -1 if it is missing or damaged. Raises ``OSError``.
 
-        ``synced``: who wrote it saw it on the disk. A process that was killed before leaves that to the next.
+        ``synced``: whether the process that wrote the file has synced it. If that process was killed before, the next
+        one does it.
         """
         identity = cls(storage, directory, PartitionMetadata(ZERO_UUID))
         try:
@@ -81,13 +85,16 @@ class IdentityFile:
         self._directory = directory
 
     def replace(self, metadata: PartitionMetadata) -> None:
-        """The topic got a new id, or whose log it is was not known: write it anew, to the disk. Raises ``OSError``."""
-        self.metadata, self.unwritten = metadata, True  # whatever the disk says, this process knows
+        """Write a new identity to the disk: the topic has a new id, or the identity was not known.
+
+        Raises ``OSError``.
+        """
+        self.metadata, self.unwritten = metadata, True  # whatever the disk has, this process knows it
         self._storage.write_atomic(self.path, encode_partition_metadata(metadata))
         self.unwritten = self._unsynced = False
 
     async def sync(self) -> None:
-        """Return when the disk has it. Raises ``OSError``, and then a later one that succeeds says nothing."""
+        """Return when the file is on disk. Raises ``OSError``; then a later success proves nothing."""
         if not self._unsynced:
             return
         file = self._storage.open(self.path)
@@ -98,5 +105,5 @@ class IdentityFile:
         self._unsynced = False
 
     def close(self) -> None:
-        """Give the file up as it is."""
+        """Leave the file as it is, without a sync."""
         self._unsynced = False

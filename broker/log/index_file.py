@@ -1,4 +1,4 @@
-"""A file of fixed-size entries that grows at its end: what offset, time and transaction index have in common."""
+"""A file of fixed-size entries that grows at its end: the common part of offset, time and transaction index."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from anabranch.broker.log import disk_errors
 from anabranch.runtime.env import Storage
 
 WRITE_AT_BYTES = 4096
-"""New entries are written once this many bytes have gathered, and on roll, flush and close: a crash loses nothing that
-recovery does not rebuild, because it begins in the segment that holds the recovery point."""
+"""New entries are written once this many bytes have gathered, and on roll, flush and close.
+Recovery rebuilds entries that a crash loses, because it begins in the segment that holds the recovery point."""
 
 
 class IndexFile:
@@ -45,7 +45,7 @@ class IndexFile:
         return self._data
 
     def load(self) -> None:
-        """Have the entries in memory: what changes them raises nothing then. Raises ``OSError``."""
+        """Load the entries into memory, so that changes to them raise nothing. Raises ``OSError``."""
         _ = self.entries
 
     @property
@@ -73,7 +73,7 @@ class IndexFile:
                 return
 
     def write(self) -> None:
-        """Write what is in memory only. Raises ``OSError``."""
+        """Write the entries that are only in memory. Raises ``OSError``."""
         data = self._data
         if data is None or (len(data) == self._written and not self._torn):
             return
@@ -105,7 +105,7 @@ class IndexFile:
             self.write()
 
     def renamed_to(self, path: str) -> None:
-        """Give the file another name. When the disk refuses, the entries in memory become the file there later."""
+        """Rename the file. If the disk refuses, the entries in memory are written under the new name later."""
         self.load()
         old, self.path = self.path, path
         try:

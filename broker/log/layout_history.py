@@ -1,7 +1,7 @@
-"""Which layout a partition had from which leader epoch on (KIP-253), kept in ``partition-count-checkpoint``.
+"""The layouts of a partition by leader epoch (KIP-253), kept in ``partition-count-checkpoint``.
 
-Nothing here decides what the broker takes: that comes with every LeaderAndIsr. The audit reads it, merged from all
-replicas, for a replica that was down misses lines.
+It does not decide which batches the broker accepts: every LeaderAndIsr brings the layout for that. The audit reads the
+file, merged from all replicas, because a replica that was down lacks lines.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class LayoutHistory:
         self._dirty = False
         self.entries: list[LayoutEntry] = []
         self.unsynced = False
-        """Whether the disk may not have the file as it is."""
+        """Whether the present file may not be on disk."""
 
     def moved_to(self, path: str) -> None:
         """The file has another name now."""
         self._path = path
 
     def load(self) -> None:
-        """Read the file, if there is one; a damaged one is as good as none, until the next change replaces it."""
+        """Read the file, if there is one; a damaged one counts as missing, until the next change replaces it."""
         if not self._storage.exists(self._path):
             return
         try:
@@ -57,7 +57,7 @@ class LayoutHistory:
             logger.warning("log.layouts_malformed", error=str(error))
 
     def assign(self, entry: LayoutEntry) -> None:
-        """From the entry's leader epoch on its layout is in force. Known and older epochs change nothing."""
+        """Note a layout that is in force from its leader epoch on. Known and older epochs change nothing."""
         last = self.entries[-1] if self.entries else None
         if last is not None and (entry.leader_epoch <= last.leader_epoch or entry[1:] == last[1:]):
             return
@@ -65,7 +65,7 @@ class LayoutHistory:
         self._changed()
 
     def take_over(self, other: LayoutHistory) -> None:
-        """Hold what ``other`` holds: this is a copy of its log."""
+        """Copy the entries of ``other``: this log is a copy of its log."""
         if other.entries:
             self.entries = list(other.entries)
             self._changed()
@@ -77,7 +77,7 @@ class LayoutHistory:
             self._dirty = False
 
     async def sync(self) -> None:
-        """Have the file on disk as it is now. Raises ``OSError``."""
+        """Return when the present file is on disk. Raises ``OSError``."""
         self.save()
         file = self._storage.open(self._path)
         self.unsynced = False
@@ -90,7 +90,7 @@ class LayoutHistory:
             file.close()
 
     async def try_sync(self) -> None:
-        """As ``sync``, by one who tries again with the next flush: no record depends on it."""
+        """Like ``sync``, but an error is only logged: the next flush tries again, and no record depends on it."""
         try:
             await self.sync()
         except OSError as error:

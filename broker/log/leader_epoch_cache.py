@@ -1,4 +1,4 @@
-"""Which leader epoch begins at which offset (KIP-101, KIP-279), kept in ``leader-epoch-checkpoint``."""
+"""The start offsets of leader epochs (KIP-101, KIP-279), kept in ``leader-epoch-checkpoint``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs; both strictly increase.
 
-    The file is replaced at every change, not synced: after a crash recovery assigns again what the log holds. A change
-    whose write fails (disk full) stays in memory and is written by the next ``save``.
+    The file is replaced at every change but not synced: after a crash, recovery assigns the log's epochs again. A
+    change whose write fails (disk full) stays in memory and is written by the next ``save``.
     """
 
     __slots__ = ("_dirty", "_path", "_starts", "_storage", "epochs", "latest_epoch")
@@ -43,16 +43,19 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self._starts))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Records from ``start_offset`` on were written in ``epoch``. Known and older epochs change nothing."""
+        """Note that records from ``start_offset`` on are written in ``epoch``.
+
+        Known and older epochs change nothing.
+        """
         if epoch <= self.latest_epoch:
             return
         self._set([entry for entry in self.entries if entry[1] < start_offset] + [(epoch, start_offset)])
         self._changed()
 
     def correct(self, epoch: int, start_offset: int) -> None:
-        """The log holds a batch of ``epoch`` at ``start_offset``: what the file says otherwise from there on is wrong.
+        """Correct the entries from ``start_offset`` on, where the log holds a batch of ``epoch``.
 
-        A crash may keep the file's newer content and the log's older one: a truncation that did not reach the disk.
+        After a crash the file may be newer than the log, if a truncation of the log did not reach the disk.
         """
         if epoch != UNDEFINED_EPOCH and self.epoch_for(start_offset) != epoch:
             self.truncate_from_end(start_offset)

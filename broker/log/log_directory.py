@@ -1,4 +1,4 @@
-"""One log dir: whose it is, that no other process uses it, how it was left, and its checkpoint files."""
+"""One log dir: its owner, its lock, its last shutdown, and its checkpoint files."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class LogDirectory:
         self.was_clean = False
         """Whether the last shutdown wrote everything."""
         self.log_count = 0
-        """Logs in the dir, for the choice of a new one's place."""
+        """The number of logs in the dir, used to choose the dir of a new log."""
         self.unopened: dict[TopicPartition, Checkpoints] = {}
         """Logs in the dir that could not be read at the start: their lines stay in the checkpoint files."""
         self._unlock: Callable[[], None] | None = None
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
 
     def open(self, meta: MetaProperties) -> None:
-        """Lock the dir, check or write ``meta.properties``, take the clean-shutdown marker away.
+        """Lock the dir, check or write ``meta.properties``, and remove the clean-shutdown marker.
 
-        Raises ``LogDirError``: in use by another process, another broker's or cluster's; ``LogDirLostError``: refused
-        by the disk.
+        Raises ``LogDirError`` if the dir is in use by another process, or is another broker's or cluster's. Raises
+        ``LogDirLostError`` if the disk refuses it.
         """
         lock_path = join(self.path, LOCK_FILE)
         try:
@@ -108,7 +108,7 @@ class LogDirectory:
             )
 
     def close(self, *, clean: bool = False) -> None:
-        """Give the lock up; ``clean`` leaves the marker that saves the next start its recovery."""
+        """Release the lock; ``clean`` writes the marker with which the next start needs no recovery."""
         if clean:
             self._storage.write_atomic(join(self.path, CLEAN_SHUTDOWN_MARKER), b"")
         if self._unlock is not None:
@@ -118,7 +118,7 @@ class LogDirectory:
     # ------------------------------------------------------------ checkpoints
 
     def read_checkpoints(self) -> dict[TopicPartition, Checkpoints]:
-        """What the four files say, by partition. A malformed file counts as missing: more is recovered then."""
+        """The offsets in the four files, by partition. A malformed file counts as missing: then more is recovered."""
         files = [
             self.read_offsets(name)
             for name in (
@@ -166,7 +166,7 @@ class LogDirectory:
         self.write_offsets(CLEANER_CHECKPOINT, kept | dict(offsets))
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint file, unless it says the same already."""
+        """Replace a checkpoint file, unless its content is the same already."""
         if self._written.get(name) == offsets:
             return
         write_replace(self._storage, join(self.path, name), encode_offsets(offsets))
@@ -179,7 +179,7 @@ class LogDirectory:
         return [name for name in self._storage.listdir(self.path) if "-" in name and not name.endswith("-checkpoint")]
 
     def usage(self) -> tuple[int, int]:
-        """(total, free) bytes of the file system; (-1, -1) when it does not say."""
+        """(total, free) bytes of the file system; (-1, -1) if they are not known."""
         with contextlib.suppress(OSError):
             return self._storage.total_bytes(self.path), self._storage.free_bytes(self.path)
         return -1, -1

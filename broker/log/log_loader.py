@@ -1,9 +1,9 @@
-"""Opening a log that is on disk: finish what a crash interrupted, recover what it may have damaged, rebuild the rest.
+"""Opening a log on disk: finish interrupted changes, recover damaged segments, rebuild the rest.
 
 After an unclean shutdown the segments from the recovery point on are read batch by batch: the log ends before the first
-bad one, and their indexes, the leader epochs and the producers are built again. Below the recovery point, and after an
-orderly stop, the segments have to join: when records are missing or twice there, the log is broken, and stays as it is
-for whoever can bring its files back. The work is cut into slices.
+bad batch, and the indexes, the leader epochs and the producers are built again. Below the recovery point, and after an
+orderly stop, the segments have to join. If records are missing or duplicated there, the log is broken, and its files
+stay as they are so that an operator can restore them. The work is cut into slices.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_OFFSET = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What the log dir's checkpoint files say of one partition; the defaults stand for no line."""
+    """One partition's offsets in the log dir's checkpoint files; the defaults stand for a missing line."""
 
     recovery_point: int = 0
     log_start_offset: int = 0
@@ -69,13 +69,13 @@ async def open_log(
 ) -> PartitionLog:
     """The log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
 
-    Never raises for what a log file holds: a log with a hole ``is_broken``. ``OSError`` for what the disk refuses.
+    The content of a log file raises nothing: a log with a hole ``is_broken``. Raises ``OSError`` if the disk refuses.
     """
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
     state = await loader.state(clean=clean, expiration=expiration)
     for segment in state.segments:
-        segment.is_flushed = True  # an earlier process may have failed to write it: its files do not show that
+        segment.is_flushed = True  # a failed write of an earlier process does not show in its files
         segment.release()
     return PartitionLog(env, directory, partition, config, state, open_segments)
 
@@ -106,7 +106,7 @@ class _Loader:
     # ------------------------------------------------------------ segments
 
     async def load_segments(self, *, clean: bool) -> None:
-        """Find the segments, recover those that need it, and the log's end."""
+        """Find the segments, recover those that need it, and find the log's end."""
         finish_swaps(self._storage, self._directory)
         names = self._storage.listdir(self._directory)
         bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
@@ -147,7 +147,7 @@ class _Loader:
         self._end_offset = self._segments[-1].load_tail()
 
     def _first_to_recover(self, clean: bool) -> int:
-        """Index of the segment that holds the recovery point: what is before it is on disk."""
+        """Index of the segment that holds the recovery point: everything before it is on disk."""
         bases = [segment.base_offset for segment in self._segments]
         point = self._checkpoints.recovery_point
         first = len(bases) if clean else max(sum(1 for base in bases if base <= point) - 1, 0)
@@ -155,7 +155,7 @@ class _Loader:
         return first
 
     async def _remove_strays(self) -> None:
-        """Remove empty segments at whose offsets the segment before them has records: a roll that was given up."""
+        """Remove empty segments at whose base offset the segment before has records: an abandoned roll left them."""
         for before, segment in pairwise(list(self._segments)):
             if segment.size_bytes or before not in self._segments:
                 continue
@@ -175,9 +175,9 @@ class _Loader:
                     self._storage.remove(path)
 
     def _check_join(self, segment: LogSegment, end: int, following: LogSegment) -> None:
-        """Whether a segment that ends with ``end`` and the next one join, where nothing may be missing."""
+        """Note a failure unless a segment that ends with ``end`` joins the next one, where no record may be missing."""
         if following.base_offset <= self._checkpoints.log_start_offset:
-            return  # nobody reads there
+            return  # these records are never read
         if end > following.base_offset or self._lacks_records(end, following.base_offset):
             what = "miss" if end < following.base_offset else "both have"
             low, high = sorted((end, following.base_offset))
@@ -185,7 +185,7 @@ class _Loader:
             self._failure = f"{files} {what} offsets {low} to {high - 1}"
 
     async def _rebuild_below_recovery_point(self, segment: LogSegment, following: LogSegment | None) -> int | None:
-        """Build a segment's indexes again, where no flush will come again; the segment's end, None when it is bad."""
+        """Rebuild a segment's indexes below the recovery point, where no flush comes; returns the segment's end."""
         damage, end = await self._recover(segment, following, cut=False)
         if damage:
             self._failure = f"{segment.path(LOG_SUFFIX)}, which was synced, is damaged: {damage}"
@@ -194,11 +194,11 @@ class _Loader:
         return end
 
     def _sound_end(self, segment: LogSegment, *, is_last: bool) -> int | None:
-        """Where a segment that needs no recovery ends; None when its indexes are not what they should be."""
+        """The end of a segment that needs no recovery; None if its indexes are missing or wrong."""
         has_indexes = self._storage.exists(segment.offset_index.path) and self._storage.exists(segment.time_index.path)
         if not has_indexes:
             return None
-        # A sealed segment's time index ends with a final entry, so that an empty one means lost.
+        # A sealed segment's time index ends with a final entry, so an empty one is lost.
         times_lost = segment.size_bytes > 0 and segment.time_index.size_on_disk() == 0 and not is_last
         sound = not times_lost and (
             segment.offset_index.is_sane(segment.size_bytes)
@@ -215,7 +215,7 @@ class _Loader:
         return end
 
     async def _recover(self, segment: LogSegment, following: LogSegment | None, *, cut: bool = True) -> tuple[str, int]:
-        """Read a segment batch by batch, build its indexes; its damage and its end.
+        """Read a segment batch by batch and build its indexes; returns its damage and its end.
 
         Damage is a bad batch, or records that are missing before the ``following`` segment. The segment is cut there,
         unless ``cut`` is false and records would be lost with it.
@@ -243,7 +243,7 @@ class _Loader:
             if self._work.due():
                 await self._work.pause()
         if next_offset == next_base and not cut:
-            cut, damage = bool(damage), ""  # what follows is no record of the log
+            cut, damage = bool(damage), ""  # the rest is no record of the log
         elif not damage and next_base is not None and self._lacks_records(next_offset, next_base):
             damage = f"the file ends before offset {next_offset}, the next begins with {next_base}"
         if segment.size_bytes < size and cut:
@@ -261,16 +261,16 @@ class _Loader:
             segment.txn_index.truncate_to(next_offset)
         try:
             segment.seal()
-        except OSError as error:  # a full disk does not keep anyone from reading; the next flush writes them
+        except OSError as error:  # a full disk does not prevent reading; the next flush writes them
             self._log.warning("log.indexes_not_written", file=file.path, error=str(error))
         return damage, next_offset
 
     def _lacks_records(self, end_offset: int, following: int) -> bool:
-        """Whether offsets are missing between two segments that compaction cannot have taken."""
+        """Whether offsets are missing between two segments that compaction cannot have removed."""
         return end_offset < following and not self._config.compacts and following > self._checkpoints.first_dirty_offset
 
     def _drop_after(self, index: int) -> None:
-        """The log ends in segment ``index``: what follows is behind a hole."""
+        """Drop the segments after ``index``, where the log ends: they are behind a hole."""
         for segment in self._segments[index + 1 :]:
             self._log.warning("log.segment_dropped", file=segment.path(LOG_SUFFIX))
             for path in segment.mark_deleted():
@@ -306,7 +306,7 @@ class _Loader:
         snapshots.keep_for([segment.base_offset for segment in self._segments])
         producers = ProducerState(expiration)
         snapshots.remove_above(end)
-        # The segments that were recovered have their transaction indexes completed by what is read again.
+        # The batches that are read again complete the transaction indexes of the recovered segments.
         snapshot = snapshots.load_latest(min(end, self._first_recovered))
         restored = restore_producers(producers, snapshot, log_start, self._now_ms)
         for _ in chain(restored, replay_producers(producers, self._segments, end, snapshots)):
@@ -331,7 +331,7 @@ class _Loader:
         )
 
     def _broken_state(self, log_start: int) -> LogState:
-        """What is known of a log that cannot be used: it ends before the hole, and says why."""
+        """The state of a log that cannot be used: it ends before the hole and holds the reason."""
         end = self._end_offset
         return LogState(
             IdentityFile.load(self._storage, self._directory, synced=True),

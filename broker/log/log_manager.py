@@ -1,4 +1,4 @@
-"""All logs of a broker: which there are, opening them at start, and the work that goes on behind them."""
+"""All logs of a broker: opening them at the start, creating and deleting them, and their background work."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log dir as DescribeLogDirs shows it; bytes are -1 when the file system does not say.
+    """A log dir as DescribeLogDirs shows it; bytes are -1 if they are not known.
 
     ``is_lost``: the disk refused it at the start, and nothing of it is known.
     """
@@ -105,11 +105,11 @@ class LogManager:
         self.cleaner = LogCleaner(env, config, self._background)
         self.moves = LogMoves(env, self, self._expiration, self._background)
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
-        """Called when another log took a partition's place: it is in another log dir now."""
+        """Called when a moved log replaces a partition's log: it is in another log dir now."""
         self.on_room_changed: Callable[[bool], None] = lambda is_full: None
         """Called when a log dir became full, or has room again: ``is_full`` of its logs is set before."""
         self.held_from: Callable[[PartitionLog], int] = lambda log: NOTHING_HELD
-        """The first offset that retention by time is to wait for."""
+        """The first offset of a log that retention by time has to keep."""
         self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
         """Called when retention removed records: they began at ``start``."""
         self._background.sources.append(self._describe_faults)
@@ -143,7 +143,7 @@ class LogManager:
             raise
 
     def _lose(self, directory: LogDirectory, error: Exception) -> None:
-        """Go on without a dir. Raises ``LogDirError`` when it was the last one."""
+        """Continue without a log dir. Raises ``LogDirError`` when it was the last one."""
         for log in self._logs_in(directory):
             log.close_files()
             del self._logs[log.partition], self._homes[log.partition]
@@ -184,10 +184,10 @@ class LogManager:
         logger.info("log_dir.loaded", path=directory.path, logs=loaded, recovered=not directory.was_clean)
 
     def _settle_copies(self, partition: TopicPartition, directory: LogDirectory, path: str) -> bool:
-        """A partition of which ``path`` is a second log: the later incarnation stays. Whether that is this one.
+        """Keep the later incarnation of a partition that has a second log in ``path``; returns whether it is that one.
 
         A dir that was lost for a while may hold a partition that was removed and created again meanwhile, elsewhere.
-        Raises ``LogDirError`` when both are of one incarnation, or one does not say of which.
+        Raises ``LogDirError`` if both have the same incarnation, or if one has none recorded.
         """
         known = self._logs[partition]
         here, there = incarnation_of(self._storage, path), known.identity.incarnation
@@ -209,7 +209,7 @@ class LogManager:
         clean: bool,
         again: UnreadableLog | None = None,
     ) -> None:
-        """``again``: what could not be read before, and keeps its place until it is known whether it can be now."""
+        """Open a log. ``again``: the entry of an earlier failed try, which stays until this try is decided."""
         try:
             log = await open_log(
                 self._env,
@@ -238,9 +238,9 @@ class LogManager:
         self._adopt(log, directory)
 
     async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
-        """What a crash left of moves into ``directory``: a copy beside its log is made again, one alone is the log.
+        """Settle moves into ``directory`` after a crash: a copy beside its log is made again, one alone is the log.
 
-        It is not known to be alone while a log, or a log dir, cannot be read: it may hold a part of the log only.
+        While a log or a log dir cannot be read, a copy is not known to be alone: it may hold only a part of the log.
         """
         for name in self._storage.listdir(directory.path):
             partition = parse_future_directory_name(name)
@@ -262,7 +262,7 @@ class LogManager:
             await self._open(directory, final, partition, config_for(partition.topic), Checkpoints(), clean=False)
 
     async def shutdown(self) -> None:
-        """Close every log and leave the clean-shutdown marker in each dir where all could be; unlock the dirs."""
+        """Close every log and unlock the dirs; a dir whose logs could all be closed gets the clean-shutdown marker."""
         is_closed: dict[PartitionLog, bool] = {}
         while left := [log for log in self._logs.values() if log not in is_closed]:  # more may come meanwhile
             for log in left:
@@ -273,7 +273,7 @@ class LogManager:
                     is_closed[log] = False
                     logger.error("log.not_closed", partition=str(log.partition), error=str(error))
         for directory in self._directories.values():
-            # What a crash left in the logs that were never opened was not recovered.
+            # Logs that were never opened have not been recovered after a crash.
             clean = not directory.unopened and all(is_closed[log] for log in self._logs_in(directory))
             try:
                 self._write_checkpoints(directory)
@@ -283,7 +283,7 @@ class LogManager:
                 directory.close()
 
     def close_at_once(self) -> None:
-        """Give files and locks up as they are; the next start recovers."""
+        """Close the files and release the locks as they are; the next start recovers."""
         for log in self._logs.values():
             log.close_files()
         for directory in self._directories.values():
@@ -309,10 +309,10 @@ class LogManager:
         is_new: bool = True,
         start_offset: int = 0,
     ) -> PartitionLog:
-        """A new log that begins at ``start_offset``, in the dir with the fewest that has room.
+        """Create a log that begins at ``start_offset``, in the dir with room that has the fewest logs.
 
-        ``is_new``: the partition was never here before. Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56,
-        also when it may be in a dir that is lost, and REPLICA_NOT_AVAILABLE 9 when it can be tried again soon.
+        ``is_new``: the partition was never here before. Raises ``ValueError`` if it exists, KAFKA_STORAGE_ERROR 56 if
+        the disk refuses or the log may be in a lost dir, and REPLICA_NOT_AVAILABLE 9 if another try may succeed soon.
         """
         if partition in self._logs:
             raise ValueError(f"{partition} has a log already")
@@ -359,9 +359,9 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} may be in a log dir that is lost: {lost}")
 
     def delete(self, partition: TopicPartition, incarnation: int = -1) -> None:
-        """Rename the log's directory for deletion; its files go after ``file.delete.delay.ms``. Raises 56.
+        """Rename the log's directory for deletion; its files are removed after ``file.delete.delay.ms``. Raises 56.
 
-        One that could not be opened stays if it is of a later ``incarnation`` than is meant, -1: whichever is there.
+        A log that could not be opened stays if it is of a later incarnation than ``incarnation``; -1 means any.
         """
         log = self._logs.get(partition)
         if log is None:
@@ -393,9 +393,10 @@ class LogManager:
         self._doomed_directories.append((due_ms, doomed))
 
     def switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
-        """``future``, a copy of ``log`` that is complete, takes its place, in ``target``.
+        """Replace ``log`` by ``future``, a complete copy of it in ``target``.
 
-        Raises ``OSError``, and the log is as before, or broken: then the next start finds the copy alone, and takes it.
+        Raises ``OSError``; then the log is as before, or broken. If broken, the next start finds the copy alone and
+        uses it.
         """
         partition = log.partition
         directory = self._homes[partition]
@@ -417,7 +418,7 @@ class LogManager:
         self.on_switched(future)
 
     def _forget(self, log: PartitionLog, directory: LogDirectory, doomed: str) -> None:
-        """The log is gone from ``directory``; its files, in ``doomed`` now, are removed later."""
+        """Forget a log of ``directory``; its files, which are in ``doomed`` now, are removed later."""
         del self._logs[log.partition], self._homes[log.partition]
         directory.log_count -= 1
         self._flusher.forget(log.partition)
@@ -427,7 +428,7 @@ class LogManager:
         self._doomed_directories.append((self._env.clock.now_ms() + log.config.file_delete_delay_ms, doomed))
 
     def discard(self, future: PartitionLog) -> None:
-        """Remove a move's copy that is not needed any more, soon; what resists is left for the next start."""
+        """Remove a move's copy that is not needed any more, soon; if that fails, it is left for the next start."""
         future.close_files()
         doomed = self._doomed_path(parent_of(future.directory), future.partition)
         try:
@@ -445,7 +446,7 @@ class LogManager:
         return path in self._lost
 
     def directory(self, path: str) -> LogDirectory | None:
-        """The log dir of this path, None when this broker has none such."""
+        """The log dir of this path, None if this broker has no such dir."""
         return self._directories.get(path)
 
     def home(self, partition: TopicPartition) -> LogDirectory | None:
@@ -466,7 +467,7 @@ class LogManager:
         return [(each.path, *each.usage()) for each in self._directories.values()] + [(p, None, 0) for p in self._lost]
 
     def _describe_faults(self) -> list[str]:
-        """What of the log dirs cannot be used now, a line each."""
+        """The log dirs and logs that cannot be used now, one line each."""
         return [
             *(f"log-dir {path}: lost until the next start: {error}" for path, error in self._lost.items()),
             *(f"log-dir {path}: full" for path in self._full.paths),
@@ -507,7 +508,7 @@ class LogManager:
         for log in self._logs_in(directory):
             log.is_full = is_full
             if not is_full:
-                self._background.forget(log.partition)  # what failed for want of space is tried now
+                self._background.forget(log.partition)  # work that failed for want of space is tried now
         if not is_full:
             self._background.forget(directory.path)
         self.on_room_changed(is_full)
@@ -534,7 +535,7 @@ class LogManager:
                 nursery.start_soon(self._background.keep, "log-cleaner", self.cleaner.run)
 
     def reconfigure(self, config: LogManagerConfig) -> None:
-        """What may change while the broker runs is in force at once: how logs are compacted, when producers expire."""
+        """Apply the settings that may change while the broker runs: those of compaction and of producer expiry."""
         self._config = config
         self._expiration.ms = config.producer_id_expiration_ms
         self.cleaner.reconfigure(config)
@@ -561,9 +562,9 @@ class LogManager:
     async def _each(
         self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True
     ) -> None:
-        """Call ``work`` for every log, in slices, and for each again ``until`` its result is the last.
+        """Call ``work`` for every log, in slices; for each log it is repeated ``until`` its result is the last.
 
-        One that fails keeps no other from its turn, and has a pause.
+        A failure of one log does not affect the others; that log is paused.
         """
         time_slice = TimeSlice(self._env.clock)
         for log in self.logs():
@@ -576,14 +577,14 @@ class LogManager:
                     await time_slice.pause()
 
     def _each_directory(self, task: str, work: Callable[[LogDirectory], object]) -> None:
-        """Call ``work`` for every log dir; one that refuses writes keeps no other from its turn."""
+        """Call ``work`` for every log dir; one that refuses writes does not affect the others."""
         for directory in self._directories.values():
             if self._background.due(task, directory.path):
                 with self._background.guard(task, directory.path):
                     work(directory)
 
     async def apply_retention(self) -> None:
-        """Delete what ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
+        """Delete the segments that ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
         await self._each("retention", self._apply_retention_to, until=lambda deleted: not deleted)
 
     def _apply_retention_to(self, log: PartitionLog) -> int:
@@ -634,7 +635,7 @@ class LogManager:
             self._stale[directory.path] = directory
 
     def _truncated(self, log: PartitionLog) -> None:
-        """Segments that regrow below an old recovery point would be taken for synced after a crash: say so first."""
+        """Write the lower recovery point at once: segments that regrow below the old one would count as synced."""
         directory = self._homes.get(log.partition)
         if directory is None:
             return

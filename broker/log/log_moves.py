@@ -1,8 +1,8 @@
 """Replicas on their way from one log dir of this broker to another (AlterReplicaLogDirs, KIP-113).
 
-A move copies the log into ``<topic>-<partition>.<uuid>-future`` in the other dir while the log is in use, and takes its
-place once it has caught up. A crash leaves one log: while both are there the copy is thrown away and the move begins
-again; when only the copy is left, it was complete.
+A move copies the log into ``<topic>-<partition>.<uuid>-future`` in the other dir while the log is in use. The copy
+replaces the log once it has caught up. After a crash one log remains: if both exist, the copy is discarded and the move
+begins again; if only the copy is left, it was complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class FutureReplica(NamedTuple):
-    """A move under way, as DescribeLogDirs shows it; ``offset_lag`` is what is still to be copied."""
+    """A move under way, as DescribeLogDirs shows it; ``offset_lag`` is the number of offsets still to be copied."""
 
     partition: TopicPartition
     directory: str
@@ -48,7 +48,7 @@ class FutureReplica(NamedTuple):
 
 
 class LogMoves:
-    """What is being moved, and where replicas that do not exist yet shall go."""
+    """The moves in progress, and the log dirs requested for replicas that do not exist yet."""
 
     def __init__(self, env: Env, manager: LogManager, expiration: ProducerExpiration, background: Background) -> None:
         self._background = background
@@ -62,10 +62,11 @@ class LogMoves:
         self._wanted = trio.Event()
 
     def request(self, partition: TopicPartition, path: str, *, exists: bool = True) -> None:
-        """Move a replica to the log dir ``path``, or remember the wish for one that is not here yet.
+        """Move a replica to the log dir ``path``, or remember the request for a replica that is not here yet.
 
         Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, REPLICA_NOT_AVAILABLE 9 once remembered, and
-        UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``): what is remembered is bounded.
+        UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``): the remembered requests are
+        bounded.
         """
         target = self._manager.directory(path)
         if self._manager.is_lost(path):
@@ -85,12 +86,12 @@ class LogMoves:
             self._wanted.set()
 
     def preferred(self, partition: TopicPartition) -> LogDirectory | None:
-        """Where a new replica shall be created; forgotten with the answer."""
+        """The log dir requested for a new replica; this call forgets it."""
         path = self._preferred.pop(partition, None)
         return None if path is None else self._manager.directory(path)
 
     def cancel(self, partition: TopicPartition) -> None:
-        """Give a move up and remove its copy; harmless when there is none."""
+        """Cancel a move and remove its copy; harmless if there is none."""
         self._targets.pop(partition, None)
         scope = self._scopes.pop(partition, None)
         if scope is not None:
@@ -122,7 +123,7 @@ class LogMoves:
                 while not await self._copy(partition, target):
                     self._discard(partition)
                     await trio.lowlevel.checkpoint()
-            except Exception as error:  # given up, as Kafka does: who wants it asks again
+            except Exception as error:  # cancelled, as in Kafka: the client may request it again
                 self._background.failed_once("log-moves", f"{partition} to {target.path}", error)
                 self._discard(partition)
         if self._scopes.get(partition) is scope:
@@ -130,7 +131,10 @@ class LogMoves:
             self._targets.pop(partition, None)
 
     async def _copy(self, partition: TopicPartition, target: LogDirectory) -> bool:
-        """Copy until caught up, then switch. False when the log was cut behind or before the copy: begin again."""
+        """Copy until caught up, then switch.
+
+        False if the log was cut at its end or start, so that the copy has to begin again.
+        """
         log = self._manager.get(partition)
         if log is None:
             return True
@@ -167,7 +171,7 @@ class LogMoves:
         return False
 
     async def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
-        """An empty copy that begins where the log's first batch begins, and knows which producers wrote before."""
+        """An empty copy that begins where the log's first batch begins, and knows the producers that wrote before."""
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
         path = join(target.path, future_directory_name(log.partition, unique))
         first = log.log_start_offset
@@ -192,7 +196,7 @@ class LogMoves:
         return future
 
     def _switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
-        """Put the copy in the log's place; nothing may come between the last look at the log and this."""
+        """Replace the log by the copy; no other task may run between the last check of the log and this."""
         if future.identity.metadata != log.identity.metadata:  # it was identified since the copy began
             future.identity.replace(log.identity.metadata)
         future.update_config(log.config)

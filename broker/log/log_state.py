@@ -1,4 +1,4 @@
-"""What a partition log is made of when it is opened, and what its calls return."""
+"""The parts of a partition log when it is opened, and the results of its calls."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from anabranch.runtime.env import FileRange
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where a batch went. ``log_append_time_ms`` is -1 unless the topic's timestamps are the broker's."""
+    """The offsets of an appended batch. ``log_append_time_ms`` is -1 unless the topic's timestamps are the broker's."""
 
     base_offset: int
     last_offset: int
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool = False
-    """The batch was there already; the offsets are those of the first time.
+    """Whether the batch was in the log already; the offsets are those of the first append.
 
-    Of one that is too old for that ``base_offset`` is -1 and ``last_offset`` a bound: no later than it.
+    For a batch that is too old for that, ``base_offset`` is -1, and its last offset is at most ``last_offset``.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """What a read found. ``records`` begins with the batch that holds ``fetch_offset``; the last may be cut off."""
+    """The result of a read. ``records`` begins with the batch that holds ``fetch_offset``; the last may be cut off."""
 
     fetch_offset: int
     records: FileRange | bytes
@@ -39,7 +39,7 @@ class LogRead:
     last_stable_offset: int
     log_start_offset: int
     aborted_transactions: list[AbortedTxn] | None = None
-    """None unless asked for (read_committed)."""
+    """None unless requested (read_committed)."""
 
     @property
     def size_bytes(self) -> int:
@@ -48,7 +48,7 @@ class LogRead:
 
 @dataclass(slots=True)
 class LogState:
-    """What opening a log finds out; see ``log_loader``."""
+    """The state of a log when it is opened; see ``log_loader``."""
 
     identity: IdentityFile
     segments: list[LogSegment]

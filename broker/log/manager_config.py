@@ -29,7 +29,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class LogManagerConfig:
-    """Which dirs, whose, and how often what is done. ``topic_defaults`` is for topics without values of their own."""
+    """The log dirs, their owner, and the intervals of the work. ``topic_defaults`` is for topics without own values."""
 
     broker_id: int
     cluster_id: str
@@ -59,6 +59,6 @@ class LogManagerConfig:
         log_dirs: tuple[str, ...],
         topic_defaults: LogConfig | None = None,
     ) -> LogManagerConfig:
-        """From parsed broker values by Kafka key; keys of others are skipped."""
+        """From parsed broker values by Kafka key; other keys are skipped."""
         given = {name: values[key] for key, name in _KEYS.items() if values.get(key) is not None}
         return cls(broker_id, cluster_id, log_dirs, topic_defaults or LogConfig(), **given)

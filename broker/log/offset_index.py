@@ -1,4 +1,4 @@
-"""``.index``: where in the log file an offset is to be looked for."""
+"""``.index``: the positions in the log file from which to look for an offset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OffsetIndex(IndexFile):
         self.base_offset = base_offset
 
     def append(self, last_offset: int, position: int) -> None:
-        """The batch at ``position`` ends with ``last_offset``."""
+        """Add an entry for the batch at ``position``, which ends with ``last_offset``."""
         self.add(_ENTRY.pack(last_offset - self.base_offset, position))
 
     def entry(self, index: int) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class OffsetIndex(IndexFile):
         self.keep(self._floor(0, offset - self.base_offset - 1) + 1)
 
     def is_sane(self, log_size: int) -> bool:
-        """Whole entries, and the last one inside of the log file."""
+        """Whether all entries are whole, and the last one is within the log file."""
         data = self.entries
         if len(data) % 8:
             return False

@@ -1,4 +1,4 @@
-"""Which sealed segments have their files open and their indexes in memory: the ones read last, of all logs."""
+"""The sealed segments with open files and with indexes in memory: the most recently read ones of all logs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ DEFAULT_LIMIT = 128
 
 
 class OpenSegments:
-    """At most ``limit`` segments; one more has the one that was used longest ago released.
+    """At most ``limit`` segments; one more releases the least recently used one.
 
-    What reads a segment meanwhile, and a range of it that is being sent, keep the file open until they are done.
+    A read of a segment, or a range of it that is being sent, keeps the file open until it is done.
     """
 
     __slots__ = ("_limit", "_used")
@@ -23,7 +23,7 @@ class OpenSegments:
         return len(self._used)
 
     def use(self, segment: LogSegment) -> None:
-        """A sealed segment was read. One that is not synced stays open: its file has to tell of failed writes."""
+        """Note that a sealed segment was read. An unsynced one stays open: its file has to report failed writes."""
         if not segment.is_flushed:
             return
         self._used.pop(segment, None)
@@ -34,5 +34,5 @@ class OpenSegments:
             oldest.release()
 
     def forget(self, segment: LogSegment) -> None:
-        """The segment is closed, or takes appends again."""
+        """Forget a segment that is closed, or takes appends again."""
         self._used.pop(segment, None)

@@ -1,6 +1,6 @@
-"""A partition's log: append, read, find, truncate, delete. Everything here runs between two suspensions of the loop.
+"""A partition's log: append, read, find, truncate, delete. Methods that are not async never suspend.
 
-Creating one is ``log_creation``; opening one that exists, with its recovery, ``log_loader``; compaction ``cleaner``.
+``log_creation`` creates a log, ``log_loader`` opens and recovers an existing one, ``cleaner`` compacts it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PartitionLog:
         self.directory = directory
         self.partition = partition
         self.identity = state.identity
-        """Whose log this is."""
+        """The identity of this log."""
         self.config = config
         self._segments = Segments(env.storage, state.segments, open_segments, env.rng, config)
         self._epochs = state.epochs
@@ -95,10 +95,10 @@ class PartitionLog:
         """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
         self.is_full = False
-        """Its log dir is full, as far as the log manager knows."""
+        """Whether its log dir is full, as far as the log manager knows."""
         self.on_truncated: Callable[[PartitionLog], None] = _ignore
         """Called when a truncation lowered the recovery point: the log manager writes its checkpoint at once."""
-        self.rebuild: ProducerRebuild | None = None  # what a truncation left to be done: see ``catch_up``
+        self.rebuild: ProducerRebuild | None = None  # the work that a truncation left: see ``catch_up``
         self.on_producers_behind: Callable[[PartitionLog], None] = _ignore
         self._durability = Durability(env.storage, env.clock, partition, self._segments, state)
 
@@ -135,7 +135,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided and replicated; it is never below the log start."""
+        """The offset below which every transaction is decided and replicated; never below the log start."""
         unstable = self.producers.first_unstable_offset
         if unstable is None:
             return self.high_watermark
@@ -152,14 +152,15 @@ class PartitionLog:
         admission: Callable[[RecordBatch], None] | None = None,
         read: ReadBatch | None = None,
     ) -> AppendResult:
-        """Give the one batch in ``records`` its offsets and append it; the buffer is rewritten in place where writable.
+        """Give the one batch in ``records`` its offsets and append it; a writable buffer is rewritten in place.
 
-        A batch that a producer repeats is not appended again. Any other has to pass ``admission``, before its sequence
-        is looked at: what follows a refused batch is refused for the same reason. Raises ``KafkaError``: the codes of
-        ``validate_append``, ``admission``, ``ProducerState.check``, or 56 when the disk refuses. The log is as before.
+        A batch that a producer repeats is not appended again. Any other has to pass ``admission`` before its sequence
+        is checked, so that batches after a refused one are refused for the same reason. Raises ``KafkaError`` with the
+        log as before: the codes of ``validate_append``, ``admission``, ``ProducerState.check``, or 56 if the disk
+        refuses.
         """
         self._durability.check_changeable()
-        if self.rebuild is not None:  # not so where leaders are made: they await ``catch_up``
+        if self.rebuild is not None:  # a new leader awaits ``catch_up`` before and has none
             self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
         batch = validate_append(records, self.config, now_ms, origin, read)
@@ -189,10 +190,10 @@ class PartitionLog:
         return AppendResult(base_offset, last_offset, batch_log_append_time(batch), self.log_start_offset)
 
     def append_as_follower(self, records: Buffer) -> int:
-        """Append what a leader sent, offsets and all; a cut-off batch at the end is left out. The new log end offset.
+        """Append a leader's batches with their offsets, without a cut-off one at the end; returns the new log end.
 
-        Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets that do not follow on, 56 when the disk
-        refuses. Batches before the bad one are appended.
+        Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets below the log end, 56 when the disk refuses.
+        Batches before the bad one are appended.
         """
         self._durability.check_changeable()
         now_ms = self._clock.now_ms()
@@ -217,13 +218,13 @@ class PartitionLog:
         return self.log_end_offset
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """This replica leads from here on in ``leader_epoch``."""
+        """Note that this replica leads in ``leader_epoch`` from the log end on."""
         self._epochs.assign(leader_epoch, self.log_end_offset)
 
     def _segment_for(
         self, length: int, last_offset: int, max_timestamp: int, base_offset: int, now_ms: int
     ) -> LogSegment:
-        """The segment for a batch. A new one joins the last one's end, unless the batch is too far from that."""
+        """The segment for a batch. A new one begins at the log end, unless the batch is too far from that."""
         segment = self._segments.active
         if segment.must_roll(length, last_offset, max_timestamp, now_ms, self.config, self._segments.jitter_ms):
             joins = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
@@ -247,7 +248,10 @@ class PartitionLog:
     # ------------------------------------------------------------ roll
 
     def roll_if_needed(self) -> bool:
-        """Roll when the active segment is older than ``segment.ms`` and holds records; whether it was. Raises 56."""
+        """Roll when the active segment is older than ``segment.ms`` and holds records; returns whether it was.
+
+        Raises 56.
+        """
         active = self._segments.active
         now_ms = self._clock.now_ms()
         if (
@@ -261,7 +265,7 @@ class PartitionLog:
         return True
 
     def roll(self) -> LogSegment:
-        """Begin a new segment at the log end; the active one when that is empty. Raises 56."""
+        """Begin a new segment at the log end, or return the active one if it is empty. Raises 56."""
         self._durability.check_changeable()
         try:
             return self._roll(self.log_end_offset, self._clock.now_ms())
@@ -322,7 +326,7 @@ class PartitionLog:
     # ------------------------------------------------------------ watermarks and ends
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark to ``offset``, at most to the log end; whether it moved."""
+        """Raise the high watermark to ``offset``, at most to the log end; returns whether it moved."""
         offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
             return False
@@ -331,7 +335,7 @@ class PartitionLog:
         return True
 
     def delete_records_before(self, offset: int, *, even_if_compacted: bool = False) -> int:
-        """DeleteRecords: raise the log start to ``offset`` (-1: the high watermark). The new log start.
+        """DeleteRecords: raise the log start to ``offset`` (-1: the high watermark); returns the new log start.
 
         Raises OFFSET_OUT_OF_RANGE 1 above the high watermark, POLICY_VIOLATION 44 when the topic is only compacted.
         """
@@ -347,7 +351,7 @@ class PartitionLog:
         return self.log_start_offset
 
     def advance_log_start(self, offset: int) -> bool:
-        """Raise the log start (DeleteRecords, retention, a leader's); whether it moved."""
+        """Raise the log start (for DeleteRecords, retention or a leader's start); returns whether it moved."""
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
@@ -357,10 +361,10 @@ class PartitionLog:
         return True
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the records at and above ``offset``, whole batches; whether there were any. Raises 56.
+        """Drop the batches with records at or above ``offset``; returns whether there were any. Raises 56.
 
-        A leader epoch that begins at or above ``offset`` is forgotten even when it has no records. Very many bytes are
-        left in the file for ``finish_truncation``, and meanwhile the log ``awaits_cut``.
+        A leader epoch that begins at or above ``offset`` is forgotten even when it has no records. If there are very
+        many bytes, they stay in the file until ``finish_truncation``, and the log ``awaits_cut``.
         """
         if offset >= self.log_end_offset:
             self._epochs.truncate_from_end(offset)
@@ -374,7 +378,7 @@ class PartitionLog:
             self.snapshots.remove_above(offset)
             snapshot = self.snapshots.load_latest(offset)
             for segment in self._segments.from_offset(snapshot[0] if snapshot else 0):
-                segment.open()  # what is read once the log is cut
+                segment.open()  # it is read once the log is cut
             self._segments.items[keep - 1].prepare()
             try:
                 while len(self._segments.items) > keep:  # from the end: at each moment the log is whole up to there
@@ -387,7 +391,7 @@ class PartitionLog:
         return True
 
     def _end_at_last_batch(self, snapshot: Snapshot | None) -> None:
-        """Segments or batches were dropped from the end: the log and its producers end with what is left."""
+        """Let the log and its producers end with the last batch left, after batches were dropped from the end."""
         try:
             end = self._segments.active.load_tail()
             self._ended_at(end)
@@ -399,22 +403,24 @@ class PartitionLog:
 
     @property
     def awaits_cut(self) -> bool:
-        """Whether a truncation is not finished: the log is read and flushed, and nothing else is done with its files.
+        """Whether a truncation is not finished: then the log is only read and flushed.
 
-        It has a ``rebuild`` then, so that it is neither led nor compacted and retention leaves it alone; appends and
-        further truncations are refused. A crash brings back what was truncated, as before the sync of any truncation.
+        It has a ``rebuild`` then, so that it is neither led nor compacted, and retention ignores it. Appends and
+        further truncations are refused. A crash brings the truncated records back, as before the sync of any
+        truncation.
         """
         return self._segments.active.awaits_cut
 
     async def finish_truncation(self) -> None:
-        """Return when the file has nothing left of what was truncated. Raises 56, and a later call goes on."""
+        """Return when the truncated records are cut from the file. Raises 56; then a later call continues."""
         await self._durability.finish_truncation()
 
     def truncate_fully_and_start_at(self, offset: int, snapshot: bytes = b"") -> None:
-        """Drop everything; the next record is ``offset`` (a follower out of its leader's range). Raises 56.
+        """Drop all records; the next one gets ``offset`` (for a follower out of its leader's range). Raises 56.
 
-        ``snapshot`` has the producers that are known then. First everything is dropped from the start, as retention
-        does; then the one file left is renamed. What fails leaves the steps before it, and a second call goes on.
+        ``snapshot`` has the producers that are known then. First all records are dropped from the start, as retention
+        does. Then the one remaining file is renamed. If a step fails, the steps before it stay done, and a second call
+        continues.
         """
         self._durability.check_changeable()
         now_ms = self._clock.now_ms()
@@ -448,7 +454,10 @@ class PartitionLog:
     # ------------------------------------------------------------ retention
 
     def delete_old_segments(self, held_from: int = NOTHING_HELD) -> int:
-        """Delete segments that retention (by time below ``held_from``) or the log start allow; how many. Raises 56."""
+        """Delete segments that retention (by time below ``held_from``) or the log start allow; returns how many.
+
+        Raises 56.
+        """
         if self.is_broken or self.rebuild is not None:
             return 0
         now_ms = self._clock.now_ms()
@@ -468,15 +477,15 @@ class PartitionLog:
         return count
 
     def _drop_segment(self, index: int) -> None:
-        """Forget the first (0) or the last (-1) segment, or raise ``OSError``; its files go after a delay."""
+        """Forget the first (0) or the last (-1) segment, or raise ``OSError``; its files are removed after a delay."""
         segment = self._segments.drop(index, self._clock.now_ms() + self.config.file_delete_delay_ms)
         self.snapshots.remove_at(segment.base_offset)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
-        """Put a complete cleaned segment in the place of ``old``; False when some of those are gone.
+        """Replace ``old`` by a complete cleaned segment; False if some of ``old`` are gone.
 
-        Readers keep what they have: a range of a removed file stays readable. Raises 56 with the log as it was, or
-        broken: once it is decided that the cleaned segment stays, the next start has to finish what cannot be finished.
+        A range of a removed file stays readable. Raises 56; then the log is as before, or broken: once the cleaned
+        segment is committed, the next start has to finish a swap that fails here.
         """
         self._durability.check_changeable()
         first = self._segments.index_of(old[0].base_offset)
@@ -521,12 +530,12 @@ class PartitionLog:
 
     @property
     def flush_due(self) -> bool:
-        """Whether ``flush.messages`` or ``flush.ms`` asks for a flush."""
+        """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
         return self._durability.is_due(self.log_end_offset, self.config)
 
     @property
     def truncation_synced(self) -> bool:
-        """Whether a power cut brings back nothing of what was truncated."""
+        """Whether no truncated record comes back after a power cut."""
         return self._durability.truncation_synced
 
     @property
@@ -535,7 +544,7 @@ class PartitionLog:
         return self._durability.recovery_point >= self.log_end_offset and self._durability.truncation_synced
 
     async def flush(self) -> None:
-        """Return when the log is on disk as it was at the call, but for what was truncated since. Raises 56.
+        """Return when the log as of the call is on disk, except for records truncated since. Raises 56.
 
         Callers that come while one flush runs share the next. After a failed sync every flush is refused until the
         log is opened again: the kernel forgets the pages it could not write, so that a second sync would succeed
@@ -544,15 +553,15 @@ class PartitionLog:
         await self._durability.flush(lambda: self.log_end_offset)
 
     async def sync_identity(self) -> None:
-        """Return when the disk has whose log a new one is. Raises 56, as ``flush``."""
+        """Return when the identity of a new log is on disk. Raises 56, as ``flush``."""
         await self._durability.sync_identity()
 
     def release_caches(self) -> None:
-        """Drop what look-ups in sealed segments left in memory."""
+        """Release the memory that look-ups in sealed segments use."""
         self._segments.release_sealed()
 
     def update_config(self, config: LogConfig) -> None:
-        """Take over a changed configuration, from the next call on."""
+        """Use a changed configuration from the next call on."""
         if config == self.config:
             return
         self.config = config
@@ -560,7 +569,7 @@ class PartitionLog:
             segment.configure(config)
 
     async def close(self) -> None:
-        """Flush, write indexes, snapshot and epochs, give the files up: opening again needs no recovery. Raises 56."""
+        """Flush, write indexes, snapshot and epochs, close the files: opening again needs no recovery. Raises 56."""
         await self.flush()
         self._durability.check_usable()
         await catch_up(self)
@@ -578,7 +587,7 @@ class PartitionLog:
         self.close_files()
 
     def close_files(self) -> None:
-        """Give the files up as they are; a range that is being sent stays readable."""
+        """Close the files as they are; a range that is being sent stays readable."""
         self.snapshots.give_up()
         self.identity.close()
         self._segments.close()
@@ -591,7 +600,7 @@ class PartitionLog:
 
     @property
     def is_broken(self) -> bool:
-        """The disk failed in a way that does not pass: until the next start nothing is appended here."""
+        """Whether the disk failed in a way that does not pass: until the next start nothing is appended here."""
         return self._durability.is_broken
 
     @is_broken.setter
@@ -600,9 +609,12 @@ class PartitionLog:
 
     @property
     def failure(self) -> str:
-        """What is wrong with a broken log, where it is known."""
+        """Why the log is broken, if that is known."""
         return self._durability.failure
 
     def fail(self, reason: str) -> None:
-        """Nothing that was not on disk is to be relied on: the log is of no use until it is opened again."""
+        """Mark the log as broken: records that were not on disk are uncertain.
+
+        It is not used until it is opened again.
+        """
         self._durability.fail(reason)

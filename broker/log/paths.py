@@ -28,7 +28,7 @@ _FUTURE_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\.[0-9a-f]{32}"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 PARTITION_COUNT_CHECKPOINT = "partition-count-checkpoint"
-"""Ours: Kafka leaves it alone."""
+"""Anabranch's own file; Kafka ignores it."""
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"

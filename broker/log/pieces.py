@@ -1,4 +1,4 @@
-"""Cutting what a leader sent into pieces that are appended one at a time, with other tasks running between."""
+"""Cutting a leader's records into pieces that are appended one at a time, with other tasks running in between."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PIECE_BYTES = 1 << 20
 
 
 def pieces_of(records: Buffer) -> Iterator[memoryview]:
-    """``records`` in pieces of whole batches; none has more of them, or of bytes, than one piece may.
+    """``records`` in pieces of at most ``PIECE_BATCHES`` whole batches and ``PIECE_BYTES`` bytes.
 
-    A single batch may be larger. What is cut off at the end, or is no batch, is in the last piece.
+    A single batch may be larger. A cut-off batch at the end, or bytes that are no batch, are in the last piece.
     """
     view = memoryview(records)
     begin = end = batches = 0

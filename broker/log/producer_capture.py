@@ -1,4 +1,4 @@
-"""A snapshot of many producers, taken in steps while they go on: each as it was when the snapshot was begun."""
+"""A snapshot of many producers, taken in steps while they change: each as it was when the snapshot was begun."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, encode_entries, parts_of
 
 PRODUCERS_AT_ONCE = 1_000
-"""A step takes in so many; a partition that has no more is written in one piece."""
+"""The number of producers in one step; a partition with no more of them is written in one piece."""
 
 
 class Captured(Protocol):
     """A producer."""
 
     def snapshot(self) -> list[SnapshotEntry]:
-        """Its entries, as it is now."""
+        """The producer's entries, as it is now."""
 
 
 class ProducerCapture:
-    """The producers at ``offset``. Whoever changes one calls ``keep`` first; ``step`` takes in those left."""
+    """The producers at ``offset``. Before a producer changes, ``keep`` is called; ``step`` adds the others."""
 
     __slots__ = ("_packed", "_pending", "offset")
 
@@ -29,18 +29,18 @@ class ProducerCapture:
         self._packed: list[bytes] = []
 
     def keep(self, producer_id: int) -> None:
-        """The producer is about to change; one that came since is not part of the snapshot."""
+        """Add a producer that is about to change; one that came since is not part of the snapshot."""
         producer = self._pending.pop(producer_id, None)
         if producer is not None:
             self._packed.append(encode_entries(producer.snapshot()))
 
     def step(self) -> bool:
-        """Take in ``PRODUCERS_AT_ONCE``; whether some are left."""
+        """Add ``PRODUCERS_AT_ONCE`` producers; returns whether some are left."""
         some = [self._pending.popitem()[1] for _ in range(min(PRODUCERS_AT_ONCE, len(self._pending)))]
         self._packed.append(encode_entries(entry for producer in some for entry in producer.snapshot()))
         return bool(self._pending)
 
     def parts(self) -> list[bytes]:
-        """The file's content, once ``step`` has taken in all. To be asked for once."""
+        """The file's content, once ``step`` has added all producers. To be called once."""
         packed, self._packed = self._packed, []
         return parts_of(packed)

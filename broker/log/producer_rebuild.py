@@ -1,9 +1,9 @@
-"""Knowing a log's producers again after a truncation: from the newest snapshot on, by reading the headers after it.
+"""Rebuilding a log's producers after a truncation: from the newest snapshot and the batch headers after it.
 
 That may be a whole segment of batches, so it is done in steps with other tasks running between them. Meanwhile the
-producers are behind the log: a follower may append, which only adds to what is read; nothing else that needs the
-producers happens (appends of a leader, snapshots, compaction), and the segments stay. Where the truncation itself takes
-long, it comes first, in a thread.
+producers are behind the log. A follower may append, which only adds headers to read. Nothing that needs the producers
+happens (appends of a leader, snapshots, compaction), and the segments stay. If the truncation itself takes long, a
+thread does it first.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from anabranch.broker.log.partition_log import PartitionLog
 
 STEPS_AT_ONCE = 256
-"""Batch headers and snapshot entries between two moments at which other tasks run; a truncation that needs no more
-leaves nothing to be done later."""
+"""Batch headers and snapshot entries that are read before other tasks run.
+A truncation that needs no more leaves no work for later."""
 
 
 class ProducerRebuild:
-    """One rebuilding, of a log that was just truncated, from the newest snapshot that is left.
+    """One rebuild of a truncated log's producers, from the newest snapshot that is left.
 
-    Another truncation replaces it by another one. After an error that passes, such as a lack of descriptors, it begins
-    again. After any other it will not end, and the log is broken.
+    Another truncation replaces it by another rebuild. After an error that passes, such as a lack of descriptors, it
+    begins again. After any other error it does not end, and the log is broken.
     """
 
     __slots__ = ("_clock", "_log", "_steps", "cold")
@@ -44,10 +44,10 @@ class ProducerRebuild:
         self._clock = clock
         self._steps = self._rebuild(snapshot)
         self.cold: ColdError | None = None
-        """What the next step would wait for."""
+        """The read that the next step would wait for."""
 
     def begin(self) -> None:
-        """Do what is quickly done, and have the rest done later. Raises as ``advance``, but not what passes."""
+        """Do the first steps, and have the rest done later. Raises like ``advance``, but not errors that pass."""
         try:
             self.advance(STEPS_AT_ONCE)
         except OSError:
@@ -57,7 +57,7 @@ class ProducerRebuild:
             self._log.on_producers_behind(self._log)
 
     def advance(self, steps: int | None = None) -> None:
-        """Take some steps, fewer where the disk is to be waited for, or all that are left.
+        """Do up to ``steps`` steps, fewer if the disk has to be waited for; None: all that are left.
 
         Raises ``OSError``, ``CorruptRecordError``, with the log broken unless the error passes.
         """
@@ -101,7 +101,7 @@ class ProducerRebuild:
 async def catch_up(log: PartitionLog) -> None:
     """Return when the producers are up to the log's end, in slices.
 
-    Raises 56 for a log that is broken, and after an error that passes: a later call goes on.
+    Raises 56 for a log that is broken, and after an error that passes: a later call continues.
     """
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:

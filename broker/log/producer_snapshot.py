@@ -17,7 +17,10 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class SnapshotEntry(NamedTuple):
-    """A producer and its last batch. Without one sequence and offset are -1, without a transaction its first offset."""
+    """A producer and its last batch.
+
+    Fields of a batch are -1 without one, ``txn_first_offset`` without a transaction.
+    """
 
     producer_id: int
     epoch: int
@@ -30,7 +33,7 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """int16 version 1, uint32 CRC32C of what follows, int32 count, the entries."""
+    """int16 version 1, uint32 CRC32C of the rest, int32 count, the entries."""
     return b"".join(parts_of([encode_entries(entries)]))
 
 
@@ -40,7 +43,7 @@ def encode_entries(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def parts_of(packed: Sequence[bytes]) -> list[bytes]:
-    """The content of a snapshot of all these entries, which stay apart."""
+    """The content of a snapshot of all these entries, in parts."""
     count = _COUNT.pack(sum(map(len, packed)) // _ENTRY.size)
     crc = 0
     for part in (count, *packed):

@@ -1,10 +1,10 @@
-"""What a partition knows of its idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
+"""The state of a partition's idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
 
-Checking decides and changes nothing; recording follows once the batch is in the file. A producer's last five batches
-are kept to recognise a repeated one, also by a snapshot: after a restart a repeated batch is as well known as before.
-(Kafka's snapshots keep the last only: it has the others written twice, under a new producer epoch.) One older than
-those was written too, if it was after the first that is known: its offset is forgotten, but not that it must neither
-be refused nor written again. That is told by its sequences, which a producer gives to other records only if they were
+A check decides and changes nothing; a batch is recorded once it is in the file. A producer's last five batches are kept
+to recognise a repeated one. Snapshots have them too, so a repeated batch is recognised after a restart as before.
+(Kafka's snapshots have only the last: the others are written twice there, under a new producer epoch.) A batch older
+than the kept ones was written too, if it came after the first known one. Its offset is forgotten, but it must neither
+be refused nor written again. Its sequences show this: a producer uses them for other records only if they were
 certainly not written.
 """
 
@@ -32,14 +32,14 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 
 
 class AppendOrigin(Enum):
-    """Who appends as a leader."""
+    """The origin of a leader's append."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
 
 
 class BatchMetadata(NamedTuple):
-    """A batch that a producer wrote. ``first_offset`` is -1 where only a bound of ``last_offset`` is known any more."""
+    """A batch that a producer wrote. ``first_offset`` is -1 if ``last_offset`` is only an upper bound."""
 
     last_sequence: int
     last_offset: int
@@ -84,7 +84,7 @@ class ProducerEntry:
         self.epoch = epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.first_sequence = NO_SEQUENCE
-        """From it to the last every sequence of this epoch was written."""
+        """Every sequence of this epoch from this one to the last was written."""
         self.coordinator_epoch = -1
         self.last_timestamp = -1
         self.txn_first_offset = NO_OFFSET
@@ -98,7 +98,7 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The kept batch with the same epoch and sequences, or what is known of one that is not kept any more."""
+        """The kept batch with the same epoch and sequences, or the known facts of one that is not kept any more."""
         if batch.producer_epoch != self.epoch:
             return None
         last_sequence, delta = batch.last_sequence, batch.last_offset_delta
@@ -110,18 +110,18 @@ class ProducerEntry:
         return None
 
     def _is_behind(self, first: int, last: int) -> bool:
-        """Whether these sequences were written before the batches kept; False where they wrap, or it is not known."""
+        """Whether these sequences were written before the batches kept; False if they wrap, or if it is not known."""
         kept = self.batches[0].first_sequence
         return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
 
     def add(self, batch: BatchMetadata) -> None:
-        """The producer's next batch is in the log."""
+        """Record the producer's next batch, which is in the log."""
         if not self.batches or batch.first_sequence != increment_sequence(self.last_sequence, 1):
             self.first_sequence = batch.first_sequence
         self.batches.append(batch)
 
     def move_to_epoch(self, epoch: int) -> None:
-        """A new epoch starts with no batches."""
+        """Begin a new epoch, which has no batches yet."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
@@ -132,7 +132,7 @@ class ProducerEntry:
         return self._entry(last._replace(timestamp=self.last_timestamp))
 
     def snapshot(self) -> list[SnapshotEntry]:
-        """What is kept on disk: an entry for each batch, oldest first. Of several Kafka takes the last."""
+        """The entries on disk: one for each batch, oldest first. Kafka uses the last of several."""
         return [*(self._entry(batch) for batch in list(self.batches)[:-1]), self.latest()]
 
     def _entry(self, batch: BatchMetadata) -> SnapshotEntry:
@@ -174,25 +174,25 @@ class ProducerState:
     # ------------------------------------------------------------ decide
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The batch that ``batch`` repeats, None when it was not appended or that is not known any more.
+        """The batch that ``batch`` repeats; None if it was not appended, or if that is not known any more.
 
-        Of one older than those kept the offset is not known: ``first_offset`` is -1, and it ends at or below
+        If it is older than the kept ones, its offset is not known: ``first_offset`` is -1, and it ends at or below
         ``last_offset``.
         """
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
         return None if entry is None else entry.find_duplicate(batch)
 
     def knows(self, producer_id: int, epoch: int) -> bool:
-        """Whether the sequence is known of the next batch that the producer sends in an epoch."""
+        """Whether the next sequence of the producer in an epoch is known."""
         entry = self.producers.get(producer_id)
         return entry is not None and entry.epoch >= epoch
 
     def check(self, batch: RecordBatch, origin: AppendOrigin) -> BatchMetadata | None:
-        """Whether a data batch may be appended; the batch it repeats, if it does.
+        """Raise unless a data batch may be appended; returns the batch that it repeats, or None.
 
         Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known one, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap or
-        a repetition of which nothing is known any more, INVALID_TXN_STATE 48 for a plain batch inside of a
-        transaction. A producer that is not known may begin with any sequence (its records may have been deleted).
+        a repetition that is not known any more, INVALID_TXN_STATE 48 for a plain batch inside of a transaction. A
+        producer that is not known may begin with any sequence (its records may have been deleted).
         """
         entry = self.producers.get(batch.producer_id)
         if entry is None:
@@ -211,7 +211,7 @@ class ProducerState:
         return None
 
     def check_marker(self, batch: RecordBatch) -> None:
-        """Whether a transaction marker may be appended. Raises 47, or TRANSACTION_COORDINATOR_FENCED 52."""
+        """Raise 47 or TRANSACTION_COORDINATOR_FENCED 52 unless a transaction marker may be appended."""
         entry = self.producers.get(batch.producer_id)
         kind, coordinator_epoch = read_control_record(batch.records()[0])
         if entry is None or kind not in (CONTROL_ABORT, CONTROL_COMMIT):
@@ -249,9 +249,9 @@ class ProducerState:
     # ------------------------------------------------------------ record
 
     def record(self, batch: RecordBatch, base_offset: int) -> AbortedTxn | None:
-        """Take over a batch that is in the log at ``base_offset``; the transaction it aborts, if it does.
+        """Record a batch that is in the log at ``base_offset``; returns the transaction that it aborts, or None.
 
-        Unchecked, as for followers and recovery. The caller sets ``map_end_offset``.
+        The batch is not checked, as followers and recovery need it. The caller sets ``map_end_offset``.
         """
         last_offset = base_offset + batch.last_offset_delta
         if self._capture is not None:
@@ -274,7 +274,7 @@ class ProducerState:
     def _record_marker(self, entry: ProducerEntry, batch: RecordBatch, offset: int) -> AbortedTxn | None:
         records = batch.records()
         if not records:
-            return None  # what compaction left of a marker
+            return None  # compaction has emptied the marker
         kind, coordinator_epoch = read_control_record(records[0])
         if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
             return None
@@ -309,16 +309,16 @@ class ProducerState:
         return bool(self._ongoing or self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Transactions whose marker is below the high watermark are decided for readers."""
+        """Forget transactions whose marker is below the high watermark: they are decided for readers."""
         if self._unreplicated:
             self._unreplicated = [txn for txn in self._unreplicated if txn.last_offset >= high_watermark]
 
     def on_log_start(self, log_start_offset: int) -> None:
-        """Records below were deleted: a decided transaction down there holds nothing back."""
+        """Forget decided transactions below the log start: their records were deleted."""
         self._unreplicated = [txn for txn in self._unreplicated if txn.last_offset >= log_start_offset]
 
     def remove_expired(self, now_ms: int) -> int:
-        """Forget the producers idle for ``producer.id.expiration.ms``; how many."""
+        """Forget the producers idle for ``producer.id.expiration.ms``; returns how many."""
         expired = [
             entry.producer_id
             for entry in self.producers.values()
@@ -335,7 +335,7 @@ class ProducerState:
         return [batch for entry in self.producers.values() for batch in entry.snapshot()]
 
     def capture(self) -> ProducerCapture:
-        """All producers as they are now, to be written while they go on. It replaces an earlier one."""
+        """Begin a snapshot of all producers as they are now, written while they change. It replaces an earlier one."""
         self._capture = ProducerCapture(self.producers, self.map_end_offset)
         return self._capture
 
@@ -349,14 +349,14 @@ class ProducerState:
         return [entry.latest() for entry in self.producers.values()]
 
     def clear(self, map_end_offset: int) -> None:
-        """Know nothing; batches from ``map_end_offset`` on are to follow."""
+        """Forget all producers; batches from ``map_end_offset`` on are recorded next."""
         self.producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.map_end_offset = map_end_offset
 
     def restore(self, entries: Iterable[SnapshotEntry], map_end_offset: int, now_ms: int) -> Iterator[None]:
-        """Take over a snapshot at ``map_end_offset``, without the producers that expired; yields after each entry."""
+        """Load a snapshot at ``map_end_offset``, without the producers that expired; yields after each entry."""
         self.clear(map_end_offset)
         for known in entries:
             entry = self.producers.setdefault(known.producer_id, ProducerEntry(known.producer_id, known.epoch))

@@ -1,4 +1,4 @@
-"""Which segments are too old, too many, or wholly below the log's start. Pure.
+"""The segments that retention deletes: too old, above the size limit, or wholly below the log's start. Pure.
 
 With ``ordered.delivery.retention.waits`` records that a group has not read yet are held: they stay longer than
 ``retention.ms``, by ``ordered.delivery.retention.waits.max.ms`` at most. Retention by size does not wait.
@@ -13,15 +13,15 @@ from anabranch.broker.log.log_config import MAX_LONG, LogConfig
 
 FILES_REMOVED_AT_ONCE = 64
 SEGMENTS_DELETED_AT_ONCE = 32
-"""Both of one log, between two moments at which other tasks run."""
+"""Both limits are for one log, before other tasks run."""
 
 
 NOTHING_HELD = MAX_LONG
-"""As the first offset that is held."""
+"""The first held offset if nothing is held."""
 
 
 class SegmentFacts(NamedTuple):
-    """What retention needs to know of a segment. ``end_offset`` is the next segment's base, or the log's end."""
+    """The facts about a segment that retention needs. ``end_offset`` is the next segment's base, or the log's end."""
 
     end_offset: int
     size_bytes: int
@@ -58,18 +58,19 @@ def count_deletable(
     log_start_offset: int,
     held_from: int = NOTHING_HELD,
 ) -> int:
-    """How many segments, from the oldest on, may go. Nothing above the high watermark goes.
+    """How many segments, from the oldest on, may be deleted. No record above the high watermark may be.
 
-    With ``cleanup.policy=delete``: while the log is larger than ``retention.bytes`` without the segment, or the segment
-    is older than ``retention.ms``, and for longer than the bound when it has an offset at or above ``held_from``. Under
-    any policy: when it ends at or below the log's start. An empty last segment stays.
+    With ``cleanup.policy=delete`` a segment may be deleted if the log without it still has at least
+    ``retention.bytes``, or if it is older than ``retention.ms``. If it has an offset at or above ``held_from``, it has
+    to be older than that by the bound of the wait. Under any policy it may be deleted if it ends at or below the log's
+    start. An empty last segment stays.
     """
     total = sum(segment.size_bytes for segment in segments)
     for count, segment in enumerate(segments):
         is_last = count == len(segments) - 1
         if segment.end_offset > high_watermark or (is_last and segment.size_bytes == 0):
             return count
-        # The last segment goes by age alone: a record must not vanish because its batch is as large as the limit.
+        # The last segment is deleted by age alone: a record must not vanish because its batch is as large as the limit.
         below_start = not is_last and segment.end_offset <= log_start_offset
         waits_ms = config.ordered_delivery_retention_waits_max_ms if segment.end_offset > held_from else 0
         too_old = config.deletes and 0 <= config.retention_ms < now_ms - segment.timestamp - waits_ms
@@ -90,7 +91,7 @@ def held_back(
     log_start_offset: int,
     held_from: int,
 ) -> HeldBack | None:
-    """The segments that go once nothing is held. None: there are none."""
+    """The segments that are deleted once nothing is held; None if there are none."""
     first = count_deletable(segments, config, now_ms, high_watermark, log_start_offset, held_from)
     last = count_deletable(segments, config, now_ms, high_watermark, log_start_offset)
     if first >= last:

@@ -27,11 +27,11 @@ _SCAN_CHUNK_BYTES = 64 * 1024
 _LOCATE_CHUNK_BYTES = 8 * 1024
 _RECENT_BATCHES = 64
 CUT_AT_ONCE_BYTES = 16 << 20
-"""Up to so many are truncated at once: a millisecond."""
+"""Up to this many bytes are truncated at once, which takes a millisecond."""
 
 
 Header: TypeAlias = tuple[int, RecordBatch]
-"""Where a batch begins, and a view of its 61 bytes of header, from which no records can be read."""
+"""The position of a batch, and a view of its 61 bytes of header, from which no records can be read."""
 
 
 def scan_headers(
@@ -62,7 +62,7 @@ def scan_headers(
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch stands in a log file."""
+    """The position of a batch in a log file."""
 
     position: int
     length: int
@@ -70,10 +70,10 @@ class BatchPosition(NamedTuple):
 
 
 class LogSegment:
-    """A segment's files and what appends and look-ups need of them in memory.
+    """A segment's files, and their state in memory for appends and look-ups.
 
     ``size_bytes`` is the log file's valid size. The log file is opened on first use; indexes hold no descriptor.
-    A new segment is there once its ``.log`` is, which comes last.
+    A new segment exists once its ``.log`` exists, which is created last.
     """
 
     __slots__ = (
@@ -114,9 +114,9 @@ class LogSegment:
         suffix: str = "",
         in_place_of: str = "",
     ) -> None:
-        """``create``: new files; the log is the empty file ``in_place_of``, which gets another name, if there is one.
+        """``create``: create the files; if ``in_place_of`` names an empty log file, that is renamed and used.
 
-        Raises ``OSError``, and no log file was created or renamed then.
+        Raises ``OSError``; then no log file was created or renamed.
         """
         self._storage = storage
         self.directory = directory
@@ -128,9 +128,9 @@ class LogSegment:
         self.is_sealed = False
         """Whether the index files are complete."""
         self.is_flushed = False
-        """Whether the log file may be closed and opened again: no write of it is to be synced any more."""
+        """Whether the log file may be closed and opened again: none of its writes has to be synced any more."""
         self.awaits_cut = False
-        """The log file is longer than ``size_bytes``: nothing may be appended before ``cut_tail``."""
+        """Whether the log file is longer than ``size_bytes``: nothing may be appended before ``cut_tail``."""
         if create:
             for leftover in (self.path(LOG_SUFFIX), self.path(".txnindex")):
                 if storage.exists(leftover):
@@ -152,7 +152,7 @@ class LogSegment:
         self.configure(config)
 
     def configure(self, config: LogConfig) -> None:
-        """Take over the index sizes of a configuration."""
+        """Use the index sizes of a configuration."""
         self._index_interval_bytes = config.index_interval_bytes
         self._max_index_entries = config.segment_index_bytes // 8
         self._max_time_entries = config.segment_index_bytes // 12 - 1
@@ -171,7 +171,7 @@ class LogSegment:
     # ------------------------------------------------------------ append
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
-        """Append one batch. Raises ``OSError``; nothing has changed then."""
+        """Append one batch. Raises ``OSError``; then nothing has changed."""
         if not self._prepared:
             self.prepare()
         try:
@@ -182,7 +182,7 @@ class LogSegment:
         self.account(last_offset, len(data), max_timestamp)
 
     def open(self) -> None:
-        """Have the file open and the indexes in memory: reads need no descriptor then. Raises ``OSError``."""
+        """Open the file and load the indexes, so that reads need no new descriptor. Raises ``OSError``."""
         for index in (self.offset_index, self.time_index, self.txn_index):
             index.load()
         _ = self.file
@@ -210,9 +210,11 @@ class LogSegment:
         self.open()
 
     def prepare(self) -> None:
-        """Load what a change of the segment needs, and cut off what a failed append left. Raises ``OSError``.
+        """Load the state that a change of the segment needs, and cut off the rest of a failed append.
 
-        Only the log file's own change can fail after it.
+        Raises ``OSError``.
+
+        After it, only the change of the log file itself can fail.
         """
         if self._prepared:
             return
@@ -224,7 +226,7 @@ class LogSegment:
         self.is_sealed = self.is_flushed = False
 
     def account(self, last_offset: int, length: int, max_timestamp: int) -> None:
-        """Index a batch that stands at ``size_bytes`` of the file, and count it in."""
+        """Index the batch at ``size_bytes`` of the file, and add its length."""
         position = self.size_bytes
         if position == 0:
             self.rolling_timestamp = max_timestamp
@@ -306,10 +308,10 @@ class LogSegment:
         return None
 
     def end_of_range(self, start: BatchPosition, max_bytes: int, limit: int) -> int:
-        """Where a read from ``start`` ends: within ``max_bytes`` and ``limit``, on a batch boundary known to the index.
+        """The end of a read from ``start``: within ``max_bytes`` and ``limit``, on a batch boundary known to the index.
 
-        Cuts at least after the first batch (``limit`` permitting); a cut-off batch at the end is possible where the
-        index has no entry, and clients skip it.
+        The first batch is included whole, if ``limit`` permits. A batch at the end may be cut off where the index has
+        no entry, and clients skip it.
         """
         end = start.position + max(max_bytes, start.length)
         if end >= limit:
@@ -322,7 +324,7 @@ class LogSegment:
         return scan_headers(self.file, position, self.size_bytes)
 
     def batches_in_steps(self, position: int = 0) -> Iterator[Header | ColdError]:
-        """``batches``, with a ``ColdError`` before what may have to be waited for."""
+        """``batches``, with a ``ColdError`` before each read that may have to wait."""
         if cold := _caught(self.check_open):
             yield cold
         headers = self.batches(position)
@@ -339,7 +341,7 @@ class LogSegment:
             position = found[0] + found[1].length
 
     def cold(self, position: int, length: int) -> ColdError | None:
-        """What is to be done before these bytes of the log file are read, if anything is."""
+        """The ``ColdError`` to warm before these bytes of the log file are read, if they are cold."""
         return _caught(partial(check_warm, self.file, position, length))
 
     def read_batch(self, position: int, length: int) -> RecordBatch:
@@ -355,7 +357,7 @@ class LogSegment:
     ) -> Generator[ColdError | None, None, tuple[int, int, int] | None]:
         """Return (timestamp, offset, leader epoch) of the first record at or above both arguments.
 
-        Yields after each header and some records that are read, and where the disk or a thread is to be waited for.
+        Yields after each header and after some records, and before a wait for the disk or a thread.
         """
         if cold := _caught(self.check_open):
             yield cold
@@ -396,7 +398,7 @@ class LogSegment:
         return largest if largest >= 0 else self._storage.modified_ms(self.path(".log"))
 
     def load_tail(self) -> int:
-        """Read what the indexes do not say of the last segment: its largest timestamp, index gap; the next offset.
+        """Read the last segment's largest timestamp and index gap, which the indexes lack; returns the next offset.
 
         Raises ``CorruptRecordError`` when the file does not end with a whole batch.
         """
@@ -418,10 +420,10 @@ class LogSegment:
     # ------------------------------------------------------------ change and end
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from the one that holds ``offset`` on; bytes dropped.
+        """Drop the batches from the one that holds ``offset`` on; returns the dropped bytes.
 
-        Many bytes leave the file with ``cut_tail``; until then a crash brings them back. Raises ``OSError``; nothing
-        has changed then. ``load_tail`` is to be called before the next append.
+        If they are many, ``cut_tail`` removes them from the file; until then a crash brings them back. Raises
+        ``OSError``; then nothing has changed. ``load_tail`` has to be called before the next append.
         """
         self.prepare()
         found = self.locate(offset)
@@ -442,12 +444,15 @@ class LogSegment:
         return dropped
 
     async def cut_tail(self) -> None:
-        """Have a thread cut off what ``truncate_to`` left. Raises ``OSError``, and it is still to be cut off then."""
+        """Have a thread cut off the bytes that ``truncate_to`` left.
+
+        Raises ``OSError``; then they are still to be cut.
+        """
         await self.file.cut(self.size_bytes)
         self.awaits_cut = False
 
     def begin_rebuild(self) -> None:
-        """Forget all indexes but the transactions': ``account`` is to be called for each batch from the start."""
+        """Forget all indexes but the transactions': ``account`` has to be called for each batch from the start."""
         self.offset_index.reset()
         self.time_index.reset()
         self.size_bytes = 0
@@ -467,9 +472,9 @@ class LogSegment:
         self.is_sealed, self._prepared = True, False
 
     def release(self) -> None:
-        """Drop the indexes from memory, and the file once it is synced; the next look-up has both again.
+        """Drop the indexes from memory, and close the file if it is synced; the next look-up loads both again.
 
-        Who reads the file meanwhile keeps it open.
+        A read in progress keeps the file open.
         """
         self.offset_index.release()
         self.time_index.release()
@@ -488,7 +493,7 @@ class LogSegment:
         await self.txn_index.sync()
 
     def close(self) -> None:
-        """Give the log file up; ranges handed out stay readable."""
+        """Close the log file; ranges handed out stay readable."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -501,9 +506,9 @@ class LogSegment:
         self.txn_index.path = self.path(".txnindex")
 
     def take_over_names(self) -> None:
-        """The log and transaction index of a cleaned segment have their final names now: move the other indexes there.
+        """Give the other indexes of a cleaned segment their final names; its log and transaction index have theirs.
 
-        One that cannot be moved is written there later, or built again at the next start.
+        An index that cannot be renamed is written there later, or built again at the next start.
         """
         self._suffix = ""
         self.offset_index.renamed_to(self.path(".index"))
@@ -511,10 +516,10 @@ class LogSegment:
         self.txn_index.path = self.path(".txnindex")
 
     def mark_deleted(self) -> list[str]:
-        """Close, and rename the files to ``.deleted``; their new paths, to be removed later.
+        """Close the segment and rename its files to ``.deleted``; returns their new paths, to be removed later.
 
-        The segment is gone with the name of its log. Raises ``OSError``, and it is there as before then. An index that
-        keeps its name makes way for a new segment's, and is removed at the next start.
+        The segment is gone once its log is renamed. Raises ``OSError``; then it is as before. An index that keeps its
+        name gives way to a new segment's, and is removed at the next start.
         """
         log = self.path(LOG_SUFFIX)
         self._storage.rename(log, log + DELETED_SUFFIX)

@@ -1,8 +1,8 @@
-"""Putting a compacted segment in the place of others so that a crash at any moment leaves one or the other.
+"""Replacing segments by a compacted one, so that a crash at any moment leaves either the old ones or the new one.
 
 The cleaner writes ``<base>.log.cleaned`` (and ``.txnindex.cleaned``), syncs them, and calls ``commit_cleaned``. The
-rename of the log to ``.swap`` is the moment of decision: before it the next start throws the new files away, after it
-the next start finishes what ``finish_swap`` does. Indexes are rebuilt from the log.
+rename of the log to ``.swap`` is the moment of decision: before it the next start discards the new files, after it the
+next start completes ``finish_swap``. Indexes are rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TXN_INDEX = ".txnindex"
 
 
 def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
-    """Decide that the cleaned segment at ``base_offset`` is the one to keep. Raises ``OSError``: it is not, then."""
+    """Commit the cleaned segment at ``base_offset``. Raises ``OSError``; then the old segments stay."""
     txn_index = segment_file(directory, base_offset, _TXN_INDEX)
     _remove(storage, txn_index + SWAP_SUFFIX)  # an earlier attempt's
     if storage.exists(txn_index + CLEANED_SUFFIX):
@@ -57,7 +57,7 @@ def finish_swap(storage: Storage, directory: str, base_offset: int, replaced: It
 
 
 def finish_swaps(storage: Storage, directory: str) -> None:
-    """At start: finish the swaps that were decided, throw away what was not, and remove ``.deleted`` files."""
+    """At the start: finish the committed swaps, discard the others, and remove ``.deleted`` files."""
     names = storage.listdir(directory)
     swaps = [offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     bases = [offset_of(name) for name in names if name.endswith(LOG_SUFFIX)]

@@ -1,4 +1,4 @@
-"""The segments of one log in order: finding what is in them, and dropping the first or the last."""
+"""The segments of one log in order: look-ups in them, and dropping the first or the last."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Segments:
         self.bases = [segment.base_offset for segment in segments]
         self._rng = rng
         self.jitter_ms = self._draw_jitter(config)
-        """So much before ``segment.ms`` the active segment is rolled: those of many logs are not rolled at once."""
+        """How long before ``segment.ms`` the active segment is rolled, so that many logs are not rolled at once."""
 
     @property
     def active(self) -> LogSegment:
-        """The one that takes appends."""
+        """The segment that takes appends."""
         return self.items[-1]
 
     # ------------------------------------------------------------ change
 
     def begin(self, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
-        """Begin an empty segment behind the others. Raises ``OSError``; there is none then."""
+        """Begin an empty segment behind the others. Raises ``OSError``; then there is none."""
         self.active.prepare()
         segment = LogSegment(self._storage, directory, base_offset, config, now_ms, create=True)
         self.items.append(segment)
@@ -64,14 +64,14 @@ class Segments:
         return self._rng.randrange(jitter_ms) if jitter_ms > 0 else 0
 
     def replace(self, first: int, last: int, segment: LogSegment) -> None:
-        """Have ``segment`` in the place of [first, last)."""
+        """Replace the segments [first, last) by ``segment``."""
         for old in self.items[first:last]:
             self._open.forget(old)
         self.items[first:last] = [segment]
         self.bases[first:last] = [segment.base_offset]
 
     def rename_empty(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
-        """Give the only segment, which is empty, another base offset. Raises ``OSError``; it is as before then.
+        """Give the only segment, which is empty, another base offset. Raises ``OSError``; then it is as before.
 
         Raises ``SegmentsNotEmptyError`` when there are records, before anything is renamed.
         """
@@ -90,9 +90,9 @@ class Segments:
         self.replace(0, 1, renamed)
 
     def drop(self, index: int, due_ms: int) -> LogSegment:
-        """Forget the first (0) or the last (-1) segment; its files go at ``due_ms``.
+        """Forget the first (0) or the last (-1) segment; its files are removed at ``due_ms``.
 
-        Raises ``OSError``, and the segment is there as before then.
+        Raises ``OSError``; then the segment is as before.
         """
         segment = self.items[index]
         self._doomed += [(due_ms, path) for path in segment.mark_deleted()]
@@ -101,7 +101,7 @@ class Segments:
         return segment
 
     def remove_files(self, now_ms: int | None) -> int:
-        """Remove some of the files that are due at ``now_ms``, all when that is None; how many. Raises ``OSError``."""
+        """Remove some of the files due at ``now_ms``, all if it is None; returns how many. Raises ``OSError``."""
         due = [item for item in self._doomed if now_ms is None or item[0] <= now_ms]
         if now_ms is not None:
             del due[FILES_REMOVED_AT_ONCE:]
@@ -112,20 +112,20 @@ class Segments:
         return len(due)
 
     def flushed(self, segments: Iterable[LogSegment]) -> None:
-        """These segments are on disk. The sealed ones are closed; the next read opens them again."""
+        """Note that segments are on disk. The sealed ones are closed; the next read opens them again."""
         for segment in segments:
             if segment is not self.active:
                 segment.is_flushed = True
                 segment.release()
 
     def release_sealed(self) -> None:
-        """Drop what look-ups in sealed segments left in memory and open."""
+        """Release the memory and files that look-ups in sealed segments use."""
         for segment in self.items[:-1]:
             self._open.forget(segment)
             segment.release()
 
     def close(self) -> None:
-        """Give the files up as they are; a range that is being sent stays readable."""
+        """Close the files as they are; a range that is being sent stays readable."""
         for segment in self.items:
             self._open.forget(segment)
             segment.close()
@@ -184,7 +184,7 @@ class Segments:
 
 
 def facts_of(segments: Sequence[LogSegment], log_end_offset: int) -> list[SegmentFacts]:
-    """What retention asks of each segment of a log. Raises ``OSError``."""
+    """The facts about each segment of a log, for retention. Raises ``OSError``."""
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     return [
         SegmentFacts(end, segment.size_bytes, segment.retention_timestamp()) for segment, end in zip(segments, ends)

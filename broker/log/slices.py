@@ -17,7 +17,7 @@ MAX_STEPS = 256
 
 
 class TimeSlice:
-    """Tells when the present slice of work is used up. One per piece of long work.
+    """Measures whether the present slice of work is used up. One per piece of long work.
 
     ``if work.due(): await work.pause()`` between steps that each take well below 2 ms.
     """
@@ -30,7 +30,7 @@ class TimeSlice:
         self._steps = 0
 
     def due(self) -> bool:
-        """Count a step; whether the slice is over."""
+        """Count a step; returns whether the slice is over."""
         self._steps += 1
         return self._steps >= MAX_STEPS or self._clock.monotonic() - self._started >= SLICE_S
 
@@ -42,13 +42,13 @@ class TimeSlice:
 
 
 _THREADS = trio.CapacityLimiter(2)
-"""Each may hold a batch of 128 MiB, and they have one core with the event loop."""
+"""Each thread may hold a batch of 128 MiB, and all of them share one core with the event loop."""
 Steps: TypeAlias = Generator[Callable[[], None] | None, None, T]
-"""Yields between its steps; or what takes long and is to be called in a thread, else the next step does it."""
+"""Yields None between its steps, or a long call for a thread; if none makes the call, the next step does it."""
 
 
 async def in_slices(steps: Steps[T], work: TimeSlice) -> T:
-    """What ``steps`` returns."""
+    """Run ``steps`` in slices; returns their result."""
     while True:
         try:
             for_thread = next(steps)
@@ -61,7 +61,7 @@ async def in_slices(steps: Steps[T], work: TimeSlice) -> T:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """The same without a pause, for what is small."""
+    """Run ``steps`` without a pause, for small work; returns their result."""
     while True:
         try:
             next(steps)

@@ -21,7 +21,7 @@ Snapshot = tuple[int, Iterator[SnapshotEntry]]
 
 
 class SnapshotFiles:
-    """Offsets at which a snapshot is on disk, ascending."""
+    """The snapshots of one partition. ``offsets`` has the offsets of those on disk, ascending."""
 
     __slots__ = ("_capture", "_directory", "_storage", "offsets")
 
@@ -39,10 +39,10 @@ class SnapshotFiles:
         self.offsets = sorted(offset for offset in found if offset is not None)
 
     def take(self, state: ProducerState) -> None:
-        """Write the state at its end offset, unless that snapshot is there. Raises ``OSError``.
+        """Write the state at its end offset, unless that snapshot exists. Raises ``OSError``.
 
-        With many producers it is only begun, and ``write_begun`` does the rest. One that was begun before and is not
-        written yet is given up: a later start reads more of the log.
+        With many producers the snapshot is only begun, and ``write_begun`` does the rest. An earlier one that is not
+        written yet is given up: then a later start reads more of the log.
         """
         offset = state.map_end_offset
         if offset in self.offsets:
@@ -53,7 +53,10 @@ class SnapshotFiles:
             self._write(offset, encode_snapshot(state.snapshot()))
 
     async def write_begun(self, clock: Clock) -> None:
-        """Take in, step by step, what ``take`` has begun, and write it. Raises ``OSError``: it is given up then."""
+        """Complete the snapshot that ``take`` has begun, in steps, and write it.
+
+        After an ``OSError`` it is given up.
+        """
         work = TimeSlice(clock)
         while (capture := self._capture) is not None:
             is_whole = not capture.step()
@@ -67,7 +70,7 @@ class SnapshotFiles:
                         self._capture = None
 
     def give_up(self) -> None:
-        """Write no more of what was begun: the files are somewhere else now, or in nobody's hands."""
+        """Stop writing a snapshot that was begun: the log was moved, closed or cut."""
         self._capture = None
 
     async def _write_slowly(self, capture: ProducerCapture, work: TimeSlice) -> None:
@@ -85,7 +88,10 @@ class SnapshotFiles:
         self.offsets = sorted([*self.offsets, offset])
 
     def start_over(self, offset: int, content: bytes) -> None:
-        """Have another replica's snapshot at ``offset`` alone, or none. Raises ``OSError``, ``MalformedFileError``."""
+        """Replace all snapshots by another replica's at ``offset``, or by none.
+
+        Raises ``OSError``, ``MalformedFileError``.
+        """
         self.remove_above(-1)
         if content:
             decode_snapshot(self._path(offset), content)
@@ -102,7 +108,7 @@ class SnapshotFiles:
         return None
 
     def remove_above(self, offset: int) -> None:
-        """Remove the snapshots above ``offset``, before what they describe is cut from the log. Raises ``OSError``."""
+        """Remove the snapshots above ``offset``, before the log is cut there. Raises ``OSError``."""
         if self._capture is not None and self._capture.offset > offset:
             self.give_up()
         self._remove([known for known in self.offsets if known > offset])
@@ -113,7 +119,7 @@ class SnapshotFiles:
             self._remove([known for known in self.offsets if known == offset])
 
     def keep_for(self, segment_bases: Collection[int]) -> None:
-        """Remove those that belong to no segment, the newest excepted: a shutdown took it."""
+        """Remove the snapshots that belong to no segment, except the newest: a shutdown took it."""
         with contextlib.suppress(OSError):
             self._remove([known for known in self.offsets[:-1] if known not in segment_bases])
 
@@ -130,7 +136,7 @@ class SnapshotFiles:
 def restore_producers(
     state: ProducerState, snapshot: Snapshot | None, log_start_offset: int, now_ms: int
 ) -> Iterator[None]:
-    """Set ``state`` to what ``load_latest`` found, or to nothing at the log's start; yields after each entry."""
+    """Set ``state`` to a loaded snapshot, or to no producers at the log's start; yields after each entry."""
     if snapshot is None:
         state.clear(log_start_offset)
     else:
@@ -143,8 +149,8 @@ def replay_producers(
 ) -> Iterator[ColdError | None]:
     """Bring ``state`` up to the log's end by reading batch headers; yields after each, and where a read may wait.
 
-    With ``snapshots``, one is taken at each segment's start on the way. The transactions that the batches abort are put
-    back into the segments' transaction indexes where they are missing.
+    With ``snapshots``, one is taken at each segment's start on the way. Transactions that the batches abort are added
+    to the segments' transaction indexes if they are missing there.
     """
     for index, segment in enumerate(segments):
         start = segment.locate(state.map_end_offset) if state.map_end_offset > segment.base_offset else None

@@ -1,4 +1,4 @@
-"""``.timeindex``: from which offset on to look for a timestamp."""
+"""``.timeindex``: the offsets from which to look for a timestamp."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TimeIndex(IndexFile):
         self.last_timestamp = NO_TIMESTAMP
 
     def is_sane(self) -> bool:
-        """Whole entries, the last not before the first."""
+        """Whether all entries are whole, and the last is not before the first."""
         if len(self.entries) % 12:
             return False
         count = self.count

@@ -32,7 +32,7 @@ class TimeSearch:
         self._log = log
         self._timestamp = timestamp
         self._cold: ColdError | None = None
-        """What the next step would wait for."""
+        """The read that the next step would wait for."""
         self.found: Found | None = None
         self.is_done = False
         self._start()
@@ -45,7 +45,7 @@ class TimeSearch:
         return (self._log.truncations, *self._log.segments)
 
     def advance(self, steps: int | None = None) -> bool:
-        """Take some steps, fewer where the disk is to be waited for, or all; whether it is through.
+        """Do up to ``steps`` steps, fewer if the disk has to be waited for, None for all; returns whether it is done.
 
         Raises ``OSError``, CORRUPT_MESSAGE 2.
         """
@@ -65,7 +65,7 @@ class TimeSearch:
         return self.is_done
 
     async def finish(self, clock: Clock) -> None:
-        """Take all steps, in slices. Raises as ``advance``."""
+        """Do all steps, in slices. Raises like ``advance``."""
         work = TimeSlice(clock)
         steps = 0
         while self._cold is not None or not self.advance(_STEPS_PER_CHECK):

@@ -56,7 +56,7 @@ class TxnIndex(IndexFile):
         return [AbortedTxn(*fields) for _, *fields in _ENTRY.iter_unpack(self.entries[:whole])]
 
     def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-        """Those that overlap [``fetch_offset``, ``upper_bound``), and whether later segments cannot hold more."""
+        """Transactions that overlap [``fetch_offset``, ``upper_bound``), and whether later segments have no more."""
         found = []
         for txn in self.transactions():
             if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound:
@@ -75,5 +75,5 @@ class TxnIndex(IndexFile):
         super().release()
 
     def is_sane(self) -> bool:
-        """Whole entries of a known version."""
+        """Whether all entries are whole and of a known version."""
         return len(self.entries) % 34 == 0 and all(fields[0] == _VERSION for fields in _ENTRY.iter_unpack(self.entries))

@@ -1,4 +1,4 @@
-"""What was appended to a partition that is led here, and the wait for its replicas or the disk."""
+"""Records appended to a partition that is led here, and the wait for its replicas or the disk."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Appended:
         self._term = partition.term
 
     def outcome(self) -> ErrorCode | None:
-        """None while it waits; NONE once the watermark (``all_in_sync``) or else the disk has the end; or the error.
+        """None while it waits; NONE once the high watermark (``all_in_sync``) or the disk is at the end; or an error.
 
-        A partition that was led by another in between may hold other records below the same watermark.
+        If another broker led in between, other records may be below the same high watermark.
         """
         partition = self.partition
         if not partition.leads_in(self._term):

@@ -14,7 +14,7 @@ Waiting = list[tuple[Partition, int, DeleteRecordsPartitionResult]]
 
 
 class DelayedDelete(DelayedOperation):
-    """Answers once the records are gone everywhere, the leader is another, or the request's time is over."""
+    """Answers once the records are deleted everywhere, the leader changes, or the request times out."""
 
     __slots__ = ("_answer", "_purgatory", "_response", "_waiting")
 
@@ -31,7 +31,7 @@ class DelayedDelete(DelayedOperation):
     def park(
         cls, purgatory: Purgatory, deadline: float, waiting: Waiting, response: DeleteRecordsResponse
     ) -> Deferred[DeleteRecordsResponse]:
-        """Watch the partitions of ``waiting``; the answer comes later, at once when nothing is left to wait for."""
+        """Watch the partitions of ``waiting``; the answer is filled later, at once if there is nothing to wait for."""
         operation = cls(purgatory, deadline, waiting, response)
         for partition, _, _ in waiting:
             partition.watchers[operation] = None

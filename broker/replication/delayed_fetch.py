@@ -11,7 +11,7 @@ from anabranch.protocol.generated.fetch import FetchResponse
 
 
 class Read(Protocol):
-    """A fetch that can be looked at again."""
+    """A fetch that can be run again."""
 
     target: FetchTarget
     size_bytes: int
@@ -22,7 +22,7 @@ class Read(Protocol):
 
 
 class DelayedFetch(DelayedOperation):
-    """Answers when enough bytes are there, something failed, or ``max_wait_ms`` is over."""
+    """Answers when enough bytes are available, a partition fails, or ``max_wait_ms`` is over."""
 
     __slots__ = ("_answer", "_min_bytes", "_read")
 

@@ -1,4 +1,4 @@
-"""What the next fetch of a follower must say: the follower's half of an incremental fetch session (KIP-227). No IO.
+"""The content of a follower's next fetch: the follower's half of an incremental fetch session (KIP-227). No IO.
 
 Only partitions that were added, moved or dropped since the last request are looked at.
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class FetchPlan:
-    """Tell it what changes, ask for ``request``, report with ``answered``."""
+    """Collects changes, builds the next ``request``, and notes its response with ``answered``."""
 
     def __init__(self) -> None:
         self._session_id = INVALID_SESSION_ID
         self._epoch = INITIAL_EPOCH
         self._broker_epoch = -1
         self._offsets: dict[TopicPartition, int] = {}
-        """What the leader fetches after the last request, and from where."""
+        """The partitions in the session after the last request, with the requested offsets."""
         self._asked: dict[TopicPartition, FollowedPartition] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._forgotten: dict[TopicPartition, None] = {}
@@ -38,7 +38,7 @@ class FetchPlan:
 
     @property
     def changed(self) -> list[TopicPartition]:
-        """What the next request will say something new about."""
+        """The partitions that the next request names."""
         return list(self._changed)
 
     @property
@@ -47,7 +47,7 @@ class FetchPlan:
         return self._epoch != INITIAL_EPOCH
 
     def offset(self, key: TopicPartition) -> int:
-        """The offset a partition was last asked from; -1 when it was not."""
+        """The offset last requested for a partition; -1 if there is none."""
         return self._offsets.get(key, -1)
 
     def want(self, key: TopicPartition) -> None:
@@ -56,14 +56,14 @@ class FetchPlan:
         self._forgotten.pop(key, None)
 
     def drop(self, key: TopicPartition) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         self._changed.pop(key, None)
         self._asked.pop(key, None)
         if self._offsets.pop(key, None) is not None:
             self._forgotten[key] = None
 
     def start_over(self, wanted: Mapping[TopicPartition, FollowedPartition]) -> None:
-        """The session is gone: the next request names everything."""
+        """Forget the session: the next request names every partition."""
         self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
         self._changed = {**self._changed, **dict.fromkeys(self._offsets)}
         self._changed = {key: None for key in self._changed if key in wanted}
@@ -78,10 +78,10 @@ class FetchPlan:
         broker_epoch: int,
         wait_ms: int,
     ) -> tuple[FetchRequest, dict[TopicPartition, FollowedPartition]]:
-        """The next request, and who is asked for in the session as it stands then.
+        """The next request, and the followed partitions in the session with it.
 
-        Under a new registration it names everything: what the leader was told under the old one no longer counts
-        (KIP-903), and of an idle partition it would hear nothing else.
+        Under a new registration it names every partition: fetches under the old registration no longer count (KIP-903),
+        and the leader would get no other fetch of an idle partition.
         """
         if broker_epoch != self._broker_epoch:
             self._broker_epoch = broker_epoch
@@ -124,9 +124,9 @@ class FetchPlan:
         return request, self._asked
 
     def release(self, config: FetcherConfig) -> FetchRequest:
-        """What has the leader answer the request it holds: another one of the session, which adds nothing to it.
+        """A request that makes the leader answer the one it holds: the next of the session, without changes.
 
-        It is answered at once, behind the other one.
+        It is answered at once, after the held one.
         """
         return FetchRequest(
             replica_id=config.broker_id,
@@ -139,7 +139,7 @@ class FetchPlan:
         )
 
     def answered(self, error: ErrorCode, session_id: int, wanted: Mapping[TopicPartition, FollowedPartition]) -> bool:
-        """Take note of an answer; False when it says that the session is over and everything is to be asked again."""
+        """Note a response; False if the session is over and everything has to be requested again."""
         if error is not ErrorCode.NONE:
             self.start_over(wanted)
             return False

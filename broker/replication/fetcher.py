@@ -1,7 +1,7 @@
 """Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task.
 
 A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. A partition that the controller adds
-meanwhile, or in a new leader epoch, does not wait for that: another task has the leader answer at once.
+meanwhile, or in a new leader epoch, does not wait for that: another task makes the leader answer at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = structlog.get_logger(__name__)
 
 FETCH_VERSION = 12
 FULL_RETRY_S = 2.0
-"""How long a partition in a full log dir waits before it looks again whether there is room."""
+"""How long a partition in a full log dir waits before it checks again for room."""
 _LIST_OFFSETS_VERSION = 6
 _DESCRIBE_PRODUCERS_VERSION = 0
 _LATEST, _EARLIEST = -1, -2
@@ -47,7 +47,7 @@ class FetcherConfig:
     backoff_s: float
     socket_timeout_s: float
     flushes: bool
-    """``log.flush=ack``: what is fetched is on disk before the next fetch says so."""
+    """``log.flush=ack``: fetched records are on disk before the next fetch reports them."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> FetcherConfig:
@@ -65,7 +65,7 @@ class FetcherConfig:
 
 
 class Throttle(Protocol):
-    """Which followed partitions may not be fetched now, for their quota is used up."""
+    """Decides which followed partitions may not be fetched now, because their quota is used up."""
 
     def is_throttled(self, key: TopicPartition) -> bool: ...
     def used(self, key: TopicPartition, size_bytes: int) -> None: ...
@@ -73,7 +73,7 @@ class Throttle(Protocol):
 
 
 class _Release:
-    """A request on its way that has the leader answer the one before it; ``response`` is None when it failed."""
+    """A request in flight that makes the leader answer the one before it; ``response`` is None when it failed."""
 
     __slots__ = ("answered", "response")
 
@@ -83,7 +83,7 @@ class _Release:
 
 
 class ReplicaFetcher:
-    """``run`` ends when nothing is left to follow. ``address`` looks up where the leader's broker is now."""
+    """The fetcher for one leader. ``run`` ends when no partition is left. ``address`` looks up the leader's address."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class ReplicaFetcher:
         self._waiting: dict[TopicPartition, None] = {}
         """Partitions that are not fetched before their ``retry_at``."""
         self._without_room: list[FollowedPartition] = []
-        """Partitions in full log dirs whose leaders are asked where their logs begin."""
+        """Partitions in full log dirs, for which the leader is asked for the log starts."""
         self._wake = trio.Event()
         self._added = trio.Event()
         """A partition was added."""
         self._is_held = False
-        """Whether the leader may hold a fetch now, which asks for all that was added until it left."""
+        """Whether the leader may hold a fetch now, which names all partitions added until it was sent."""
         self._lacks_added = False
-        """Whether something was added since."""
+        """Whether a partition was added since then."""
         self._release: _Release | None = None
 
     @property
@@ -180,7 +180,7 @@ class ReplicaFetcher:
             raise failure
 
     async def _release_held(self, channel: Channel) -> None:
-        """Have what is held answered whenever a partition is added."""
+        """Make the leader answer a held fetch whenever a partition is added."""
         while True:
             await self._added.wait()
             self._added = trio.Event()
@@ -210,7 +210,7 @@ class ReplicaFetcher:
                 continue
             if config.flushes and (unsynced := self.unsynced()):
                 await self.flush_appended(unsynced)
-                continue  # the controller may have spoken meanwhile
+                continue  # a request of the controller may have come meanwhile
             now = self._clock.monotonic()
             wait_ms = config.wait_max_ms
             if resumes_at < now + wait_ms / 1000:
@@ -234,18 +234,18 @@ class ReplicaFetcher:
             await self._take(channel, response, asked)
 
     def unsynced(self) -> list[FollowedPartition]:
-        """What the next request would say that this replica has, or has truncated, and that is not so on its disk.
+        """Partitions with records or truncations that the next request would report and that are not on disk.
 
-        A fetcher syncs what it appended; this is for what it truncated, and what a process before it, or a fetcher of
-        an earlier epoch, left.
+        A fetcher syncs its appends. This is for its truncations, and for records that an earlier process, or a fetcher
+        of an earlier epoch, left.
         """
         followed = [self._followed[key] for key in self._plan.changed]
         return [one for one in followed if not one.partition.log.is_synced]
 
     def _resume_waiting(self) -> float:
-        """Fetch again what has waited long enough; when the next one has, ``inf`` without any.
+        """Fetch partitions again that waited long enough; returns when the next one has, ``inf`` if none waits.
 
-        What is in a full log dir waits on: a replica that fetched would be in sync, and writers would wait for it.
+        A partition in a full log dir waits on: if it fetched, it would be in sync, and producers would wait for it.
         """
         now, resumes_at = self._clock.monotonic(), math.inf
         for key in list(self._waiting):
@@ -274,7 +274,7 @@ class ReplicaFetcher:
                 key = TopicPartition(topic.topic, data.partition_index)
                 followed = self._followed.get(key)
                 if followed is None or asked.get(key) is not followed or not followed.is_current:
-                    continue  # the controller has spoken since
+                    continue  # a request of the controller came since
                 outcome = await self._take_partition(key, followed, data)
                 if outcome is Outcome.APPENDED:
                     appended.append(followed)
@@ -286,7 +286,7 @@ class ReplicaFetcher:
             await self._find_range(channel, out_of_range)
 
     async def _take_partition(self, key: TopicPartition, followed: FollowedPartition, data: PartitionData) -> Outcome:
-        """Take an answer, a large one in pieces: what the controller orders between two of them ends it there."""
+        """Apply an answer, a large one in pieces: a new role between two pieces ends it there."""
         fetch_offset = self._plan.offset(key)
         outcome = Outcome.NOTHING_NEW
         for number, piece in enumerate(in_pieces(data)):
@@ -305,12 +305,12 @@ class ReplicaFetcher:
     def _take_piece(followed: FollowedPartition, fetch_offset: int, piece: PartitionData) -> Outcome:
         try:
             return followed.take(fetch_offset, piece)
-        except Exception as error:  # whatever it was, the other partitions of this leader are followed on
+        except Exception as error:  # any error: the other partitions of this leader are still followed
             storage_failure(followed, error)
             return Outcome.FENCED if followed.partition.failed else Outcome.RETRY_LATER
 
     def _settle(self, key: TopicPartition, followed: FollowedPartition, outcome: Outcome, size_bytes: int) -> None:
-        """Decide what is asked of a partition next."""
+        """Decide whether and when a partition is fetched next."""
         if outcome is Outcome.FENCED:
             self.unfollow(key)
         elif outcome is Outcome.RETRY_LATER or outcome is Outcome.OUT_OF_RANGE:
@@ -332,12 +332,12 @@ class ReplicaFetcher:
         self._plan.drop(key)
 
     async def flush_appended(self, appended: list[FollowedPartition]) -> None:
-        """Return when everything appended is on disk. A partition whose sync failed is followed no more."""
+        """Return when everything appended is on disk. A partition whose sync failed is not followed any more."""
 
         async def flush(followed: FollowedPartition) -> None:
             try:
                 await followed.partition.log.flush()
-            except Exception as error:  # whatever it was, the leader must not count what may not be on disk
+            except Exception as error:  # any error: the leader must not count records that may not be on disk
                 storage_failure(followed, error)
                 key = followed.partition.key
                 is_current = self._followed.get(key) is followed
@@ -354,12 +354,12 @@ class ReplicaFetcher:
                 nursery.start_soon(flush, followed)
 
     async def _find_range(self, channel: Channel, lost: list[FollowedPartition]) -> None:
-        """Ask the leader where the logs begin and end, and bring the local ones into that range."""
+        """Ask the leader for the starts and ends of the logs, and bring the local ones into that range."""
         ends = await self._list_offsets(channel, lost, _LATEST)
         starts = await self._list_offsets(channel, lost, _EARLIEST)
         ranges = {key: (starts[key], ends[key]) for key in starts.keys() & ends.keys()}
         known = [followed for followed in lost if followed.partition.key in ranges]
-        # After the log starts: what is deleted in between is part of the answer, and the next fetch is out of range.
+        # Asked after the log starts: records deleted in between are covered, and the next fetch is out of range.
         again = [followed for followed in known if followed.starts_again(*ranges[followed.partition.key])]
         snapshots = await self._producers_without_records(channel, again)
         for followed in known:
@@ -376,7 +376,7 @@ class ReplicaFetcher:
             followed.retry_at = -math.inf
 
     async def _follow_log_starts(self, channel: Channel) -> None:
-        """Delete what the leaders have deleted of the partitions without room: that may make room."""
+        """Delete the records that the leader has deleted in partitions without room: that may make room."""
         waiting, self._without_room = self._without_room, []
         starts = await self._list_offsets(channel, waiting, _EARLIEST)
         for followed in waiting:
@@ -390,7 +390,7 @@ class ReplicaFetcher:
     async def _producers_without_records(
         self, channel: Channel, lost: list[FollowedPartition]
     ) -> dict[TopicPartition, bytes]:
-        """Of each partition whose leader answers a snapshot of the producers of which it has no records any more."""
+        """A snapshot of the producers whose records the leader no longer has, for each partition that it answers."""
         if not lost:
             return {}
         topics: dict[str, TopicRequest] = {}

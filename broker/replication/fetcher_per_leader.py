@@ -1,7 +1,7 @@
-"""The fetchers of a broker: one for each other broker that leads something it follows, another for internal topics.
+"""The fetchers of a broker: for each leader that it follows, one for internal topics and one for the others.
 
-A fetcher says what it has appended when it has appended all of an answer. A group's commits are small and somebody
-waits for each: they do not wait for the records of other topics.
+A fetcher reports its appends after it has appended a whole response. A group's commits are small, and a client waits
+for each, so they must not wait for the records of other topics.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from anabranch.runtime.env import Clock, Network
 NO_LEADER = -1
 
 _Key = tuple[int, bool]
-"""The leader's broker, and whether for internal topics."""
+"""The leader's broker id, and whether the fetcher is for internal topics."""
 
 
 class ReplicaFetchers:
-    """Tasks run in ``nursery``. ``address(broker)``: where a broker is reached now, None while it is not known."""
+    """Tasks run in ``nursery``. ``address(broker)``: the present address of a broker, None while it is not known."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ReplicaFetchers:
         self._nursery.start_soon(self._run, fetcher_key, fetcher)
 
     def stop(self, key: TopicPartition) -> None:
-        """Follow a partition no more."""
+        """Stop following a partition."""
         leader_id = self._leader_of.pop(key, None)
         fetcher = self._fetchers.get(_fetcher_key(leader_id, key)) if leader_id is not None else None
         if fetcher is not None:
@@ -86,7 +86,7 @@ class ReplicaFetchers:
             await self._background.keep(f"replica-fetcher-{fetcher.leader_id}", fetcher.run)
             if fetcher.is_idle:
                 break
-        # Nobody ran between its last look and here: it has nothing to follow.
+        # No other task ran since its last check: it has nothing to follow.
         del self._fetchers[key]
 
 

@@ -1,6 +1,6 @@
-"""``log.flush=ack``: syncs logs as soon as they have something new, one sync of a log at a time.
+"""``log.flush=ack``: syncs logs as soon as they have new records, one sync of a log at a time.
 
-What is appended while a log is synced goes to disk with the next sync: group commit.
+Records appended during a sync go to disk with the next sync: group commit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Flusher:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._asked: dict[Partition, bool] = {}
-        """Partitions that are synced now, and whether they were asked for again meanwhile."""
+        """Partitions that are synced now, and whether another sync was requested meanwhile."""
 
     def flush(self, partition: Partition) -> None:
         """Sync everything appended so far, soon."""
@@ -42,11 +42,11 @@ class Flusher:
                     if partition.log.is_broken:
                         raise
                     logger.warning("log.sync_delayed", partition=str(partition.key), error=str(error))
-                    self._asked[partition] = True  # no space, or no descriptor: what waits for the sync waits on
+                    self._asked[partition] = True  # no space, or no descriptor: requests wait for the next sync
                     await trio.sleep(RETRY_S)
                 else:
                     partition.flushed()
-        except Exception as error:  # whatever it was, nothing is acknowledged that may not be on disk
+        except Exception as error:  # any error: records that may not be on disk are not acknowledged
             logger.error("log.not_synced", partition=str(partition.key), error=str(error))
             partition.log.is_broken = True
             partition.fail()

@@ -1,7 +1,7 @@
-"""The follower's half of replication: what a fetch answer means for the local log (KIP-101, 279, 320, 595).
+"""The follower's half of replication: applying fetch responses to the local log (KIP-101, 279, 320, 595).
 
-Nothing here suspends: between looking at the role and changing the log nobody else runs. A large answer is taken as
-several small ones, and the role is looked at again for each.
+Nothing here suspends: no other task runs between the check of the role and the change of the log. A large answer is
+applied as several small ones, and the role is checked again for each.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ logger = structlog.get_logger(__name__)
 
 _FIRST_BACKOFF_S = 0.02
 WHOLE_ANSWER_BYTES = 4096
-"""An answer of up to so many bytes is taken in one piece: it has some 60 batches at most."""
+"""An answer of up to this many bytes is applied in one piece: it has some 60 batches at most."""
 
 
 class Outcome(enum.Enum):
-    """What comes next for a partition."""
+    """The result of an answer for a partition."""
 
     NOTHING_NEW = enum.auto()
     MOVED = enum.auto()
-    """Another offset to fetch from, or another log start to report to the leader."""
+    """There is another offset to fetch from, or another log start to report to the leader."""
     APPENDED = enum.auto()
-    """Likewise, and there is something to sync."""
+    """Like MOVED, and there are records to sync."""
     RETRY_LATER = enum.auto()
     OUT_OF_RANGE = enum.auto()
-    """Ask the leader where its log begins and ends."""
+    """The leader has to be asked for the start and end of its log."""
     FENCED = enum.auto()
-    """The leader is of a later epoch: wait for the controller to say so."""
+    """The leader has a later epoch: wait for the controller's request."""
 
 
 class FollowedPartition:
@@ -49,7 +49,7 @@ class FollowedPartition:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.retry_at = -math.inf
-        """Not fetched before; a time of ``env.clock.monotonic()``."""
+        """The partition is not fetched before this time of ``env.clock.monotonic()``."""
 
     @property
     def is_current(self) -> bool:
@@ -57,12 +57,12 @@ class FollowedPartition:
         return not self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     def retry(self, now: float, longest_s: float) -> None:
-        """Leave it alone for a while, longer each time."""
+        """Pause the partition for a while, longer after each failure."""
         self.retry_at = now + min(longest_s, _FIRST_BACKOFF_S * 2**self.failures)
         self.failures = min(self.failures + 1, 16)
 
     def take(self, fetch_offset: int, data: PartitionData) -> Outcome:
-        """Take over what the leader sent for a fetch from ``fetch_offset`` on."""
+        """Apply the leader's answer to a fetch from ``fetch_offset`` on."""
         if data.error_code:
             return self._take_error(ErrorCode.of(data.error_code))
         log = self.partition.log
@@ -73,7 +73,7 @@ class FollowedPartition:
             self._truncate(data.diverging_epoch)
             return Outcome.MOVED
         if log.log_end_offset != fetch_offset:
-            return Outcome.MOVED  # truncated since it was asked
+            return Outcome.MOVED  # truncated since the request
         records = data.records if isinstance(data.records, bytes | bytearray | memoryview) else b""
         has_records = len(records) > 0
         if has_records:
@@ -97,11 +97,11 @@ class FollowedPartition:
         return Outcome.RETRY_LATER
 
     def _truncate(self, diverging: EpochEndOffset) -> None:
-        """Cut the log back to where it and the leader's are the same.
+        """Truncate the log to the offset up to which it equals the leader's.
 
-        The leader names the largest epoch it has that is not above the follower's last, and where that epoch ends.
-        When the follower has that epoch, the earlier of both ends is it. When it has not, its own largest epoch below
-        ends before: cut there, and the next fetch asks again (KIP-279).
+        The leader names its largest epoch that is not above the follower's last, and that epoch's end. If the follower
+        has that epoch, the offset is the earlier of both ends. If not, the follower's own largest epoch below it ends
+        earlier: the log is truncated there, and the next fetch asks again (KIP-279).
         """
         log = self.partition.log
         _, own_end = log.end_offset_for_epoch(diverging.epoch)
@@ -122,15 +122,15 @@ class FollowedPartition:
         log.truncate_to(offset)
 
     def starts_again(self, leader_start: int, leader_end: int) -> bool:
-        """Whether nothing of the log is in the range of the leader's."""
+        """Whether no part of the log is in the range of the leader's log."""
         log = self.partition.log
         return leader_end < log.log_start_offset or leader_start > log.log_end_offset
 
     def reset_to_range(self, leader_start: int, leader_end: int, snapshot: bytes = b"") -> None:
-        """The leader's log does not hold what was asked for: go where it begins, or back to where it ends.
+        """Bring the log into the leader's range after a fetch out of range: forward to its start, or back to its end.
 
-        ``snapshot``: the producers of which the leader has no records any more. Without them a batch that one of them
-        repeats would be written again once this replica leads.
+        ``snapshot``: the producers whose records the leader no longer has. Without it, a batch that one of them repeats
+        would be written again once this replica leads.
         """
         log = self.partition.log
         has_nothing_of_it = leader_end < log.log_start_offset
@@ -143,7 +143,7 @@ class FollowedPartition:
             self.raise_log_start(leader_start)
 
     def raise_log_start(self, offset: int) -> None:
-        """Records the leader has deleted are gone here too. Past the log's end the next fetch is out of range."""
+        """Delete the records that the leader has deleted. Past the log's end, the next fetch is out of range."""
         log = self.partition.log
         offset = min(offset, log.log_end_offset)
         log.advance_high_watermark(offset)
@@ -151,7 +151,7 @@ class FollowedPartition:
 
 
 def in_pieces(data: PartitionData) -> Iterator[PartitionData]:
-    """An answer as several smaller ones that say the same in turn; the last has the leader's log start."""
+    """An answer as several smaller ones with the same content; the last has the leader's log start."""
     records = data.records
     if not isinstance(records, bytes | bytearray | memoryview) or len(records) <= WHOLE_ANSWER_BYTES:
         yield data
@@ -176,7 +176,7 @@ def _with_records(data: PartitionData, records: memoryview | None, log_start_off
 
 
 def storage_failure(followed: FollowedPartition, error: Exception) -> None:
-    """Say that what the leader sent could not be kept; a disk that is broken fails the replica."""
+    """Log that the leader's answer could not be stored; a broken log fails the replica."""
     logger.error("replica.not_appended", partition=str(followed.partition.key), error=str(error))
     if followed.partition.log.is_broken:
         followed.partition.fail()

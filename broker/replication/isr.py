@@ -1,4 +1,4 @@
-"""What a leader knows of its followers, and who of them is in sync. Pure bookkeeping (KIP-497)."""
+"""A leader's facts about its followers, and which of them are in sync. Pure bookkeeping (KIP-497)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ UNKNOWN_EPOCH = -1
 
 
 class PendingIsr(NamedTuple):
-    """An ISR the controller was asked for and has not confirmed, and the epochs the question was asked in."""
+    """An ISR that was requested from the controller and is not confirmed, with the epochs of the request."""
 
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]
-    """Of each member, as it last fetched; -1 where that is not known (KIP-903)."""
+    """The broker epoch of each member at its last fetch; -1 if it is not known (KIP-903)."""
     leader_epoch: int
     partition_epoch: int
 
 
 class ReplicaProgress:
-    """How far a follower is, by its fetches. Times are of ``env.clock.monotonic()``."""
+    """A follower's progress, as its fetches show it. Times are of ``env.clock.monotonic()``."""
 
     __slots__ = (
         "broker_epoch",
@@ -34,7 +34,7 @@ class ReplicaProgress:
 
     def __init__(self, caught_up_at: float = -math.inf) -> None:
         self.broker_epoch = UNKNOWN_EPOCH
-        """Of the registration under which it fetched last."""
+        """The epoch of the registration under which it fetched last."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_at = caught_up_at
@@ -44,14 +44,14 @@ class ReplicaProgress:
 
     @property
     def has_followed(self) -> bool:
-        """Whether it has fetched from this leader, which is after it truncated what only itself had."""
+        """Whether it has fetched from this leader; before that it truncates records that only it has."""
         return self.log_end_offset != UNKNOWN_OFFSET
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> None:
-        """The follower asks from ``offset`` on: it has everything below.
+        """Note a fetch from ``offset`` on: the follower has everything below.
 
-        One that asks for what was the leader's end at its last fetch had caught up then: a follower under steady load
-        is always a little behind, and in sync nevertheless.
+        If it fetches from the leader's end as of its previous fetch, it had caught up then. Under steady load a
+        follower is always a little behind, and in sync nevertheless.
         """
         if offset >= leader_end_offset:
             self.caught_up_at = now
@@ -63,7 +63,7 @@ class ReplicaProgress:
         self.fetched_at = now
 
     def leader_appends(self, leader_end_offset: int, now: float) -> None:
-        """The leader goes beyond ``leader_end_offset``; a follower that was there was in sync until now."""
+        """Note that the leader appends at ``leader_end_offset``; a follower that is there was caught up until now."""
         if self.log_end_offset >= leader_end_offset:
             self.caught_up_at = now
 

@@ -1,4 +1,4 @@
-"""Asks the controller for ISR changes: AlterPartition (56), all waiting partitions in one request (KIP-497).
+"""Requests ISR changes from the controller: AlterPartition (56), all waiting partitions in one request (KIP-497).
 
 A change is pending until the controller answers. Without an answer the request is repeated with the same epochs, by
 which the controller recognises it.
@@ -27,14 +27,14 @@ _NOTHING_WRITTEN = {
     ErrorCode.INELIGIBLE_REPLICA,
     ErrorCode.OPERATION_NOT_ATTEMPTED,
 }
-"""The controller compares epochs before it judges: after these the committed ISR is known to stand."""
+"""The controller compares epochs before it decides: after these errors the committed ISR is known to stay."""
 
 Send = Callable[[AlterPartitionRequest], Awaitable[Any]]
-"""To the active controller; ``KafkaError`` when none answered in time."""
+"""Sends a request to the active controller; raises ``KafkaError`` if none answers in time."""
 
 
 class IsrChanges:
-    """At most one request is under way."""
+    """Sends the requests; at most one is in flight."""
 
     def __init__(self, broker_id: int, broker_epoch: Callable[[], int], send: Send) -> None:
         self._broker_id = broker_id
@@ -70,7 +70,7 @@ class IsrChanges:
                 self._wake.set()
 
     def _collect(self) -> dict[TopicPartition, tuple[Partition, PendingIsr]]:
-        """What is still wanted; a partition that got a new role or a new epoch meanwhile wants nothing."""
+        """The changes that are still wanted; a partition with a new role or a new epoch wants none."""
         asked = {}
         for key, partition in list(self._pending.items()):
             if partition.is_leader and partition.pending_isr is not None:
@@ -80,7 +80,7 @@ class IsrChanges:
         return asked
 
     async def _ask(self, asked: dict[TopicPartition, tuple[Partition, PendingIsr]]) -> bool:
-        """Ask once; whether every question was answered for good."""
+        """Send one request; returns whether every change in it was decided."""
         try:
             response = await self._send(self._request(asked))
         except KafkaError as error:
@@ -103,7 +103,7 @@ class IsrChanges:
         code = ErrorCode.of(answer.error_code)
         is_news = answer.leader_epoch == partition.leader_epoch and answer.current_isr_version > pending.partition_epoch
         if code is ErrorCode.NONE and answer.leader_epoch > pending.leader_epoch:
-            # It resigned: the LeaderAndIsr that names the new leader ends what is pending.
+            # It resigned: the LeaderAndIsr that names the new leader ends the pending change.
             logger.info("isr.resigned", partition=str(partition.key), leader=answer.leader_id)
             self._pending.pop(partition.key, None)
         elif code is ErrorCode.NONE and is_news:
@@ -118,7 +118,7 @@ class IsrChanges:
             partition.isr_refused(pending)
             self._refused[partition.key] = partition
         else:
-            # A LeaderAndIsr with the epochs of the controller is on its way, or the question is asked again.
+            # A LeaderAndIsr with the epochs of the controller is on its way, or the request is repeated.
             logger.info("isr.stale", partition=str(partition.key), isr=list(pending.isr), error=code.name)
             return False
         return True

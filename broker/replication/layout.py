@@ -1,9 +1,9 @@
-"""Which keys a partition takes, and who may write to it (KIP-253). Pure.
+"""The keys that a partition accepts, and the producers that may write to it (KIP-253). Pure.
 
 A layout belongs to one partition and one leader epoch. During a resize, two partitions of one topic may have
 different layouts. A producer knows one layout for its topic. A partition whose number is not below its own undeleted
 count is closed: it is marked for deletion, and takes no records of clients until a leader epoch with a layout that
-counts it again. Readers are not asked for a layout.
+counts it again. Readers need no layout.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CACHED_KEY_BYTES = 128
 """Longer keys are not kept: the cache stays below 10 MB."""
 
 Admission: TypeAlias = Callable[[RecordBatch], None]
-"""Looks at a batch that its partition does not know yet. Raises ``KafkaError`` when it may not be appended."""
+"""Checks a batch that its partition does not have yet. Raises ``KafkaError`` if it may not be appended."""
 
 
 UNKNOWN = Layout(-1, -1, -1)
-"""Where the controller does not say: then there is nothing to compare with."""
+"""The layout if the controller sends none: then there is nothing to compare with."""
 KEY_BYTES_AT_ONCE = 64 * 1024
 """A key's hash takes a quarter of a microsecond for each four bytes."""
 MAX_NAMED_RECORDS = 1_000
@@ -38,7 +38,7 @@ MAX_NAMED_RECORDS = 1_000
 
 
 class LegacyProducers(enum.Enum):
-    """``ordered.delivery.legacy.producers``: what becomes of a producer that names no layout on a resized topic."""
+    """``ordered.delivery.legacy.producers``: the treatment of producers that name no layout on a resized topic."""
 
     VERIFY = "verify"
     REJECT = "reject"
@@ -53,7 +53,7 @@ class LegacyConsumers(enum.Enum):
 
 
 class DeliveryRules(NamedTuple):
-    """A topic's configuration as far as it decides here."""
+    """The part of a topic's configuration that decides here."""
 
     ordered: bool = True
     legacy: LegacyProducers = LegacyProducers.VERIFY
@@ -65,7 +65,7 @@ class LayoutRefusal(RefusedRecordsError):
 
 
 class Placement:
-    """Where the keys of a batch belong: ``wrong`` has index and partition of each that belongs elsewhere."""
+    """The partitions of a batch's keys: ``wrong`` has index and partition of each key that belongs elsewhere."""
 
     __slots__ = ("layout", "partition", "wrong")
 
@@ -91,13 +91,13 @@ def place_keys(placement: Placement, keys: Iterable[bytes | None], at_once: int)
 
 
 def named_layout(topic: TopicProduceData) -> StoredLayout | None:
-    """What a producer says it placed its batches by, None where it says nothing (tags 10253 and 10257)."""
+    """The layout by which a producer placed its batches, None if it names none (tags 10253 and 10257)."""
     count = topic.undeleted_partition_count
     return StoredLayout(count, topic.layout_version) if count >= 0 else None
 
 
 def verifies_keys(partition: int, layout: Layout, rules: DeliveryRules, client: StoredLayout | None) -> bool:
-    """Whether ``produce_admission`` looks at the key of each record."""
+    """Whether ``produce_admission`` checks the key of each record."""
     return (
         client is None
         and rules.ordered
@@ -114,14 +114,13 @@ def produce_admission(
     client: StoredLayout | None,
     placement: Placement | None = None,
 ) -> Admission | None:
-    """What a client's batch must pass before it is appended; None: nothing, which costs nothing.
+    """The check of a client's batch before it is appended; None if there is none.
 
-    It is asked after the batch was looked for among those appended before: a retry whose answer was lost is answered
-    with the old offset under every layout (hole 17). Transaction markers do not come this way (hole 25).
-
-    ``client``: what the producer placed the batch by, None where it does not say. ``placement``: what is known of the
-    batch's keys; it counts if it was found by the same layout. A closed partition takes nothing without ordered
-    delivery either: it would be removed unread.
+    It runs after the search for an earlier append of the batch: a retry whose response was lost is answered with the
+    old offset under every layout (hole 17). Transaction markers are not checked here (hole 25). ``client``: the layout
+    by which the producer placed the batch, None if it names none. ``placement``: the known partitions of the batch's
+    keys; it counts if it was found by the same layout. A closed partition accepts no batch, even without ordered
+    delivery: the batch would be removed unread.
     """
     if layout.closes(partition):
         return _refuse(_closed(partition, layout) if client is None else _mismatch(partition, layout, client))
@@ -137,10 +136,10 @@ def produce_admission(
 
 
 def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None) -> LayoutRefusal | None:
-    """What a producer that names no layout is told of a partition that its broker has not, beyond the topic's count.
+    """The refusal for a producer without a layout, if its partition is absent and above the topic's count.
 
-    It was merged away. A retriable error would have a stock producer wait for a partition that does not come back:
-    until its delivery timeout, or for ever where it is idempotent.
+    The partition was merged away. After a retriable error a stock producer would wait for a partition that does not
+    come back: until its delivery timeout, or for ever if it is idempotent.
     """
     if client is not None or topic.layout_version <= 0 or not topic.closes(partition):
         return None

@@ -1,4 +1,4 @@
-"""One replica of a partition on this broker: its role, its in-sync replicas, its watermark and who watches it."""
+"""One replica of a partition on this broker: its role, its in-sync replicas, its high watermark and its watchers."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Role(enum.Enum):
 
 
 class PartitionServices(Protocol):
-    """What a partition needs of its broker."""
+    """The services that a partition needs from its broker."""
 
     clock: Clock
     max_lag_s: float
     """``replica.lag.time.max.ms``."""
     flushes_on_ack: bool
-    """``log.flush=ack``: only what is on disk here counts as this replica's."""
+    """``log.flush=ack``: only records on disk here count as this replica's."""
 
     def is_live(self, broker_id: int) -> bool:
         """Whether a broker is registered, as far as this one knows."""
@@ -54,7 +54,7 @@ class PartitionServices(Protocol):
         ...
 
     def storage_failed(self) -> None:
-        """A replica here cannot be served any more: report it to the controller."""
+        """Report to the controller that a replica here cannot be served any more."""
         ...
 
     def flush(self, partition: Partition) -> None:
@@ -109,9 +109,9 @@ class Partition:
         self._services = services
         self.role = Role.FOLLOWER
         self.term = 0
-        """Goes up whenever it begins to lead: what was appended in an earlier term may be gone."""
+        """Increases whenever it begins to lead: records appended in an earlier term may be gone."""
         self.base_offset = 0
-        """Where this incarnation began. Below it there never was a record of it: a hole, as compaction leaves."""
+        """The first offset of this incarnation. Below it is a hole, as compaction leaves: there never was a record."""
         self.leader_id = -1
         self.leader_epoch = NO_EPOCH
         self.epoch_start_offset = 0
@@ -126,29 +126,29 @@ class Partition:
         self.layout = UNKNOWN
         """Changed with the leader epoch only (KIP-253)."""
         self.ordered_delivery: bool | None = None
-        """Whether keys keep their order, as the first resize settled it; None before: the configuration says."""
+        """Whether keys keep their order, as the first resize settled it; None before: the configuration decides."""
         self.delivery = DeliveryRules()
         self.retention_hold: Hold | None = None
-        """Records that retention by time keeps at this leader; None: not worked out in this leader epoch yet."""
+        """Records that retention by time keeps at this leader; None: not determined in this leader epoch yet."""
         self.stock_cap: StockCap = NOTHING
-        """Of a leader whose consumers are held (``broker/consumer_holds.py``)."""
+        """The limit for stock consumers, if the leader holds them (``broker/consumer_holds.py``)."""
         self.progress: dict[int, ReplicaProgress] = {}
         """The other replicas, as far as this leader knows them; empty at a follower."""
         self._refused_until: dict[int, float] = {}
         self.failed = False
-        """The disk refused to sync the log: it takes nothing any more."""
+        """Whether the disk refused to sync the log: then it accepts no records any more."""
         self.readers: dict[Watcher, None] = {}
-        """Told once, of new records too: one that looks at the partition again asks again. An append costs no more for
-        the sessions that are not read from."""
+        """Notified once, of new records too; a reader that reads the partition again registers again.
+        So an append costs nothing for sessions that do not read."""
         self.watchers: dict[Watcher, None] = {}
-        """Told of every change, but not of records above the watermark."""
+        """Notified of every change, but not of records above the high watermark."""
 
     @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 
     def leads_in(self, term: int) -> bool:
-        """Whether it is led here and was without interruption since ``term`` was current."""
+        """Whether this broker leads it, without interruption since ``term``."""
         return self.role is Role.LEADER and self.term == term
 
     # ------------------------------------------------------------ role
@@ -156,8 +156,8 @@ class Partition:
     def make_leader(self, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
         """Lead from the log's end on in ``leader_epoch``.
 
-        A leader of the epoch before keeps what it knows of its followers. One that missed an epoch does not: another
-        led in it, and may have had them truncate.
+        The leader of the previous epoch keeps the progress of its followers. A leader that missed an epoch does not:
+        another broker led in it, and its followers may have truncated.
         """
         if not self.is_leader:
             self.term += 1
@@ -171,7 +171,7 @@ class Partition:
             if replica == self.local_id:
                 continue
             progress = self.progress[replica] = known.get(replica) or ReplicaProgress()
-            # A member of the ISR has from now on the whole lag to show itself; of another nothing is known.
+            # A member of the ISR has the whole allowed lag from now on; of another replica nothing is known.
             progress.caught_up_at = now if replica in isr else -float("inf")
         self._refused_until.clear()
         self.epoch_start_offset = self.log.log_end_offset
@@ -211,22 +211,23 @@ class Partition:
         )
 
     def readable_offset(self, position: int) -> int:
-        """Where a consumer at ``position`` reads on: one below the base has read all of the incarnation before.
+        """The offset from which a consumer at ``position`` reads: below the base it has read the earlier incarnation.
 
-        Out of range, ``auto.offset.reset=latest`` would skip what there is. Once records are deleted, it is.
+        If such a position were out of range, ``auto.offset.reset=latest`` would skip the records here. It is out of
+        range once records of this incarnation are deleted.
         """
         start = self.log.log_start_offset
         return start if 0 <= position < start == self.base_offset else position
 
     @property
     def holds_consumers(self) -> bool:
-        """Whether consumers that do not keep the order of keys themselves wait here: there was a resize to wait for."""
+        """Whether consumers that do not keep the order of keys themselves are held here, after a resize."""
         if self.delivery.legacy_consumers is not LegacyConsumers.HOLD or self.layout.layout_version <= 0:
             return False
         return self.delivery.ordered if self.ordered_delivery is None else self.ordered_delivery
 
     def end_for_stock(self) -> int | None:
-        """The offset from which on such a consumer is held, None: nothing is."""
+        """The offset from which on such a consumer is held; None if it is not held."""
         if not self.holds_consumers:
             return None
         cap = self.stock_cap.at(self._services.clock.monotonic())
@@ -250,7 +251,7 @@ class Partition:
 
         ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``,
         ``read``: see ``validate_append``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
-        NOT_ENOUGH_REPLICAS 19, 74 or 75 when another leader epoch is expected, and what ``admission`` refuses.
+        NOT_ENOUGH_REPLICAS 19, 74 or 75 when another leader epoch is expected, and the refusals of ``admission``.
         """
         self.check_leader(expected_leader_epoch)
         if self.log.is_broken:
@@ -284,17 +285,17 @@ class Partition:
 
     @property
     def durable_end_offset(self) -> int:
-        """Everything below counts as this replica's: its log end, or with ``log.flush=ack`` what is on disk."""
+        """Everything below counts as this replica's: its log end, or with ``log.flush=ack`` the end on disk."""
         return self.log.recovery_point if self._services.flushes_on_ack else self.log.log_end_offset
 
     def flushed(self) -> None:
-        """More of the log is on disk."""
+        """Note that more of the log is on disk."""
         if self.is_leader:
             self._advance_high_watermark()
         self.notify()
 
     def fail(self) -> None:
-        """The disk is broken. Records that are not on it are not acknowledged; another replica is to lead."""
+        """Mark the disk as broken: records not on it are not acknowledged, and another replica has to lead."""
         if not self.failed:
             self.failed = True
             self._services.storage_failed()
@@ -303,9 +304,9 @@ class Partition:
     # ------------------------------------------------------------ followers and watermark
 
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
-        """A follower of this leader epoch has everything below ``fetch_offset``, truncated where it had to.
+        """Note that a follower in this leader epoch has everything below ``fetch_offset``, truncated if needed.
 
-        A fetch of an earlier registration than the last one's comes from a process that is gone (KIP-903).
+        A fetch under an earlier registration than the last one's comes from a process that is gone (KIP-903).
         """
         progress = self.progress.get(replica_id)
         if progress is None or broker_epoch < progress.broker_epoch:
@@ -323,9 +324,9 @@ class Partition:
     def is_followed(self) -> bool:
         """Whether every in-sync replica has followed this leader, so that none has records of its own.
 
-        One that led before, was cut off and is in the ISR still may: all that is committed, and what it alone took.
-        With ``log.flush=ack`` a power cut does not bring it back: followers sync what they truncate before they fetch,
-        and this leader is followed once it has.
+        An earlier leader that was cut off and is still in the ISR may have records of its own besides the committed
+        ones. With ``log.flush=ack`` a power cut does not bring such records back: followers sync their truncations
+        before they fetch, and this leader counts as followed once it has synced its own.
         """
         known = self.progress
         if self._services.flushes_on_ack and not self.log.truncation_synced:
@@ -334,7 +335,7 @@ class Partition:
 
     @property
     def is_followed_to_its_end(self) -> bool:
-        """Whether every in-sync replica has what this leader has, and nothing else."""
+        """Whether every in-sync replica has exactly the records of this leader."""
         end_offset = self.log.log_end_offset
         return self.is_followed and isr.high_watermark(end_offset, self._others_in_sync(), self.progress) >= end_offset
 
@@ -345,7 +346,7 @@ class Partition:
         return min([self.log.log_start_offset, *starts])
 
     def _consider_joining(self, replica_id: int, progress: ReplicaProgress, now: float) -> None:
-        """A replica joins once it has all that is committed and all that was there when this epoch began."""
+        """Propose a replica once it has all committed records and all records from before this epoch."""
         if self.pending_isr is not None or now < self._refused_until.get(replica_id, now):
             return
         has_all = progress.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
@@ -356,7 +357,7 @@ class Partition:
         """Propose an ISR without the replicas that lag, or with one that could join and was refused earlier.
 
         A leader whose disk is full proposes the others alone, and the controller elects one of them. Without others it
-        goes on leading: what is there can be read.
+        continues to lead, so that its records can be read.
         """
         if not self.is_leader or self.pending_isr is not None:
             return
@@ -379,7 +380,7 @@ class Partition:
         self._services.propose_isr(self)
 
     def isr_committed(self, committed: Sequence[int], partition_epoch: int) -> None:
-        """The controller has written this ISR (KAFKA-13091: the watermark may move by that alone)."""
+        """Apply an ISR that the controller has committed; that alone may move the high watermark (KAFKA-13091)."""
         if partition_epoch <= self.partition_epoch:
             return
         self.isr = tuple(committed)
@@ -392,7 +393,7 @@ class Partition:
             self.review_isr()
 
     def isr_refused(self, pending: PendingIsr) -> None:
-        """The controller wrote nothing and will not: the committed ISR stays, who was to join tries later."""
+        """Drop an ISR that the controller refused: the committed ISR stays, and a refused replica tries later."""
         if self.pending_isr is not pending:
             return
         self.pending_isr = None
@@ -401,7 +402,7 @@ class Partition:
         self.recheck_high_watermark()
 
     def recheck_high_watermark(self) -> None:
-        """Who is waited for may have changed."""
+        """Check the high watermark again, because the replicas that are waited for may have changed."""
         if self.is_leader and self._advance_high_watermark():
             self.notify()
 
@@ -417,7 +418,7 @@ class Partition:
     def _waited_for(self) -> Collection[int]:
         """The replicas that must have a record before it is committed: committed and pending ISR (KIP-497).
 
-        One that is about to join is waited for too. Else the watermark of a leader that is alone in its ISR would
+        A replica that is about to join is waited for too. Otherwise the watermark of a leader alone in its ISR would
         move with every append, and under load no follower could ever reach it.
         """
         waited_for = dict.fromkeys(self._others_in_sync())
@@ -439,7 +440,7 @@ class Partition:
     # ------------------------------------------------------------ watching
 
     def notify(self) -> None:
-        """Tell every reader and watcher that something about the partition changed."""
+        """Notify every reader and watcher of a change of the partition."""
         self._notify_readers()
         for watcher in self.watchers:
             watcher.partition_changed(self.key)

@@ -29,11 +29,11 @@ class DelayedOperation:
         self.completed = False
 
     def try_complete(self) -> None:
-        """Something the operation watches has changed: answer when that is enough, and set ``completed``."""
+        """Check the operation after a change that it watches: if it is ready, answer and set ``completed``."""
         raise NotImplementedError
 
     def expire(self) -> None:
-        """The deadline has come: answer with what there is, and set ``completed``."""
+        """Answer at the deadline with the present result, and set ``completed``."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class Purgatory:
         return len(self._heap)
 
     def waiting(self) -> Iterator[DelayedOperation]:
-        """Those that are not completed."""
+        """The operations that are not completed."""
         return (operation for _, _, operation in self._heap if not operation.completed)
 
     def park(self, operation: DelayedOperation) -> None:
@@ -68,7 +68,7 @@ class Purgatory:
             self._wake.set()
 
     def changed(self, operation: DelayedOperation) -> None:
-        """What ``operation`` waits for may have happened: look in the next turn of the loop."""
+        """Check ``operation`` in the next turn of the loop: its condition may hold now."""
         if not self._changed:
             self._wake.set()
         self._changed[operation] = None
@@ -90,7 +90,7 @@ class Purgatory:
                 self._complete(operation, operation.try_complete)
 
     def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> None:
-        """Take a step of one operation. One that fails is over: its client gets no answer and asks again."""
+        """Do a step of one operation. If it fails the operation is over: its client gets no answer and asks again."""
         try:
             step()
         except Exception as error:
@@ -105,7 +105,7 @@ class Purgatory:
                 self._complete(operation, operation.expire)
 
     def close(self) -> None:
-        """Answer everything that waits with what there is."""
+        """Answer all waiting operations with their present results."""
         while self._heap:
             operation = heapq.heappop(self._heap)[2]
             if not operation.completed:

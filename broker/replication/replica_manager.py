@@ -1,4 +1,4 @@
-"""The replicas this broker hosts: found for requests, changed by the controller's LeaderAndIsr and StopReplica."""
+"""The replicas that this broker hosts: looked up by requests, changed by LeaderAndIsr and StopReplica."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.runtime.background import Background
 
 REVIEWED_AT_ONCE = 256
-"""Partitions whose ISR is looked at before others are served."""
+"""Partitions whose ISR is reviewed before other tasks run."""
 logger = structlog.get_logger(__name__)
 
 _AFTER_ALL_EPOCHS = 2**31
@@ -34,14 +34,14 @@ _MAX_ENDED_KNOWN = 100_000
 
 
 class Stopped(NamedTuple):
-    """The answer to a StopReplica; ``log_end_offset`` is where a deleted replica ended, -1 when that is not known."""
+    """The answer to a StopReplica; ``log_end_offset`` is the end of a deleted replica, -1 if it is not known."""
 
     error_code: ErrorCode
     log_end_offset: int = -1
 
 
 class _Ended(NamedTuple):
-    """What the last StopReplica of a replica meant, and where that replica ended if it was deleted."""
+    """The incarnation and leader epoch of a replica's last StopReplica, and the log end if it was deleted."""
 
     incarnation: int = -1
     leader_epoch: int = -1
@@ -49,10 +49,12 @@ class _Ended(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Whose orders: the controller by its epoch, the registration of this broker that they are meant for, and how often
-    that controller has read the cluster. Later ones are greater.
+    """The source of the controller's requests; a later term is greater.
 
-    The first LeaderAndIsr of a term names every replica that this broker is to have; all others come after it.
+    It has the controller's epoch, the registration of this broker that the requests are for, and how often that
+    controller has read the cluster.
+
+    The first LeaderAndIsr of a term names every replica that this broker has to have; all others come after it.
     """
 
     controller_epoch: int
@@ -61,7 +63,7 @@ class Term(NamedTuple):
 
 
 class TopicSettings(Protocol):
-    """Where a topic's configuration comes from."""
+    """The source of a topic's configuration."""
 
     def log_config(self, topic: str) -> LogConfig: ...
     def min_insync_replicas(self, topic: str) -> int: ...
@@ -69,14 +71,14 @@ class TopicSettings(Protocol):
 
 
 class Followers(Protocol):
-    """What fetches from other leaders (``ReplicaFetchers``)."""
+    """The fetchers from other leaders (``ReplicaFetchers``)."""
 
     def follow(self, partition: Partition) -> None: ...
     def stop(self, key: TopicPartition) -> None: ...
 
 
 class RoleListener(Protocol):
-    """Who wants to know which partitions this broker leads (the group coordinator does)."""
+    """A listener for the partitions that this broker leads (the group coordinator is one)."""
 
     def on_leader(self, key: TopicPartition, leader_epoch: int) -> None: ...
     def on_not_leader(self, key: TopicPartition, leader_epoch: int | None) -> None: ...
@@ -107,22 +109,22 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ended: dict[TopicPartition, _Ended] = {}
         self._terms: dict[TopicPartition, Term] = {}
-        """In which term the role of a partition was assigned last."""
+        """The term in which the role of a partition was assigned last."""
         self._named_in = Term(NO_EPOCH, NO_EPOCH)
-        """The last term whose first LeaderAndIsr was obeyed."""
+        """The last term whose first LeaderAndIsr was applied."""
         self.controller_epoch = NO_EPOCH
         self._closed = False
         logs.on_switched = self._log_switched
         logs.on_room_changed = self._room_changed
 
     def _log_switched(self, log: PartitionLog) -> None:
-        """A partition's log is in another log dir now."""
+        """Use the log of a partition that was moved to another log dir."""
         partition = self._partitions.get(log.partition)
         if partition is not None:
             partition.log = log
 
     def _room_changed(self, is_full: bool) -> None:
-        """A log dir became full: others lead, where they can. Or it has room: the controller gives all orders again."""
+        """Let others lead if a log dir is full; if it has room again, have the controller send all requests again."""
         if not is_full:
             self._services.storage_failed()
             return
@@ -139,7 +141,7 @@ class ReplicaManager:
         return list(self._partitions.values())
 
     def leader(self, key: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
-        """The partition, led by this broker in the epoch the client knows.
+        """The partition, if this broker leads it in the epoch that the client knows.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION 3, NOT_LEADER_OR_FOLLOWER 6, FENCED_LEADER_EPOCH 74, UNKNOWN_LEADER_EPOCH 75.
         """
@@ -155,14 +157,14 @@ class ReplicaManager:
     # ------------------------------------------------------------ LeaderAndIsr
 
     def check_controller(self, controller_epoch: int) -> bool:
-        """Whether the sender is the newest controller known; a newer one becomes that."""
+        """Whether the sender is the newest known controller; a newer one becomes the known one."""
         if controller_epoch < self.controller_epoch:
             return False
         self.controller_epoch = controller_epoch
         return True
 
     def apply(self, topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Take the role the controller gives in one partition; NONE only when it was taken or held already."""
+        """Take the role that the controller assigns in one partition; NONE only if it was taken, or held already."""
         key = TopicPartition(topic, state.partition_index)
         if self._closed:
             return ErrorCode.REPLICA_NOT_AVAILABLE
@@ -173,7 +175,7 @@ class ReplicaManager:
         if log is not None and 0 <= state.incarnation < log.identity.incarnation:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._ended.get(key, _Ended())[:2]:
-            # An order from before the StopReplica would revive the replica, with a layout of long ago.
+            # A request from before the StopReplica would revive the replica, with an old layout.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (-1, partition.log.identity.incarnation)
         if partition is not None and is_same:
@@ -198,7 +200,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _refresh(self, partition: Partition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Same leader epoch, same layout: only a newer partition epoch and whose log it is are taken over."""
+        """Apply a request with the same leader epoch and layout: a newer partition epoch, and the log's identity."""
         if state.zk_version > partition.partition_epoch:
             partition.replicas = tuple(state.replicas)
             partition.isr_committed(state.isr, state.zk_version)
@@ -206,7 +208,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _with_log(self, key: TopicPartition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> Partition:
-        """The partition with the log of the incarnation that is meant; a log of another one makes way."""
+        """The partition with the log of the requested incarnation; a log of another incarnation is deleted."""
         log = self._logs.get(key)
         if log is not None and not _same_incarnation(log, topic_id, state.incarnation):
             logger.warning("replica.replaced", partition=str(key), incarnation=state.incarnation)
@@ -221,7 +223,7 @@ class ReplicaManager:
         elif log.failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
         elif log.rebuild is not None and state.leader == self._local_id:
-            # A leader has to know its producers: what is stable is theirs to say. The controller gives the order again.
+            # A leader has to know its producers, which decide what is stable. The controller sends the request again.
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, "which producers wrote to the log is read again")
         else:
             _identify(log, topic_id, state.incarnation)
@@ -249,9 +251,10 @@ class ReplicaManager:
             self._listener.on_not_leader(partition.key, state.leader_epoch)
 
     def _set_layout(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
-        """The layout comes with the leader epoch, and before any client learns of that.
+        """Set the layout together with the leader epoch, before any client sees that epoch.
 
-        So do the rules for it, which were read for this order: the notice of an alteration may come later.
+        The rules for it are set too. They were read for this request, because the notice of an alteration may come
+        later.
         """
         partition.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
         self._set_rules(partition)
@@ -269,21 +272,20 @@ class ReplicaManager:
             partition.log.layouts.assign(entry)
 
     def check_term(self, term: Term) -> bool:
-        """Whether a LeaderAndIsr is of the last term known: an earlier one that comes late would revive a stray."""
+        """Whether a LeaderAndIsr is of the last term known: an earlier one that arrives late would revive a stray."""
         return term >= self._named_in
 
     def note_term(self, key: TopicPartition, term: Term) -> None:
-        """The role of a partition was given, or confirmed, in this term."""
+        """Note that the role of a partition was assigned, or confirmed, in this term."""
         self._terms[key] = term
 
     def retire_strays(self, named: Iterable[TopicPartition], term: Term) -> None:
-        """Lead and follow nothing that the first LeaderAndIsr of a term does not name; the logs stay.
+        """Stop leading and following partitions that the first LeaderAndIsr of a term does not name; the logs stay.
 
-        A StopReplica was lost with its controller, with a registration of this broker, or when the controller read the
-        cluster again. What was told in this very term came after that request, which may arrive once more. The logs
-        stay: a topic whose znode was removed by mistake is not named either, and what is deleted for that reason
-        could not be brought back. A topic that was created anew is told apart by its id and incarnation (KAFKA-10548,
-        12257, 14616).
+        Their StopReplica was lost with its controller, with a registration of this broker, or when the controller read
+        the cluster again. Roles of the present term came after that request, which may arrive once more. The logs stay:
+        a topic whose znode was removed by mistake is not named either, and a deleted log could not be restored. A topic
+        that was created anew differs by its id and incarnation (KAFKA-10548, KAFKA-12257, KAFKA-14616).
         """
         self._named_in = term
         here = {log.partition for log in self._logs.logs()} | self._partitions.keys()
@@ -304,8 +306,8 @@ class ReplicaManager:
         log = self._logs.get(key)
         meant = state.incarnation
         if log is not None and 0 <= meant < log.identity.incarnation:
-            return Stopped(ErrorCode.NONE)  # the incarnation that is meant is gone; its successor stays (hole 20)
-        # The leader epochs of two incarnations do not compare: a log of an earlier one than is meant goes as well.
+            return Stopped(ErrorCode.NONE)  # the requested incarnation is gone; its successor stays (hole 20)
+        # Leader epochs of two incarnations do not compare: a log of an earlier incarnation is deleted as well.
         is_same = log is None or meant == -1 or log.identity.incarnation in (-1, meant)
         if partition is not None and is_same and is_fenced(state.leader_epoch, partition):
             return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
@@ -324,10 +326,10 @@ class ReplicaManager:
         return Stopped(ErrorCode.NONE, ended.log_end_offset)
 
     def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> _Ended:
-        """A replica that comes back, by a reassignment say, comes with a higher leader epoch than the last StopReplica.
+        """Remember a replica's last StopReplica: a replica that comes back has a higher leader epoch.
 
-        Asked once more, because the answer was lost, this broker has no log any more and answers the same end. An older
-        StopReplica that comes late is not the last one.
+        If the answer is lost and the request repeated, this broker has no log any more and answers the same end. An
+        older StopReplica that arrives late does not count as the last one.
         """
         before = self._ended.pop(key, _Ended())
         ended = _Ended(incarnation, epoch, end)
@@ -347,7 +349,7 @@ class ReplicaManager:
             self._listener.on_not_leader(key, None)
 
     def close(self) -> None:
-        """Lead and follow nothing any more: what is appended while logs are closed would not be synced."""
+        """Stop leading and following: records appended while logs are closed would not be synced."""
         self._closed = True
         for key in list(self._partitions):
             self._drop(key)
@@ -355,7 +357,7 @@ class ReplicaManager:
     # ------------------------------------------------------------ in-sync replicas
 
     async def watch_lag(self, interval_s: float) -> None:
-        """Have replicas that fall behind leave the ISR; looks every ``interval_s`` until cancelled."""
+        """Remove replicas that fall behind from the ISR; checks every ``interval_s`` until cancelled."""
         while True:
             await trio.sleep(interval_s)
             for number, partition in enumerate(self.all(), start=1):
@@ -365,32 +367,35 @@ class ReplicaManager:
                     partition.review_isr()
 
     def brokers_changed(self) -> None:
-        """Brokers came or went: a watermark may have waited for one that is gone."""
+        """Check the watermarks after brokers came or went: one may have waited for a broker that is gone."""
         for partition in self._partitions.values():
             partition.recheck_high_watermark()
 
     # ------------------------------------------------------------ configuration
 
     def settings_changed(self, key: TopicPartition) -> None:
-        """Give a partition the configuration of its topic anew, if it is hosted."""
+        """Apply the present configuration of its topic to a partition, if it is hosted."""
         partition = self._partitions.get(key)
         if partition is not None:
             partition.min_insync_replicas = self._settings.min_insync_replicas(key.topic)
             self._set_rules(partition)
 
     def _set_rules(self, partition: Partition) -> None:
-        """The configuration, but for what the first resize has settled: an edit by hand does not change that."""
+        """Set the configured rules, except what the first resize settled: an edit by hand does not change that."""
         rules, settled = self._settings.delivery_rules(partition.key.topic), partition.ordered_delivery
         partition.delivery = rules if settled is None else rules._replace(ordered=settled)
 
 
 def is_fenced(leader_epoch: int, partition: Partition) -> bool:
-    """Whether a StopReplica is of an older leader epoch. An equal one is not: to stop raises no epoch (KAFKA-13972)."""
+    """Whether a StopReplica is of an older leader epoch.
+
+    An equal one is not older: stopping raises no epoch (KAFKA-13972).
+    """
     return leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch
 
 
 def _last_epoch(leader_epoch: int, partition: Partition | None) -> int:
-    """The last leader epoch of a replica that is stopped: the one named, where none is named the one that it has."""
+    """The last leader epoch of a stopped replica: the requested one, or the one that it has."""
     if leader_epoch == EPOCH_DURING_DELETE:
         return _AFTER_ALL_EPOCHS
     return leader_epoch if partition is None else max(leader_epoch, partition.leader_epoch)
@@ -401,9 +406,9 @@ def _layout(state: LeaderAndIsrPartitionState) -> Layout:
 
 
 def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
-    """Keep whose log it is. One that lost its incarnation, or has it from Kafka, would not survive the next topic id.
+    """Store the log's identity: without an incarnation the log would not survive the next topic id.
 
-    A disk that does not take it is no reason to refuse a role.
+    If the disk refuses the write, the role is taken nevertheless.
     """
     known = log.identity.metadata
     meant = PartitionMetadata(
@@ -418,7 +423,7 @@ def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
 
 
 def _same_incarnation(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> bool:
-    """Whether the log is of the replica that is meant; where no incarnation is known, the topic id decides."""
+    """Whether the log is of the requested replica; if no incarnation is known, the topic id decides."""
     if incarnation != -1 and log.identity.incarnation != -1:
         return log.identity.incarnation == incarnation
     return topic_id == ZERO_UUID or log.identity.topic_id in (ZERO_UUID, topic_id)

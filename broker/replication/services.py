@@ -1,4 +1,4 @@
-"""What the partitions of one broker share."""
+"""The services that the partitions of one broker share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.runtime.env import Clock
 
 
 class SharedServices:
-    """``PartitionServices`` over the broker's parts."""
+    """``PartitionServices``, implemented with the broker's parts."""
 
     def __init__(
         self,

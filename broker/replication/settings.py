@@ -1,4 +1,4 @@
-"""Configuration that changed reaches the partitions and their logs, in slices: there may be tens of thousands."""
+"""Applying changed configuration to partitions and their logs, in slices: there may be tens of thousands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.runtime.env import Clock
 
 
 class Log(Protocol):
-    """A log, as far as its configuration goes."""
+    """A log whose configuration can be set."""
 
     @property
     def partition(self) -> TopicPartition: ...
@@ -20,20 +20,20 @@ class Log(Protocol):
 
 
 class Logs(Protocol):
-    """The logs there are (``LogManager``)."""
+    """All logs (``LogManager``)."""
 
     def logs(self) -> Iterable[Log]: ...
     def get(self, partition: TopicPartition) -> Log | None: ...
 
 
 class Replicas(Protocol):
-    """The partitions there are (``ReplicaManager``)."""
+    """All partitions (``ReplicaManager``)."""
 
     def settings_changed(self, key: TopicPartition) -> None: ...
 
 
 class LogSettings(Protocol):
-    """Where a topic's configuration comes from."""
+    """The source of a topic's configuration."""
 
     def log_config(self, topic: str) -> LogConfig: ...
 
@@ -41,10 +41,11 @@ class LogSettings(Protocol):
 async def take_over_settings(
     replicas: Replicas, logs: Logs, settings: LogSettings, clock: Clock, topics: Collection[str] | None
 ) -> None:
-    """Give the partitions and logs of ``topics`` (None: of all) the configuration that is in force.
+    """Apply the configuration in force to the partitions and logs of ``topics`` (None: of all).
 
-    Each partition gets it as a whole. It is looked up in the slice in which it is taken over, so that of two calls that
-    overlap neither leaves an older one behind. A log or partition that comes meanwhile has the new one already.
+    Each partition gets its configuration as a whole. It is looked up in the slice in which it is applied, so that
+    neither of two overlapping calls leaves an older one behind. A log or partition that is created meanwhile has the
+    new one already.
     """
     work = TimeSlice(clock)
     fresh: dict[str, LogConfig] = {}

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 class StockCap(NamedTuple):
     """The highest leader epoch whose batches stock consumers get.
 
-    ``while_fresh`` counts until ``fresh_until`` (monotonic seconds). After that a group may begin to read that the
-    answers behind ``while_fresh`` do not name. Then ``at_least`` counts, which holds for every group.
+    ``while_fresh`` counts until ``fresh_until`` (monotonic seconds). After that, a group that is not in the answers
+    behind ``while_fresh`` may begin to read. Then ``at_least`` counts, which holds for every group.
     """
 
     while_fresh: int

@@ -1,8 +1,8 @@
 """Limits on replication traffic, so that moving replicas leaves room for clients (KIP-73).
 
 ``leader.replication.throttled.rate`` and ``follower.replication.throttled.rate`` are bytes per second of this broker;
-the topic keys ``leader.replication.throttled.replicas`` and ``follower.replication.throttled.replicas`` say of which
-replicas. A replica that is in sync is never held back.
+the topic keys ``leader.replication.throttled.replicas`` and ``follower.replication.throttled.replicas`` name the
+replicas. A replica that is in sync is never throttled.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from anabranch.runtime.env import Clock
 
 UNLIMITED = 2**63 - 1
 MAX_PAUSE_S = 1.0
-"""A rate that is raised meanwhile is in force after as long."""
+"""A rate that is raised meanwhile is in force after this time."""
 ALL_REPLICAS = "*"
 
 
 class ReplicationQuota:
-    """One direction. ``rate`` and ``replicas`` look up what is configured now."""
+    """The quota of one direction. ``rate`` and ``replicas`` look up the present configuration."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ReplicationQuota:
         """Bytes beyond the rate, as of ``_at``; they are worked off by waiting."""
         self._at = clock.monotonic()
         self.on_used: Callable[[TopicPartition, int], None] = lambda _key, _size_bytes: None
-        """Called with all bytes, those that do not count included."""
+        """Called with all bytes, including those that do not count."""
 
     def used(self, key: TopicPartition, size_bytes: int) -> None:
         """Count bytes of a partition, if they count."""
@@ -46,14 +46,14 @@ class ReplicationQuota:
             self._overdrawn += size_bytes
 
     def is_throttled(self, key: TopicPartition) -> bool:
-        """Whether the partition must wait, for more was sent than the rate allows."""
+        """Whether the partition must wait, because more was sent than the rate allows."""
         if self._rate() == UNLIMITED or not self._is_listed(key):
             return False
         self._settle()
         return self._overdrawn > 0
 
     def retry_at(self) -> float:
-        """When to ask again, a time of ``env.clock.monotonic()``: once the rate has caught up, or may be another."""
+        """The time of ``env.clock.monotonic()`` for the next try: the rate has caught up, or may have changed."""
         self._settle()
         return self._at + min(self._overdrawn / self._rate(), MAX_PAUSE_S)
 
