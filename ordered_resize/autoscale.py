@@ -1,8 +1,8 @@
-"""Whether a topic's partition count is doubled or halved, from the bytes appended to it: pure.
+"""The decision to double or halve a topic's partition count, from the bytes appended to it. Pure.
 
 When the mean partition gets more than ``autoscale.target.bytes.per.second``, the count doubles. When it gets less than
-a quarter, the count halves. A constant rate never takes a step back. The counts are the initial one times powers of
-two, which stock producers can follow.
+a quarter, the count halves. A constant rate never reverses a step. Each count is the initial one times a power of two,
+which stock producers can follow.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 HALVED_BELOW = 4
-"""The count halves when the mean is below the target divided by this. It is above 2, or a step would be taken back."""
+"""The count halves when the mean is below the target divided by this. It is above 2, or a step would be reversed."""
 
 
 class Policy(NamedTuple):
@@ -23,11 +23,11 @@ class Policy(NamedTuple):
     cooldown_ms: int
     window_ms: int
     unsuited: str = ""
-    """Why the count of such a topic is not chosen; empty: it may be."""
+    """Why the count of such a topic is not scaled; empty if it may be."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        """From the value in force of each topic key."""
+        """From the values in force of the topic keys."""
         unsuited = ""
         if not values["enable.ordered.delivery"]:
             unsuited = "enable.ordered.delivery=false"
@@ -44,8 +44,9 @@ class Policy(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """``appended_bytes`` in the last ``elapsed_ms``, at most the window; how long the count has not changed, as far as
-    this controller knows.
+    """The bytes appended in the last ``elapsed_ms``, which is at most the window.
+
+    ``unchanged_ms`` is the time since the count changed, as far as this controller knows.
     """
 
     appended_bytes: int
@@ -58,7 +59,7 @@ class Measured(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """``wanted``: the count that the topic is to have, None: the present one stays. ``waits``: what it waits for."""
+    """``wanted``: the count that the topic should have; None: the present one stays. ``waits``: why it waits."""
 
     wanted: int | None
     why: str
@@ -66,7 +67,7 @@ class Decision(NamedTuple):
 
 
 def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Decision:
-    """What to do about a topic of ``count`` partitions, created with ``initial``."""
+    """The decision for a topic of ``count`` partitions, created with ``initial``."""
     if policy.unsuited:
         return Decision(None, f"the count is not chosen with {policy.unsuited}")
     if problem := bounds_problem(policy, initial):

@@ -18,13 +18,13 @@ from anabranch.zk_schemas.partition_state import Layout, LineageEntry, Partition
 from anabranch.zk_schemas.topic import TopicZnode
 
 PROVEN = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
-"""Fields that a tool may drop of a topic that was never resized, and of no other."""
+"""Fields that a tool may drop only from a topic that was never resized."""
 Node: TypeAlias = tuple[int, int]
 """A partition, and the leader epoch of one of its entries."""
 
 
 def contradictions(snapshot: Snapshot) -> list[str]:
-    """What no resize leaves, in words that name znode and field; empty: the topic may go on."""
+    """The contradictions, in sentences that name znode and field; empty: the topic is not frozen."""
     topic = snapshot.topic
     if why := counts_at_odds(topic):
         return [why]
@@ -46,7 +46,7 @@ def contradictions(snapshot: Snapshot) -> list[str]:
 def as_served(snapshot: Snapshot) -> TopicZnode:
     """A frozen topic as clients and brokers see it: the newest layout that a partition has, and nothing moves.
 
-    Never to be written: what the znode says may be what is right.
+    It must not be written: the stored znode may be the right one.
     """
     topic, states = snapshot.topic, snapshot.states
     first = Layout(topic.initial_partition_count, 0)
@@ -67,7 +67,7 @@ def as_served(snapshot: Snapshot) -> TopicZnode:
 
 
 def counts_at_odds(topic: TopicZnode) -> str | None:
-    """Why the counts of a topic cannot be; None: they can."""
+    """Why the counts of a topic are impossible together; None if they are possible."""
     initial, counted, assigned = (
         topic.initial_partition_count,
         topic.undeleted_partition_count,
@@ -86,7 +86,7 @@ def counts_at_odds(topic: TopicZnode) -> str | None:
 
 
 def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[str]:
-    """A layout that is neither the goal nor what the goal replaces; an epoch of a life that is over."""
+    """The contradictions of a state, such as a wrong layout, or an epoch of a removed incarnation."""
     topic, stored = snapshot.topic, snapshot.stored(p)
     if stored is None:
         return
@@ -132,7 +132,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
 
 
 def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> Iterator[str]:
-    """Nothing moves: the last resize was taken back, before a gainer of it was bumped, or there was none."""
+    """Contradictions if nothing moves: the last resize was cancelled before a gainer's bump, or there was none."""
     stored, version = had[0], goal.layout_version
     for layout in (layout for layout in had if layout.layout_version == version - 1):
         if p in moves(initial, goal.undeleted_partition_count, layout.undeleted_partition_count).losers_of:
@@ -147,7 +147,7 @@ def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> It
 
 
 def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
-    """Counted partitions without a state that no resize creates, and losers that are gone before they were noted."""
+    """Counted partitions without a state that no resize creates, and losers removed before their gainer's bump."""
     for p in sorted(snapshot.states.keys() - snapshot.topic.partitions.keys()):
         yield f"partition {p}: it has a state and no replicas are assigned to it"
     losers_of = snapshot.moves.losers_of
@@ -165,7 +165,7 @@ def _shown(layout: Layout) -> str:
 
 
 def lineage_contradictions(snapshot: Snapshot) -> list[str]:
-    """Entries that no resize writes, in words that name partition and entry; empty: there are none."""
+    """Entries that no resize writes, in sentences that name partition and entry; empty if there are none."""
     found = [
         f"lineage of partition {p}: from leader epoch {entry.epoch} on it names partition {q}, {why}"
         for p, state in sorted(snapshot.states.items())
@@ -192,7 +192,10 @@ def _bad_losers(snapshot: Snapshot, p: int, entry: LineageEntry) -> Iterator[tup
 
 
 def _cycle(snapshot: Snapshot) -> Iterator[str]:
-    """Whether something waits for itself. An entry needs the one before it, and of each loser the last that counts."""
+    """A cycle of entries that wait for each other.
+
+    An entry needs the one before it, and each loser's last that counts.
+    """
     epochs = {p: [entry.epoch for entry in state.lineage] for p, state in snapshot.states.items()}
     graph: dict[Node, list[Node]] = {}
     for p, state in snapshot.states.items():

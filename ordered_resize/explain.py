@@ -1,4 +1,4 @@
-"""Why a partition waits, and why a resize does, in words for people."""
+"""Sentences that explain why a partition or a resize waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 
 
 class Wait(NamedTuple):
-    """One thing that a partition waits for; -1 where a number is not known, None where the owner is not."""
+    """One wait of a partition. An unknown number is -1, an unknown owner None."""
 
     partition: int
     from_epoch: int
@@ -19,9 +19,9 @@ class Wait(NamedTuple):
     on: int
     """The partition that has to be processed first."""
     epoch: int
-    """Up to the end of this leader epoch."""
+    """The partition ``on`` has to be processed up to the end of this leader epoch."""
     offset: int = -1
-    """That end."""
+    """The end of ``epoch``."""
     position: int = -1
     owner: str | None = None
 
@@ -33,9 +33,9 @@ class Wait(NamedTuple):
 
 
 def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[str]:
-    """What a resize waits for, a sentence for each thing; what has a step that is due is not in it.
+    """The waits of a resize, one sentence each; partitions with a step that is due are not included.
 
-    ``left``: of partitions that are being removed the brokers that still have a replica.
+    ``left``: the brokers that still have a replica, for each partition that is being removed.
     """
     if snapshot.frozen:
         return [f"frozen: {snapshot.frozen}"]
@@ -64,8 +64,9 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
 
 
 def request_effect(topic: TopicZnode, asked: TopicZnode, count: int) -> str:
-    """What a request for ``count``, which leads to the znode ``asked``, does to the resize in progress and to the
-    queued count; empty: nothing.
+    """The effect of a request for ``count`` on the resize in progress and the queued count; empty: none.
+
+    ``asked`` is the znode that the request leads to.
     """
     goal, queued = topic.undeleted_partition_count, topic.wanted
     instead = f" in place of the queued {queued}" if queued not in (None, count) else ""
@@ -79,6 +80,6 @@ def request_effect(topic: TopicZnode, asked: TopicZnode, count: int) -> str:
 
 
 def listed(numbers: Sequence[object]) -> str:
-    """The first ten, and how many more."""
+    """The first ten numbers, and how many more there are."""
     shown = ", ".join(map(str, numbers[:10]))
     return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown

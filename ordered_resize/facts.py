@@ -16,7 +16,7 @@ from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 
 
 class Lineage(NamedTuple):
-    """The answer of 25301 for a partition that exists, all of one read of its znode."""
+    """The answer of 25301 for a partition that exists, all from one read of its znode."""
 
     as_of: int
     """The partition's leader epoch: every entry up to it is here, or below the floor."""
@@ -30,7 +30,7 @@ class Lineage(NamedTuple):
 
     @classmethod
     def of_answer(cls, answer: PartitionLeaderEpochsForPartitionsResponsePartition) -> Lineage | None:
-        """None: the partition does not exist."""
+        """The lineage in an answer; None: the partition does not exist."""
         if answer.as_of < 0:
             return None
         entries = tuple(
@@ -41,9 +41,9 @@ class Lineage(NamedTuple):
 
 
 class Facts:
-    """See the module. ``version`` goes up whenever something changes that a decision may depend on.
+    """Facts about one topic. ``version`` increases with every change that a decision may depend on.
 
-    ``taken_back`` is called whenever a lowered position took something back, before a later fact can restore it.
+    ``taken_back`` is called whenever a lowered position revokes passed epochs, before a later fact can restore them.
     """
 
     __slots__ = (
@@ -65,32 +65,32 @@ class Facts:
         self._taken_back = taken_back
         self.version = 0
         self.lineage_version = 0
-        """Goes up with each lineage that is taken in."""
+        """Increases with each lineage that is stored."""
         self.forget()
 
     def forget(self) -> None:
-        """Another topic has the name: epochs and offsets start again (amendment 5)."""
+        """Forget all facts: another topic has the name, and epochs and offsets start again (amendment 5)."""
         self.lineages: dict[int, Lineage] = {}
         self.over: dict[int, int] = {}
-        """The last leader epoch of each number that was removed at some time."""
+        """The last leader epoch of each removed partition, by number."""
         self.ends: dict[int, dict[int, int]] = {}
-        """Where a leader epoch of a partition ended, exclusive."""
+        """The end offset of each leader epoch of a partition, exclusive."""
         self.positions: dict[int, int] = {}
-        """How far the group has processed a partition: the first offset of the next batch, or the log end."""
+        """The group's position in a partition: the first offset of the next batch, or the log end."""
         self.rewinds: dict[int, int] = {}
-        """How often the group went back in a partition, as its coordinator counts."""
+        """How often the group's position in a partition was lowered, as its coordinator counts."""
         self.log_starts: dict[int, int] = {}
         self.unowned: set[int] = set()
         """Partitions that no live member owns, by the group's coordinator."""
         self.missing: set[int] = set()
-        """Partitions that a broker did not know, which may mean that it is behind: 25301 is asked again."""
+        """Partitions that a broker did not know. The broker may be behind, so 25301 is sent again."""
         self.passed: dict[int, int] = {}
-        """Up to which leader epoch a partition was found satisfied."""
+        """The leader epoch up to which a partition was found satisfied."""
         self.version += 1
         self.lineage_version += 1
 
     def on_lineage(self, partition: int, lineage: Lineage | None, over: int = -1) -> None:
-        """25301 was answered: the lineage (None: it does not exist) and ``last_leader_epochs``, -1 for none."""
+        """Store an answer of 25301: the lineage (None: no partition) and the ``last_leader_epochs``, -1 for none."""
         self.version += 1
         self.lineage_version += 1
         self.missing.discard(partition)
@@ -100,12 +100,12 @@ class Facts:
             self.lineages[partition] = lineage
 
     def on_missing(self, partition: int) -> None:
-        """A broker does not know the partition."""
+        """Note that a broker does not know the partition."""
         self.version += 1
         self.missing.add(partition)
 
     def on_end(self, partition: int, epoch: int, end_offset: int) -> None:
-        """A leader of a higher epoch answered where ``epoch`` ended."""
+        """Store the end of ``epoch`` that a leader of a higher epoch answered."""
         self.version += 1
         self.ends.setdefault(partition, {})[epoch] = end_offset
 
@@ -114,7 +114,7 @@ class Facts:
         self.log_starts[partition] = offset
 
     def on_owner(self, partition: int, *, is_owned: bool) -> None:
-        """Whether a live member owns the partition, by 25300."""
+        """Store whether a live member owns the partition, as 25300 answers."""
         if is_owned == (partition not in self.unowned):
             return
         self.version += 1
@@ -124,9 +124,9 @@ class Facts:
             self.unowned.add(partition)
 
     def on_position(self, partition: int, position: int) -> None:
-        """How far the group is. A lower position than before takes back what was passed because of the higher one.
+        """Store the group's position. A lower one revokes epochs that were passed because of the higher one.
 
-        -1: not known (any more), which takes nothing back.
+        -1: not known (any more), which revokes nothing.
         """
         if self.positions.get(partition, -1) == position:
             return
@@ -143,10 +143,10 @@ class Facts:
             self._taken_back()
 
     def on_rewinds(self, partition: int, rewinds: int) -> None:
-        """How often the group went back in a partition.
+        """Store how often the group's position in a partition was lowered.
 
-        With another count than before the position was lower meanwhile. How low is not known: what was passed because
-        of any position is taken back.
+        If the count has changed, the position was lower meanwhile. The lowest position is not known, so the epochs
+        passed because of any position are revoked.
         """
         before = self.rewinds.get(partition, rewinds)
         self.rewinds[partition] = rewinds
@@ -157,26 +157,26 @@ class Facts:
         self.on_position(partition, position)
 
     def on_leader_change(self, partition: int) -> None:
-        """Ends of what is not passed yet are asked again: an unclean election lowers them."""
+        """Forget the ends of epochs that are not passed yet: an unclean election lowers them."""
         self.version += 1
         passed = self.passed.get(partition, -1)
         self.ends[partition] = {epoch: end for epoch, end in self.ends.get(partition, {}).items() if epoch <= passed}
 
     def on_new_generation(self) -> None:
-        """Positions and owners die with their generation; what was passed stays passed."""
+        """Forget positions and owners, which end with their generation; passed epochs stay passed."""
         self.version += 1
         self.positions.clear()
         self.unowned.clear()
 
     def pass_all(self, satisfied: Mapping[int, int]) -> None:
-        """These are satisfied together, and stay so unless a position is lowered."""
+        """Note epochs that are satisfied together, and stay so unless a position is lowered."""
         if satisfied:
             self.version += 1
             self.passed.update(satisfied)
 
 
 def is_over(facts: Facts, partition: int, epoch: int) -> bool:
-    """Whether the life of the partition that had this epoch was removed: read, never concluded (rule 12)."""
+    """Whether the incarnation of the partition with this epoch was removed: read, never concluded (rule 12)."""
     return facts.over.get(partition, -1) >= epoch
 
 
@@ -190,9 +190,9 @@ def is_fresh(known: Lineage, epoch: int) -> bool:
 
 
 def is_processed(facts: Facts, partition: int, epoch: int) -> bool:
-    """Whether the group has processed the partition up to the end of the epoch; the end of a later one serves too.
+    """Whether the group has processed the partition up to the end of the epoch, or of a later one.
 
-    Of a partition without a record up to there nobody has to say anything.
+    A partition without a record up to there needs no position.
     """
     reached = facts.positions.get(partition, 0)
     if log_start_counts(facts, partition):
@@ -206,12 +206,12 @@ def is_processed(facts: Facts, partition: int, epoch: int) -> bool:
 
 
 def log_start_counts(facts: Facts, partition: int) -> bool:
-    """Whether a log start past the end stands for a position: only where no live member would report one (rule 14)."""
+    """Whether a log start past the end counts as a position: only if no live member would report one (rule 14)."""
     return partition in facts.unowned
 
 
 def take_back(facts: Facts, partition: int, still_passed: int) -> None:
-    """Lower what is passed of a partition, and of everything that was passed because of it (amendment 13)."""
+    """Lower the passed epoch of a partition, and of partitions that were passed because of it (amendment 13)."""
     facts.passed[partition] = still_passed
     lowered = [partition]
     while lowered:

@@ -1,4 +1,4 @@
-"""The delivery gate of one topic of a consumer: which batch may be delivered, and what has to be asked or done first.
+"""The delivery gate of one topic of a consumer: the batches that may be delivered, and the questions and loads before.
 
 Feed ``facts``, then ``look`` at the next batch of a partition. The table of states is ``MOVES``.
 """
@@ -40,11 +40,11 @@ MOVES: Final[Mapping[tuple[GateState, GateState], str]] = MappingProxyType(
         (GateState.OPEN, GateState.DUE): "the next batch is past an entry, or the floor rose",
     }
 )
-"""Every move but one: what waited is not delivered before a load (WAITING to OPEN)."""
+"""Every move except WAITING to OPEN: a batch that waited is not delivered before a load."""
 
 
 class Ask(enum.Enum):
-    """What can be asked."""
+    """The kinds of questions."""
 
     LINEAGE = "25301, answered with at least this leader epoch"
     END = "where this leader epoch ended (OffsetForLeaderEpoch)"
@@ -53,7 +53,7 @@ class Ask(enum.Enum):
 
 
 class Question(NamedTuple):
-    """One thing to ask; ``epoch`` is -1 where none matters."""
+    """A question; ``epoch`` is -1 if none matters."""
 
     ask: Ask
     partition: int
@@ -95,7 +95,7 @@ class _Held:
 
 
 class Gate:
-    """See the module."""
+    """The gate of one topic; see the module."""
 
     __slots__ = ("_held", "facts")
 
@@ -106,19 +106,19 @@ class Gate:
     # ------------------------------------------------------------ events
 
     def assign(self, partitions: Iterable[int]) -> None:
-        """Hold exactly these; those held before keep what was loaded."""
+        """Hold exactly these partitions; those held before keep their loads."""
         self._held = {partition: self._held.get(partition) or _Held() for partition in partitions}
 
     def restart(self, partition: int) -> None:
-        """The next batch is not the one after the last: a seek, or a log that was truncated."""
+        """Note that the next batch does not follow the last one: after a seek, or a truncation of the log."""
         self._held[partition].state = GateState.UNKNOWN
 
     def renew(self, partition: int) -> None:
-        """The partition was removed: nothing of its next life was loaded."""
+        """Note that the partition was removed: nothing of its next incarnation was loaded."""
         self._held[partition] = _Held()
 
     def forget(self) -> None:
-        """Another topic has the name (amendment 5)."""
+        """Forget everything: another topic has the name (amendment 5)."""
         self.facts.forget()
         self._held = {partition: _Held() for partition in self._held}
 
@@ -130,7 +130,7 @@ class Gate:
     # ------------------------------------------------------------ decisions
 
     def look(self, partition: int, epoch: int) -> GateState:
-        """What is so of the next batch, of this leader epoch. Raises ``IllegalMoveError``."""
+        """The state of the next batch, which has this leader epoch. Raises ``IllegalMoveError``."""
         held = self._held[partition]
         state = self._judge(partition, held, epoch)
         if state is not held.state and (held.state, state) not in MOVES:
@@ -147,38 +147,38 @@ class Gate:
         return GateState.DUE if lineage.is_load_due(known, held.loaded, epoch) else GateState.OPEN
 
     def cap(self, partition: int) -> int:
-        """The highest leader epoch whose batches may be delivered, loads apart; -1: none."""
+        """The highest leader epoch whose batches may be delivered, apart from loads; -1: none."""
         held = self._held[partition]
         if held.cap_version != self.facts.version:
             held.cap = lineage.cap(self.facts, partition)
             held.cap_version = self.facts.version
             held.lowest = min(held.lowest, held.cap)
-            if held.cap < held.loaded.cap:  # a position was lowered: what was loaded may change again
+            if held.cap < held.loaded.cap:  # a position was lowered: the loaded state may change again
                 held.loaded = held.loaded._replace(cap=held.cap)
                 held.revoke = True
         return held.cap
 
     def _note_caps(self) -> None:
-        """A position was lowered. It may rise again before the next look; what was loaded is stale all the same."""
+        """Note the caps after a position was lowered: it may rise before the next look, but loads stay stale."""
         for partition in self._held:
             self.cap(partition)
 
     def limit(self, partition: int) -> int:
-        """The highest leader epoch whose batches are OPEN: ``look`` by batch says the same; ``NO_EPOCH``: none."""
+        """The highest leader epoch whose batches are OPEN, in agreement with ``look``; ``NO_EPOCH``: none."""
         known = self.facts.lineages.get(partition)
         if known is None:
             return lineage.NO_EPOCH
         return min(self.cap(partition), lineage.loaded_up_to(known, self._held[partition].loaded))
 
     def load_called(self, partition: int) -> Loaded:
-        """What a load that is called now covers: to be given to ``load_returned``."""
+        """The epochs that a load called now covers; they are passed to ``load_returned``."""
         known = self.facts.lineages[partition]
         held = self._held[partition]
         held.lowest = self.cap(partition)
         return Loaded(held.lowest, known.floor)
 
     def load_returned(self, partition: int, called: Loaded) -> None:
-        """The load covers what was satisfied when it was called, unless that was taken back since."""
+        """Note that a load covers the epochs satisfied at its call, unless they were revoked since."""
         self.cap(partition)
         held = self._held[partition]
         held.loaded = Loaded(min(called.cap, held.lowest), called.floor)
@@ -196,7 +196,7 @@ class Gate:
     # ------------------------------------------------------------ what is missing
 
     def questions(self, partition: int, epoch: int) -> list[Question]:
-        """What would help the next batch, of this leader epoch."""
+        """The questions whose answers may open the gate for the next batch, which has this leader epoch."""
         facts, known = self.facts, self.facts.lineages.get(partition)
         if known is None or not knows_batch(known, epoch):
             return [Question(Ask.LINEAGE, partition, epoch)]
@@ -210,7 +210,7 @@ class Gate:
         return list(dict.fromkeys(asked))
 
     def waits(self, partition: int, owner_of: Callable[[int], str | None] = lambda _: None) -> list[Wait]:
-        """What the partition waits for; empty when nothing it knows of is held back."""
+        """The waits of the partition; empty if no batch that its lineage covers is held back."""
         known = self.facts.lineages.get(partition)
         if known is None or (cap := self.cap(partition)) >= known.as_of:
             return []
@@ -222,7 +222,7 @@ class Gate:
         ]
 
     def named(self, partition: int) -> Set[int]:
-        """The partitions whose position matters, now or when it is lowered: of all entries that are not over."""
+        """The partitions whose position matters, now or when it is lowered: those in all entries that are not over."""
         held, facts = self._held[partition], self.facts
         if held.named_version != facts.lineage_version:
             known = facts.lineages.get(partition)
@@ -232,7 +232,7 @@ class Gate:
         return held.named
 
     def _needed(self, partition: int, known: Lineage) -> Mapping[int, int]:
-        """What the first entry that is not satisfied requires."""
+        """The requirements of the first entry that is not satisfied."""
         cap, held, facts = self.cap(partition), self._held[partition], self.facts
         if held.needed_version != facts.version:
             held.needed_version = facts.version
@@ -241,7 +241,7 @@ class Gate:
         return held.needed
 
     def _highest(self, known: Lineage) -> dict[int, int]:
-        """Of each partition the highest epoch that any entry requires: a position past its end is past all."""
+        """The highest epoch of each partition that any entry requires: a position past its end is past all."""
         highest: dict[int, int] = {}
         for entry in known.entries:
             for q, f in lineage.required(self.facts, entry.losers).items():
@@ -255,7 +255,7 @@ def knows_batch(known: Lineage, epoch: int) -> bool:
 
 
 def _missing(facts: Facts, q: int, f: int, highest: int) -> list[Question]:
-    """What to ask of a partition that is to be processed up to the end of epoch ``f``."""
+    """The questions about a partition that has to be processed up to the end of epoch ``f``."""
     known = facts.lineages.get(q)
     if known is None or not is_fresh(known, f):
         return [Question(Ask.LINEAGE, q, f)]

@@ -127,7 +127,7 @@ class Patience(Generic[K]):
         """Waits that lasted too long, while they exist."""
 
     def look(self, waits: Collection[K], now: float, limit_s: float) -> list[K]:
-        """Take all waits of now; returns those that this call releases, in order."""
+        """Set the present waits; returns those that this call releases, in order."""
         self._since = {wait: self._since.get(wait, now) for wait in waits}
         over = {wait for wait, since in self._since.items() if now - since >= limit_s}
         found = [wait for wait in self._since if wait in over - self.released]

@@ -1,9 +1,9 @@
 """Whether a topic may be changed: one list of rules for requests and for edits.
 
-A request, an edit of the topic's znode, an edit that nobody saw because no controller was in office, and a count that
-was queued are the same question: from the topic as it was to the topic as it is asked for. The answer is one of three:
-accept, with the znode to write; refuse, with a sentence; or freeze, with a sentence, where the znodes contradict each
-other. A frozen topic serves on and is not resized; an edit that ends the contradiction ends that.
+A request, an edit of the topic's znode, an edit made while no controller was active, and a queued count pose the same
+question: may the known topic become the requested one? The answer is one of three: accept, with the znode to write;
+refuse, with a sentence; or freeze, with a sentence, if the znodes contradict each other. A frozen topic is served but
+not resized, until an edit ends the contradiction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS
 
 
 class Outcome(enum.Enum):
-    """What becomes of what was asked."""
+    """The decision on a request or an edit."""
 
     ACCEPT = "the topic's znode is to be ``topic``"
     REFUSE = "nothing changes; an edit is undone, which ``topic`` does"
@@ -36,31 +36,31 @@ class Outcome(enum.Enum):
 
 
 class Verdict(NamedTuple):
-    """An answer. ``topic``: the znode to be, None where the one that is stored stays as it is."""
+    """A decision. ``topic``: the znode to write; None if the stored one stays as it is."""
 
     outcome: Outcome
     topic: TopicZnode | None = None
     why: str = ""
-    """One sentence: why not, or what of it is not done; empty where all of it is."""
+    """One sentence: the reason of a refusal, or the part that is not done; empty if everything is done."""
     code: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one resize may lead to."""
+    """Limits on the result of one resize."""
 
     max_partitions: int = MAX_PARTITIONS
     max_state_bytes: int = 256 * 1024
-    """Of the znode of a partition that gains keys: ZooKeeper takes 1 MiB."""
+    """The largest state znode of a partition that gains keys; ZooKeeper accepts 1 MiB."""
     max_topic_bytes: int = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a resize is judged by besides the znodes of the topic."""
+    """The facts that decide about a resize besides the znodes of the topic."""
 
     assign: Assign = field(default=lambda new: {})
-    """Raises where there are too few brokers at the moment."""
+    """Raises if there are too few brokers at the moment."""
     limits: Limits = field(default_factory=Limits)
     is_internal: bool = False
     is_compacted: bool = False
@@ -74,7 +74,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """``known``: the topic before, ``asked``: its znode as it is asked for."""
+    """``known``: the topic before; ``asked``: its requested znode."""
 
     known: Snapshot
     asked: TopicZnode
@@ -86,13 +86,13 @@ class Case:
 
     @property
     def count(self) -> int:
-        """The count that is asked for: partitions that were added to the assignment count too."""
+        """The requested count; partitions that were added to the assignment count too."""
         added = len(self.asked.partitions) > len(self.known.topic.partitions)
         return len(self.asked.partitions) if added else self.asked.undeleted_partition_count
 
     @property
     def uncounted(self) -> Snapshot:
-        """With all that is asked for but the count."""
+        """The known topic with all requested changes except the count."""
         return dataclasses.replace(self.known, topic=self.asked.replace(undeleted_partition_count=self.before))
 
     @cached_property
@@ -137,9 +137,9 @@ def judge_request(
 
 
 def advice(known: TopicZnode, asked: TopicZnode, setting: Setting) -> str:
-    """What to know of an accepted resize of a compacted topic: what becomes of partitions that it marks for deletion.
+    """A note on an accepted resize of a compacted topic, about the partitions that it marks for deletion.
 
-    Empty where it marks none, as when it takes a grow back.
+    Empty if it marks none, as when it cancels a grow.
     """
     counted, after = asked.undeleted_partition_count, asked.wanted or asked.undeleted_partition_count
     is_cancelled = asked.wanted is None and asked.previous_undeleted_partition_count == counted
@@ -149,14 +149,14 @@ def advice(known: TopicZnode, asked: TopicZnode, setting: Setting) -> str:
 
 
 def judge_edit(snapshot: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
-    """An edit of the topic's znode that the controller in office sees; what a tool dropped is what it was."""
+    """Decide on an edit of the topic's znode that the active controller sees; dropped fields keep their values."""
     if snapshot.frozen:
         return judge_found(dataclasses.replace(snapshot, topic=edited), setting)
     return _judge_edit(snapshot, edited, setting)
 
 
 def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
-    """A topic as a controller finds it that takes office: who edited it since, nobody saw. Judged anew."""
+    """Decide on a topic as a newly elected controller finds it: it may have been edited unseen."""
     known = proven(snapshot)
     if found := contradictions(known):
         return Verdict(Outcome.FREEZE, why=found[0])
@@ -166,9 +166,10 @@ def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
 
 
 def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
-    """The count that was queued, once it may begin; None: there is none, or it waits for the resize under way.
+    """Decide on the queued count; None if there is none, or if it waits for the resize in progress.
 
-    Refused with a topic: it can never be, and is dropped. Without: it waits for another moment.
+    If it is refused with a topic, the count is impossible and is dropped. Refused without one, it waits for another
+    moment.
     """
     wanted = snapshot.topic.wanted
     if wanted is None or snapshot.frozen or not resize.may_begin(snapshot, wanted):
@@ -183,8 +184,10 @@ def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
 
 
 def proven(snapshot: Snapshot) -> Snapshot:
-    """The topic as the states of its partitions prove it: with the count of its version, and without partitions of
-    which nothing is recorded; a state that cannot be read is recorded. Whatever else is wrong contradicts a state.
+    """The topic as the states of its partitions prove it.
+
+    It has the count of its version, and no partitions of which nothing is recorded; a state that cannot be read is
+    recorded. Any other fault contradicts a state.
     """
     topic, states = snapshot.topic, snapshot.states
     led = max({*snapshot.unreadable, *(p for p, state in states.items() if not state.never_led)}, default=-1) + 1
@@ -207,7 +210,7 @@ def proven(snapshot: Snapshot) -> Snapshot:
 
 
 def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
-    """What a tool dropped of the znode is what it was; what is refused is undone."""
+    """Decide on an edit: fields that a tool dropped keep their values, and a refused edit is undone."""
     optional = ("last_offsets", "ordered_delivery", "previous_undeleted_partition_count", "wanted")
     dropped = {*edited.absent, *(name for name in optional if getattr(edited, name) in (None, {}))}
     asked = edited.replace(**{name: getattr(known.topic, name) for name in dropped}, absent=frozenset())
@@ -216,7 +219,7 @@ def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdic
 
 
 def _judge(case: Case) -> Verdict:
-    """A resize begins, is taken back or is queued. What only the moment forbids is asked when it would begin."""
+    """Decide whether a resize begins, is cancelled or is queued. ``MOMENTS`` count only if it would begin now."""
     if refused := _refusal(case, EDITS):
         return refused
     if case.count == case.before:
@@ -233,7 +236,7 @@ def _judge(case: Case) -> Verdict:
 
 
 class Rule(NamedTuple):
-    """``why`` says in a sentence what is wrong, None: nothing is."""
+    """A rule. ``why`` returns a sentence about its violation, or None."""
 
     code: ErrorCode
     why: Callable[[Case], str | None]
@@ -359,16 +362,16 @@ EDITS: Final = (
     Rule(ErrorCode.INVALID_REQUEST, _one_count),
     Rule(ErrorCode.INVALID_REQUEST, _internal),
 )
-"""Of everything that is asked."""
+"""Rules for every request and edit."""
 RULES: Final = (
     Rule(ErrorCode.INVALID_PARTITIONS, _count),
     Rule(ErrorCode.POLICY_VIOLATION, _emptied),
     Rule(ErrorCode.INVALID_PARTITIONS, _size),
 )
-"""Of a resize, whenever it begins."""
+"""Rules for a resize, whenever it begins."""
 MOMENTS: Final = (
     Rule(ErrorCode.POLICY_VIOLATION, _not_now),
     Rule(ErrorCode.REASSIGNMENT_IN_PROGRESS, _reassigned),
     Rule(ErrorCode.POLICY_VIOLATION, _unreadable),
 )
-"""Of a resize that would begin at once: a queued one waits until they pass."""
+"""Rules for a resize that would begin at once: a queued one waits until they are met."""

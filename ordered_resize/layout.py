@@ -1,4 +1,4 @@
-"""Which partition has a key, and what a resize moves: linear hashing on top of ``protocol.key_placement``."""
+"""The partition of a key, and the keys that a resize moves: linear hashing on top of ``protocol.key_placement``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 class Layout(NamedTuple):
     """Count, version and initial count of a topic: together they place every key.
 
-    The version goes up with each resize, because counts come back (4 -> 6 -> 4) and versions do not.
+    The version increases with each resize, because counts repeat (4 -> 6 -> 4) and versions do not.
     """
 
     undeleted_partition_count: int
@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def goal(cls, topic: TopicZnode) -> Layout:
-        """What the topic's znode asks every counted partition to have."""
+        """The layout that every counted partition has to get, from the topic's znode."""
         return cls(topic.undeleted_partition_count, topic.layout_version, topic.initial_partition_count)
 
     @property
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
         return place(key_hash, self.initial_partition_count, self.undeleted_partition_count)
 
     def counts(self, partition: int) -> bool:
-        """Whether the partition takes records under this layout; else it is closed: marked for deletion."""
+        """Whether the partition accepts records under this layout; otherwise it is closed: marked for deletion."""
         return partition < self.undeleted_partition_count
 
     def closes(self, partition: int) -> bool:
@@ -45,12 +45,12 @@ class Layout(NamedTuple):
         return self.undeleted_partition_count >= 0 and not self.counts(partition)
 
     def takes(self, partition: int, named: StoredLayout) -> bool:
-        """Whether a partition of this layout takes a batch that was placed by the layout ``named`` (rule 10)."""
+        """Whether a partition of this layout accepts a batch that was placed by the layout ``named`` (rule 10)."""
         return self.stored == named and self.counts(partition)
 
 
 class Moves(NamedTuple):
-    """What a resize moves. A partition is a loser, a gainer or neither, and never both."""
+    """The losers and gainers of a resize. A partition is a loser, a gainer or neither, and never both."""
 
     losers_of: Mapping[int, tuple[int, ...]]
     """The losers of each gainer, ascending."""

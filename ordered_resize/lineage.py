@@ -1,13 +1,13 @@
-"""The lineage of a partition: which partitions had its keys before, and up to which of their leader epochs.
+"""The lineage of a partition: the partitions that had its keys before, each with its last leader epoch.
 
-    satisfied(q, f)     = q's life that had epoch f is over, or
+    satisfied(q, f)     = q's incarnation with epoch f was removed, or
                           the group has processed q up to the end of epoch f, and
                           satisfied(r, g) for every r: g of every entry of q with epoch <= f
     may_deliver(p, b)   = satisfied(q, f) for every q: f of every entry of p with epoch <= b
 
 Entries are written in the bump that makes them true, so a lineage read at leader epoch ``as_of`` has every entry up to
-it. The recursion is worked out as a closure: of each partition only the highest epoch required counts, since whatever
-satisfies it satisfies all lower ones.
+it. The recursion is computed as a closure: for each partition only the highest required epoch counts, because
+satisfying it satisfies all lower ones.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from anabranch.zk_schemas.partition_state import LineageEntry
 EVERY_EPOCH: Final = 2**31
 """Above every leader epoch."""
 NO_EPOCH: Final = -2
-"""Below every leader epoch, the -1 of batches without one included."""
+"""Below every leader epoch, including the -1 of batches without one."""
 
 
 def pruned(
     entries: Iterable[LineageEntry], floor: int, last_leader_epochs: Mapping[int, int]
 ) -> tuple[tuple[LineageEntry, ...], int]:
-    """Entries without what is over, and the floor: the newest epoch of which something was dropped (rule 8)."""
+    """Entries without removed losers, and the floor: the newest epoch of an entry that lost some (rule 8)."""
     kept = []
     for entry in entries:
         left = {q: f for q, f in entry.losers.items() if last_leader_epochs.get(q, -1) < f}
@@ -39,15 +39,16 @@ def pruned(
 
 
 def raised_floor(floor: int, epoch: int) -> int:
-    """The floor once something of the entry at ``epoch`` was dropped: a load may be due for what nobody can read."""
+    """The floor after losers of the entry at ``epoch`` were dropped: a load may be due for their removed records."""
     return max(floor, epoch)
 
 
 def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = False) -> dict[int, int]:
-    """What must be processed before what waits for ``losers``: of each partition the highest leader epoch.
+    """The partitions to process before batches that wait for ``losers``, each with its highest leader epoch.
 
-    What is over or was passed needs nothing more. What lies behind a lineage that is unknown, or too old, is not in it.
-    ``passed_too``: also what was passed, and would be waited for again were its position lowered.
+    Epochs that are over or were passed need nothing more. Requirements behind a lineage that is unknown, or too old,
+    are not included. ``passed_too`` includes passed epochs, which would be waited for again if their position were
+    lowered.
     """
     needed: dict[int, int] = {}
     todo = list(losers.items())
@@ -69,13 +70,13 @@ def behind(known: Lineage, above: int, up_to: int) -> list[LineageEntry]:
 
 
 def is_satisfied(facts: Facts, q: int, f: int) -> bool:
-    """Whether a partition that ``required`` named lacks nothing of its own."""
+    """Whether a partition named by ``required`` has a new enough lineage and is processed up to epoch ``f``."""
     known = facts.lineages.get(q)
     return known is not None and is_fresh(known, f) and is_processed(facts, q, f)
 
 
 def cap(facts: Facts, partition: int) -> int:
-    """The highest leader epoch whose batches may be delivered; -1: none. What is found satisfied stays passed."""
+    """The highest leader epoch whose batches may be delivered; -1: none. Epochs found satisfied stay passed."""
     known = facts.lineages.get(partition)
     if known is None:
         return -1
@@ -116,7 +117,7 @@ def is_load_due(known: Lineage, loaded: Loaded, epoch: int) -> bool:
 
 
 def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]) -> dict[int, int]:
-    """KIP-253's ``leaderEpochAfterCreation``: of the newest entry that a grow made."""
+    """KIP-253's ``leaderEpochAfterCreation``: the losers of the newest entry that a grow made."""
     newest: Mapping[int, int] = {}
     for entry in entries:
         if all(loser < partition for loser in entry.losers):  # ancestors: a shrink's losers are descendants

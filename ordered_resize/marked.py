@@ -16,7 +16,7 @@ from anabranch.ordered_resize.explain import listed
 DRAIN_KEY: Final = "delete.records.when.drained"
 LOSS_KEY: Final = "delete.latest.values.when.drained"
 _KEPT_FOREVER = -1
-"""As ``retention.ms``."""
+"""The value of ``retention.ms`` with which records never expire."""
 
 
 class Marked(enum.Enum):
@@ -28,7 +28,7 @@ class Marked(enum.Enum):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Marked:
-        """From the value in force of each topic key."""
+        """From the values in force of the topic keys."""
         if values[LOSS_KEY if is_compacted(values) else DRAIN_KEY]:
             return cls.DRAINED
         expires = "delete" in values["cleanup.policy"] and values["retention.ms"] != _KEPT_FOREVER
@@ -36,12 +36,12 @@ class Marked(enum.Enum):
 
 
 def is_compacted(values: Mapping[str, Any]) -> bool:
-    """Whether the topic is for the latest value of each key."""
+    """Whether the topic keeps the latest value of each key."""
     return "compact" in values["cleanup.policy"]
 
 
 def of_compacted(partitions: Sequence[int], marked: Marked) -> str:
-    """What a shrink of a compacted topic does to the latest values in the partitions that it marks."""
+    """The effect of a shrink of a compacted topic on the latest values in the partitions that it marks."""
     numbers = listed(partitions)
     if marked is Marked.DRAINED:
         return (

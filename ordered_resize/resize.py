@@ -1,11 +1,11 @@
-"""What a resize writes next: the phase of every partition, and a table from phase to step.
+"""The next writes of a resize: the phase of every partition, and a table from phase to step.
 
 A resize is one write of the goal to the topic's znode: the count, the count before, and a version. Losers and gainers
-follow from the two counts. Then every partition gets the goal's layout in a bump of its own: losers first, a gainer
-when the leaders of its own losers have answered. A bump is one write of leader epoch, layout, the layout and epoch
-replaced, and for a gainer the lineage entry: no moment shows one without the other.
+follow from the two counts. Then every partition gets the goal's layout in a bump of its own: losers first, and a gainer
+once the leaders of its own losers have answered. A bump is one write of leader epoch, layout, the replaced layout and
+epoch, and for a gainer the lineage entry, so none of these is stored without the others.
 
-Nothing is remembered: a controller that takes office goes on from the same znodes, and asks the leaders again.
+No other state is kept: a newly elected controller continues from the same znodes, and asks the leaders again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from anabranch.zk_schemas.partition_state import DURING_DELETE, Before, LineageE
 from anabranch.zk_schemas.topic import TopicZnode
 
 MAX_TOGETHER = 100
-"""Partitions whose removal is one write: each takes two operations of it, and each write gives the topic a new id."""
+"""The most partitions removed in one write: each takes two operations, and each write gives the topic a new id."""
 MAX_BYTES_TOGETHER = 256 * 1024
-"""Of the states of partitions whose removal begins in one write, beyond the first: a state has its lineage with it."""
+"""The most bytes of states whose removal begins in one write, unless it is a single one: a state has its lineage."""
 Assign: TypeAlias = Callable[[Sequence[int]], Mapping[int, list[int]]]
 """Replicas for partitions that have none yet."""
 
 
 class Phase(enum.Enum):
-    """What is so of one partition. Those in ``STEPS`` have a step that is due, the others wait."""
+    """The phase of one partition. Phases in ``STEPS`` have a step that is due, the others wait."""
 
     SETTLED = "has the layout, and its leader has answered"
     UNLED = "was never led since the topic was created"
@@ -48,18 +48,17 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One write. All of it or nothing of it is done, by the controller in office, and only if none of its znodes was
-    changed in between.
+    """One atomic write of the active controller, done only if none of its znodes was changed in between.
 
-    Steps of one call may be sent together. Until each is answered nothing else is worked out for the topic: a resize is
-    taken back because no gainer was bumped, and a bump under way would not be seen.
+    Steps of one call may be sent together. Until each is answered no other step is computed for the topic: a resize is
+    cancelled because no gainer was bumped, and a bump in flight would not be seen.
     """
 
     name: str
     states: Mapping[int, PartitionState] = field(default_factory=dict)
     topic: TopicZnode | None = None
     deleted: Sequence[int] = ()
-    """Partitions whose state znode goes."""
+    """Partitions whose state znode is deleted."""
 
 
 def next_steps(snapshot: Snapshot) -> list[Step]:
@@ -102,9 +101,9 @@ def phase_of(snapshot: Snapshot, partition: int) -> Phase:
 
 
 def losers_are_done(snapshot: Snapshot, losers: Collection[int]) -> bool:
-    """Whether nobody takes any more what a gainer is to get: stored, and answered by each one's leader (rule 3).
+    """Whether no loser accepts the gainer's keys any more: the goal is stored, and each leader answered (rule 3).
 
-    That a registration is gone is no answer: its broker may still serve.
+    A lost registration is no answer: its broker may still serve.
     """
     return all(snapshot.has_goal(loser) and loser in snapshot.answered for loser in losers)
 
@@ -116,9 +115,10 @@ def is_stored(snapshot: Snapshot) -> bool:
 
 
 def is_settled(snapshot: Snapshot) -> bool:
-    """Whether the next resize may begin (rule 4): all is stored, and every leader of what is counted has answered.
+    """Whether the next resize may begin (rule 4): all is stored, and the leaders of all counted partitions answered.
 
-    Else a leader two layouts behind refuses a batch, and takes a late copy of it after the next order.
+    Otherwise a leader two layouts behind could refuse a batch, and accept a late copy of it after the controller's next
+    request.
     """
     counted = range(snapshot.topic.undeleted_partition_count)
     return is_stored(snapshot) and all(partition in snapshot.answered for partition in counted)
@@ -128,13 +128,13 @@ def is_settled(snapshot: Snapshot) -> bool:
 
 
 def may_begin(snapshot: Snapshot, count: int) -> bool:
-    """Whether a resize to ``count`` has nothing to wait for: keys of a number being removed would have no leader."""
+    """Whether a resize to ``count`` may begin now: it must not count a partition that is being removed."""
     leaving = [partition for partition, state in snapshot.states.items() if state.being_removed]
     return is_settled(snapshot) and count <= min(leaving, default=count)
 
 
 def begun(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
-    """The write that begins a resize of a settled topic, and all that is recorded of it before the first bump."""
+    """The write that begins a resize of a settled topic; nothing else is recorded of it before the first bump."""
     topic = snapshot.topic
     new = [partition for partition in range(count) if partition not in topic.partitions]
     return topic.replace(
@@ -147,13 +147,13 @@ def begun(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
 
 
 def may_cancel(snapshot: Snapshot) -> bool:
-    """Whether the resize under way can be taken back at once: no gainer was bumped, so nobody has a moved key."""
+    """Whether the resize in progress can be cancelled now: no gainer was bumped, so no partition has a moved key."""
     gainers = snapshot.moves.losers_of
     return bool(gainers) and not any(snapshot.has_goal(gainer) for gainer in gainers)
 
 
 def cancelled(snapshot: Snapshot) -> TopicZnode:
-    """The count before, under a version of its own: nobody loses or gains, and what was not created is not assigned."""
+    """The previous count under a new version: no partition loses or gains, and uncreated ones are unassigned."""
     topic = snapshot.topic
     before = topic.previous_undeleted_partition_count
     assert before is not None
@@ -171,7 +171,7 @@ def cancelled(snapshot: Snapshot) -> TopicZnode:
 
 
 def _bump(snapshot: Snapshot, partition: int) -> Step:
-    """Leader epoch, layout, what they replace, and what the partition gained, in one write (rule 2)."""
+    """Leader epoch, layout, the replaced ones, and the entry for the partition's gain, in one write (rule 2)."""
     state, layout = snapshot.states[partition], snapshot.stored(partition)
     assert layout is not None
     epoch = state.leader_epoch + 1
@@ -205,13 +205,13 @@ def _create(snapshot: Snapshot, partition: int) -> Step:
 
 
 def entries_of(snapshot: Snapshot, partition: int, epoch: int) -> tuple[LineageEntry, ...]:
-    """What a partition gains with the leader epoch: from each of its losers up to the last epoch before its bump."""
+    """The entry of a gainer at a leader epoch: each of its losers with the last epoch before the loser's bump."""
     losers = snapshot.moves.losers_of.get(partition, ())
     return (LineageEntry(epoch, {loser: last_epoch(snapshot, loser) for loser in losers}),) if losers else ()
 
 
 def last_epoch(snapshot: Snapshot, loser: int) -> int:
-    """The last leader epoch of a loser under the layout before, of its own znode, where no election changes it."""
+    """The last leader epoch of a loser under the previous layout, from its own znode, where no election changes it."""
     before = snapshot.states[loser].before
     assert before is not None
     return before.leader_epoch
@@ -221,7 +221,7 @@ def last_epoch(snapshot: Snapshot, loser: int) -> int:
 
 
 def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
-    """Drained partitions at the end begin to be removed together, unless the next resize counts them (rule 5)."""
+    """Begin to remove the highest partitions if they are drained and the next resize does not count them (rule 5)."""
     if not removals_may_begin(snapshot):
         return None
     lowest = max(snapshot.topic.undeleted_partition_count, snapshot.topic.wanted or 0)
@@ -241,8 +241,10 @@ def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
 
 
 def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | None:
-    """The topic with the log ends that leaders reported; None: nothing changes. They are recorded before anything is
-    deleted: a broker that deletes its replica and restarts before its answer arrives does not know the end any more.
+    """The topic with the log ends that leaders reported; None if nothing changes.
+
+    They are recorded before any replica is deleted: a broker that deletes its replica and restarts before its answer
+    arrives does not know the end any more.
     """
     topic = snapshot.topic
     ends = {p: end for p in leaving if (end := snapshot.ends.get(p, 0)) > topic.base_offset(p)}
@@ -250,14 +252,15 @@ def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | Non
 
 
 def removals_may_begin(snapshot: Snapshot) -> bool:
-    """A gainer's bump needs the last epoch of its losers, from their znodes."""
+    """Whether removals may begin: a gainer's bump needs the last epoch of its losers, from their znodes."""
     return is_stored(snapshot)
 
 
 def _forget(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
-    """What is deleted everywhere leaves its last leader epoch and log end in the topic's znode (rules 5, 7).
+    """Note the last leader epoch and log end of fully deleted partitions in the topic's znode (rules 5, 7).
 
-    The highest goes first, but for a number that was counted meanwhile: its removal ends, and it is created again.
+    The highest number goes first, except a number that was counted meanwhile: its removal ends, and it is created
+    again.
     """
     topic, counted = snapshot.topic, snapshot.topic.undeleted_partition_count
     run: list[int] = []

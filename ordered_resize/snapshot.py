@@ -1,4 +1,4 @@
-"""What a controller knows of one topic at one moment. All that a resize is decided by."""
+"""A controller's view of one topic at one moment, from which alone a resize is decided."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ def moves_of(topic: TopicZnode) -> Moves:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Of one topic the znodes, and what brokers answered to this controller. ``states`` has each partition whose state
-    znode was read.
+    """The znodes of one topic, and the answers of brokers to this controller.
+
+    ``states`` has each partition whose state znode was read.
     """
 
     topic: TopicZnode
     states: Mapping[int, PartitionState]
     unreadable: Collection[int] = ()
-    """Partitions whose state is malformed or was taken away: what it was is not known."""
+    """Partitions whose state is malformed or was taken away, so that its content is not known."""
     frozen: str = ""
-    """What ``judge_found`` said when it froze the topic; empty: it is not frozen."""
+    """The reason for which ``judge_found`` froze the topic; empty if it is not frozen."""
     controller_epoch: int = 0
     answered: Collection[int] = ()
     """Partitions whose leader has answered that it leads in the stored leader epoch, and so with the stored layout."""
     electable: Mapping[int, list[int]] = field(default_factory=dict)
-    """Of partitions that are not there yet: replicas that may lead, preferred first."""
+    """For partitions that do not exist yet: replicas that may lead, preferred first."""
     drained: Collection[int] = ()
-    """Partitions that every group has processed to the end, or that are empty and owned by nobody (rule 14)."""
+    """Partitions that every group has processed to the end, or that are empty and have no owner (rule 14)."""
     ends: Mapping[int, int] = field(default_factory=dict)
-    """Of partitions in ``drained``: the log end that the leader reported, as far as it is known."""
+    """For partitions in ``drained``: the log end that the leader reported, as far as it is known."""
     deleted: Mapping[int, int] = field(default_factory=dict)
     """Partitions of which every replica is deleted, with the highest log end that was reported."""
     new_topic_id: uuid.UUID = NO_ID
-    """What the next removal gives the topic, so that clients take the lower count."""
+    """The topic id that the next removal sets, so that clients accept the lower count."""
 
     def leader_epoch(self, partition: int) -> int:
         """The highest leader epoch that the partition ever had; -1: it never existed."""
@@ -59,7 +60,7 @@ class Snapshot:
         return state.layout or StoredLayout(self.topic.initial_partition_count, 0)
 
     def has_goal(self, partition: int) -> bool:
-        """Whether the partition has the layout that the topic asks for."""
+        """Whether the partition has the layout that is the topic's goal."""
         return self.stored(partition) == Layout.goal(self.topic).stored
 
     @property

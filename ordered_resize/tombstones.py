@@ -1,4 +1,4 @@
-"""Which tombstones of a compacted topic stay: the rule that docs/model/Tombstones.tla checks.
+"""The rule for the tombstones that stay in a compacted topic; docs/model/Tombstones.tla checks it.
 
 A key that moves leaves older values behind, and no newer record in their partition removes them. A tombstone that is
 removed too early lets a new reader take one of these for the key's value. So a partition keeps a tombstone of its
@@ -14,11 +14,11 @@ from anabranch.zk_schemas.partition_state import LineageEntry
 
 
 def first_kept_epoch(entries: Iterable[LineageEntry], as_of: int, last_leader_epochs: Mapping[int, int]) -> int:
-    """Tombstones of this leader epoch and above stay, those of lower ones may go.
+    """The leader epoch from which on tombstones stay; those of lower epochs may be removed.
 
     ``as_of``: the leader epoch at which the partition's ``entries``, ascending, were read; a later epoch may have more.
-    ``last_leader_epochs``: of removed partitions, by number. Both may be of any age: entries up to ``as_of`` are never
-    added, and a removed incarnation stays removed.
+    ``last_leader_epochs``: the last leader epochs of removed partitions, by number. Both may be of any age: entries up
+    to ``as_of`` are never added, and a removed incarnation stays removed.
     """
     for entry in entries:
         if any(last_leader_epochs.get(q, -1) < f for q, f in entry.losers.items()):
