@@ -1,4 +1,4 @@
-"""``/brokers/ids/<id>`` (ephemeral): a live broker, where it listens and what it supports."""
+"""``/brokers/ids/<id>`` (ephemeral): a live broker, its endpoints and its supported features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAINTEXT = "PLAINTEXT"
 
 
 class Endpoint(NamedTuple):
-    """Where one listener is reached."""
+    """The address of one listener."""
 
     listener: str
     host: str
@@ -38,7 +38,7 @@ class Endpoint(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """What a broker supports of a feature (KIP-584)."""
+    """The levels of a feature that a broker supports (KIP-584)."""
 
     min_version: int
     max_version: int
@@ -48,7 +48,8 @@ class VersionRange(NamedTuple):
 class BrokerRegistration:
     """A broker's registration; the znode's czxid is the broker epoch.
 
-    ``security_protocols`` maps a listener's name to its protocol; a listener without an entry has its name's.
+    ``security_protocols`` maps a listener's name to its protocol; without an entry, the listener's name is its
+    protocol.
     """
 
     endpoints: list[Endpoint]
@@ -87,7 +88,7 @@ class BrokerRegistration:
         for name, supported in features.items():
             if supported.min_version > supported.max_version:
                 raise MalformedZnodeError(path, f"features.{name}", "min_version is above max_version")
-        reader.optional_text("host")  # written for old readers only: the first endpoint says the same
+        reader.optional_text("host")  # written for old readers only: the endpoints have the same
         reader.integer("port", -1, low=-1)
         return cls(
             endpoints=endpoints,

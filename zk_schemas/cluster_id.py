@@ -1,4 +1,4 @@
-"""``/cluster/id``: made by the first broker that starts, the same for ever after."""
+"""``/cluster/id``: created by the first broker that starts, and never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/config/topics|brokers/<name>``: overrides; ``/config/changes/config_change_<n>``: what was changed."""
+"""``/config/topics|brokers/<name>``: overrides; ``/config/changes/config_change_<n>``: notifications of changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_
 
 @dataclass(frozen=True, slots=True)
 class ConfigZnode:
-    """The overrides of one topic or broker, as text; what the keys mean is ``config_keys``' business."""
+    """The overrides of one topic or broker, as text; ``config_keys`` defines the keys."""
 
     config: dict[str, str]
     version: int = 1
@@ -23,7 +23,7 @@ class ConfigZnode:
 
     @staticmethod
     def broker_path(broker: int | None) -> str:
-        """``None``: the default for all brokers."""
+        """The path of a broker's overrides; ``None``: of the default for all brokers."""
         return paths.broker_config(broker)
 
     @classmethod

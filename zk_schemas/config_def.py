@@ -1,7 +1,7 @@
-"""Config keys as data: type, default, range, how a key may be changed; and what reads them.
+"""Config keys as data: type, default, range, update mode; and their parsers.
 
-A table (``ConfigDef``) parses text or Python values. A key it does not have is an error that names the nearest one it
-has; a value out of range is an error that names the key and the range.
+A table (``ConfigDef``) parses text or Python values. An unknown key is an error that names the nearest known one. A
+value out of range is an error that names the key and the range.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class UpdateMode(enum.Enum):
     CLUSTER_WIDE = "cluster-wide"
     """For one broker as well as for all."""
     ALL_BROKERS = "all brokers"
-    """For all brokers at once: the controller acts by it, and reads no broker's file."""
+    """For all brokers at once: the controller uses the key, and reads no broker's file."""
 
 
 class _Required:
@@ -61,10 +61,10 @@ REQUIRED: Final = _Required()
 
 
 class Validator(Protocol):
-    """Judges a value of the right type."""
+    """Checks a value of the right type."""
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with ``value``, or None."""
+        """The problem with ``value``, or None."""
         ...
 
 
@@ -85,7 +85,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few words; of a list, every item."""
+    """One of a few words; in a list, every item is one of them."""
 
     words: tuple[str, ...]
 
@@ -105,7 +105,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Text that fits a pattern as a whole, of a list every item; ``form`` says it in words."""
+    """Text that matches a pattern as a whole; in a list, every item does. ``form`` describes the pattern."""
 
     pattern: str
     form: str
@@ -239,7 +239,7 @@ class ConfigDef:
         return len(self._keys)
 
     def __getitem__(self, name: str) -> ConfigKey:
-        """Raises ``ConfigError`` that names the nearest key for one that is not there."""
+        """The key of this name. Raises ``ConfigError``, which names the nearest key, if there is none."""
         key = self._keys.get(name)
         if key is None:
             near = difflib.get_close_matches(name, self._keys, n=1)

@@ -1,4 +1,4 @@
-"""``/controller`` (ephemeral): the active controller; ``/controller_epoch``: a plain number, up with each election."""
+"""``/controller`` (ephemeral): the active controller; ``/controller_epoch``: a number, higher with each election."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/admin/delete_topics/<topic>``: a topic that is to be deleted. The znode is empty; its name says it all."""
+"""``/admin/delete_topics/<topic>``: a topic that is to be deleted. The znode is empty; its name is the topic's."""
 
 from __future__ import annotations
 

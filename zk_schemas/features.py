@@ -1,6 +1,7 @@
 """``/features``: the finalized feature levels of the cluster (KIP-584). Its zkVersion is the features epoch.
 
-``SUPPORTED`` has what this release knows of each feature; ``docs/upgrading.md`` explains each level to operators.
+``SUPPORTED`` has the levels of each feature that this release supports; ``docs/upgrading.md`` explains each level to
+operators.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 ORDERED_RESIZE = "ordered_resize"
-"""Level 1: brokers check partition layouts (KIP-253), and order is kept by barriers; this release resizes nothing then.
+"""Level 1: brokers check partition layouts (KIP-253), and order is kept by barriers; this release does not resize then.
 Level 2: topics may be resized, and order is kept by the lineage of each partition."""
 LINEAGE_LEVEL = 2
 """From this level of ``ordered_resize`` on, state znodes have lineages."""
 GROUP_COORDINATOR = "group_coordinator"
-"""Level 1: Kafka's classic groups. Level 2: coordinators also answer how far a group has processed a partition, which
-the hand-over of moved keys asks for."""
+"""Level 1: Kafka's classic groups.
+Level 2: coordinators also answer a group's position in a partition, which the hand-over of moved keys needs."""
 CONSUMER_OFFSETS_TOPIC_SCHEMA = "consumer_offsets_topic_schema"
 """The record versions of ``__consumer_offsets`` (KIP-915). Level 1: the highest ones without tagged fields. Level 2:
 flexible ones, where a committed offset carries its partition's incarnation."""
@@ -40,7 +41,7 @@ MAX_LEVEL = 2**15 - 1
 
 
 class IncompatibleFeaturesError(Exception):
-    """A process does not support what is finalized; the message names each feature."""
+    """A process does not support the finalized features; the message names each of them."""
 
 
 class FeaturesStatus(enum.IntEnum):
@@ -101,7 +102,7 @@ class Features:
 
 
 def misfits(supported: Mapping[str, VersionRange], finalized: Features, who: str = "this process") -> list[str]:
-    """Why a process with these ranges may not run beside what is finalized, a line for each feature; empty: it may."""
+    """Why a process with these ranges may not run with the finalized features, a line each; empty if it may."""
     return [
         f"{name} is finalized at level {level}, {who} supports {described(supported.get(name))}"
         for name in sorted(finalized.features)
@@ -125,7 +126,7 @@ def described(supported: VersionRange | None) -> str:
 
 
 def parse_ranges(entries: Iterable[str]) -> dict[str, VersionRange]:
-    """``name:min-max`` each. Raises ``ValueError`` for what this release does not support."""
+    """Parse entries ``name:min-max``. Raises ``ValueError`` for a range that this release does not support."""
     ranges: dict[str, VersionRange] = {}
     for entry in entries:
         name, _, levels = entry.partition(":")

@@ -1,4 +1,4 @@
-"""``/log_dir_event_notification/log_dir_event_<seq>``: a broker says that it lost a disk (KIP-112)."""
+"""``/log_dir_event_notification/log_dir_event_<seq>``: a broker reports that it lost a disk (KIP-112)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG_DIR_FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class LogDirEvent:
-    """Which replicas are gone is not said here: the broker answers with KAFKA_STORAGE_ERROR when it is asked."""
+    """The report of a broker. It names no replicas: requests for the lost ones get KAFKA_STORAGE_ERROR."""
 
     broker: int
     event: int = LOG_DIR_FAILED

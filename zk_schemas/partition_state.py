@@ -13,25 +13,25 @@ from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnode
 NO_LEADER = -1
 DURING_DELETE = -2
 MAX_STATE_BYTES = 2**20
-"""The largest znode that ZooKeeper takes by default."""
+"""The largest znode that ZooKeeper accepts by default."""
 
 
 class Layout(NamedTuple):
-    """Which keys a partition takes: the number of undeleted partitions and how often that number was changed."""
+    """The layout of a partition: the number of undeleted partitions, and how often that number was changed."""
 
     undeleted_partition_count: int
     layout_version: int
 
 
 class Before(NamedTuple):
-    """What the last bump of a resize replaced: the layout, and the last leader epoch under it."""
+    """The state replaced by the last bump of a resize: the layout, and the last leader epoch under it."""
 
     layout: Layout
     leader_epoch: int
 
 
 class LineageEntry(NamedTuple):
-    """From leader epoch ``epoch`` on, a partition holds keys that were in ``losers`` up to the epoch named for each."""
+    """From leader epoch ``epoch`` on, a partition has keys that were in ``losers`` up to the epoch given for each."""
 
     epoch: int
     losers: Mapping[int, int]
@@ -41,11 +41,11 @@ class LineageEntry(NamedTuple):
 class PartitionState:
     """A partition's durable state. The znode's zkVersion is the partition epoch, its czxid the incarnation.
 
-    ``leader`` is a broker id, ``NO_LEADER`` or ``DURING_DELETE``; ``leader_epoch`` -1 with an empty ``isr`` means never
-    led. ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's, from which the layout
-    is counted; a state without it that has a layout is of a release that resized by barriers, whose two maps
-    ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) are read to be converted. ``floor`` is the newest epoch of
-    which something was dropped from the lineage, -1: nothing was.
+    ``leader`` is a broker id, ``NO_LEADER`` or ``DURING_DELETE``; ``NO_LEADER`` with an empty ``isr`` means never led.
+    ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's, on which the layout is
+    based. A state with a layout but without this count is of a release that resized by barriers. The two maps
+    ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are read for conversion. ``floor`` is the
+    newest epoch of an entry from which losers were dropped; -1: none were.
     """
 
     controller_epoch: int
@@ -120,12 +120,12 @@ class PartitionState:
 
     @property
     def never_led(self) -> bool:
-        """Created by a split and without a first leader yet. A partition that is only offline keeps its ISR."""
+        """Whether it was created by a split and never had a leader. A partition that is only offline keeps its ISR."""
         return self.leader == NO_LEADER and not self.isr
 
     @property
     def being_removed(self) -> bool:
-        """Drained after a merge: from now on its removal alone goes on."""
+        """Whether the partition was drained after a merge and its removal has begun, which alone continues."""
         return self.leader == DURING_DELETE
 
     def replace(self, **changes: Any) -> PartitionState:
@@ -139,12 +139,12 @@ def _layout(reader: ZnodeReader) -> Layout:
 
 
 def _before(reader: ZnodeReader, leader_epoch: int) -> Before:
-    """What a bump replaced is of an earlier epoch than the partition's."""
+    """The replaced state, whose leader epoch must be below the partition's."""
     return Before(_layout(reader.object("layout")), reader.integer("leader_epoch", low=-1, high=leader_epoch - 1))
 
 
 def _lineage(reader: ZnodeReader, leader_epoch: int) -> tuple[LineageEntry, ...]:
-    """Entries ascend, each names a loser, and none is of an epoch that the partition has not reached."""
+    """The lineage: entries ascend, each names a loser, and none has an epoch above the partition's."""
     entries = tuple(LineageEntry(epoch, losers) for epoch, losers in reader.epoch_entries("lineage"))
     last = -1
     for index, (epoch, losers) in enumerate(entries):

@@ -1,4 +1,4 @@
-"""The paths of znodes: Kafka's."""
+"""The paths of znodes, as in Kafka."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS}/log_dir_event_"
 DEFAULT_BROKER = "<default>"
-"""The name under ``BROKER_CONFIGS`` whose keys count for every broker."""
+"""The name under ``BROKER_CONFIGS`` whose keys apply to every broker."""
 
 PERSISTENT = (
     BROKER_IDS,
@@ -61,7 +61,7 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker: int | None) -> str:
-    """``None``: the default for all brokers."""
+    """The path of a broker's overrides; ``None``: of the default for all brokers."""
     return f"{BROKER_CONFIGS}/{DEFAULT_BROKER if broker is None else broker}"
 
 

@@ -26,7 +26,7 @@ class ProducerIdBlock:
 
     @classmethod
     def first(cls, broker: int) -> ProducerIdBlock:
-        """The block of a cluster that has given out none."""
+        """The first block that a cluster gives out."""
         return cls(broker, 0, BLOCK_SIZE - 1)
 
     def next(self, broker: int) -> ProducerIdBlock:

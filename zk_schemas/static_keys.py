@@ -1,4 +1,4 @@
-"""The keys that a process is started with: where they come from, and which cannot act in its file. Pure."""
+"""The keys that a process is started with: their sources, and those without effect in its file. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.kafka_keys import is_kafka_key, why_without_effect
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
-"""``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key belongs to another program."""
+"""``KAFKA_LOG_DIRS`` sets ``log.dirs``. ``ANABRANCH_`` wins over ``KAFKA_``; a name that is no key is ignored."""
 
 
 def gather(
@@ -18,7 +18,7 @@ def gather(
 ) -> dict[str, str]:
     """The keys that are set, later sources winning: file, environment, ``--set key=value``. Raises ``ConfigError``.
 
-    ``where`` names the file. The environment sets keys of ``table`` alone; parsing refuses others of the file.
+    ``where`` names the file. The environment sets only keys of ``table``; parsing refuses other keys of the file.
     """
     given = parse_properties(properties, where) if properties is not None else {}
     names = {key.name.replace(".", "_").upper(): key.name for key in table}
@@ -36,15 +36,16 @@ def gather(
 
 
 def for_broker(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """``given`` without what does nothing in a broker's file, and a warning for each such key.
+    """``given`` without the keys that have no effect in a broker's file, and a warning for each such key.
 
-    That is what the controller acts by, and what only Kafka has. A key that nothing has stays: parsing refuses it.
+    These are keys that only the controller uses, and keys that only Kafka has. An unknown key stays: parsing refuses
+    it.
     """
     return _split(given, BROKER_CONFIGS, CONTROLLER_CONFIGS)
 
 
 def for_controller(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The same for a controller's file."""
+    """``given`` without the keys that have no effect in a controller's file, and a warning for each such key."""
     return _split(given, CONTROLLER_CONFIGS, BROKER_CONFIGS)
 
 

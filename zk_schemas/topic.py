@@ -18,17 +18,14 @@ class TopicZnode:
     """A topic as the controller keeps it.
 
     ``partitions`` maps each partition, from 0 without gaps, to its assigned replicas (broker ids, preferred first).
-    Partitions from ``undeleted_partition_count`` on are marked for deletion. ``last_leader_epochs``
-    holds the last leader epoch of each partition that was removed at some time, ``last_offsets`` where its log ended,
-    if that is not 0: created again, its log begins there, and both entries stay. ``absent`` names what of
-    id, counts and layout version was not there and stands here as a default (a topic written by another tool): the
-    controller then writes it.
-    ``ordered_delivery`` is what ``enable.ordered.delivery`` said when the first resize began, which is settled by that;
-    None before.
-    ``previous_undeleted_partition_count`` is the count before the resize under way or the last one, None before the
-    first; ``wanted`` the count of the next resize, which is queued.
-
-    Field relations that a hand edit may break (initial <= undeleted <= partitions) are the controller's to judge.
+    Partitions from ``undeleted_partition_count`` on are marked for deletion. ``last_leader_epochs`` holds the last
+    leader epoch of each partition that was removed at some time. ``last_offsets`` holds the end of its log, if that is
+    not 0. If the partition is created again, its log begins there, and both entries stay. ``absent`` names the fields
+    among id, counts and layout version that were missing and have a default here (in a topic written by another tool);
+    the controller then writes them. ``ordered_delivery`` is the value of ``enable.ordered.delivery`` when the first
+    resize began, which settles it; None before that. ``previous_undeleted_partition_count`` is the count before the
+    resize in progress or the last one; None before the first. ``wanted`` is the queued count of the next resize. The
+    controller checks relations of fields that a hand edit may break (initial <= undeleted <= partitions).
     """
 
     topic_id: uuid.UUID
@@ -57,7 +54,7 @@ class TopicZnode:
         return cls(topic_id, partitions, len(partitions), len(partitions))
 
     def base_offset(self, partition: int) -> int:
-        """Where a log of the partition begins: where that of its predecessor ended, 0 without one."""
+        """The first offset of the partition's log: the end of its predecessor's log, 0 without one."""
         return self.last_offsets.get(partition, 0)
 
     def has_predecessor(self, partition: int) -> bool:

@@ -1,4 +1,4 @@
-"""What all znode classes share: reading a JSON object field by field, and the error that names path and field."""
+"""The common part of all znode classes: reading a JSON object by field, and the error with path and field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INT32_MAX = 2**31 - 1
 _MAX_DIGITS = 10
 _INT64_MAX = 2**63 - 1
 _MAX_DEPTH = 32
-"""How deep JSON may be nested: all of it is written again with what is changed, by code that descends into it."""
+"""How deep JSON may be nested: code that descends into it writes all of it again with each change."""
 MAX_EPOCH = 2**30
 """No cluster reaches a higher leader epoch or layout version; one near the limit of its type could not be raised."""
 MAX_PARTITIONS = 2**16
@@ -37,7 +37,7 @@ class MalformedZnodeError(ValueError):
 
 
 class ZnodeReader:
-    """Takes the fields of one JSON object, each checked; ``rest`` is what no one took: the unknown fields.
+    """Takes and checks the fields of one JSON object; ``rest`` has the fields that were not taken: the unknown ones.
 
     Every method takes the field's name; without ``default`` the field must be there. A JSON null counts as absent.
     Raises ``MalformedZnodeError``.
@@ -231,7 +231,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def encode_fields(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
-    """One JSON object: known fields first, then the unknown ones that were there when it was read."""
+    """One JSON object: known fields first, then the unknown ones that it had when it was read."""
     return msgspec.json.encode({**fields, **{name: value for name, value in extra.items() if name not in fields}})
 
 
