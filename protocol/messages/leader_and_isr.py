@@ -1,4 +1,4 @@
-"""LeaderAndIsr (4): the controller tells a broker which partitions it leads and follows.
+"""LeaderAndIsr (4): the controller sends a broker the partitions that it leads or follows.
 
 Only version 5 is implemented: grouped by topic, with topic ids; requests and responses are flexible. Type 2 is a full
 list, 1 an incremental one, 0 not known. Tag 10266 (Anabranch's) counts how often the controller has read the cluster

@@ -1,4 +1,4 @@
-"""StopReplica (5): the controller tells a broker to stop, and perhaps delete, replicas.
+"""StopReplica (5): the controller requests a broker to stop, and perhaps delete, replicas.
 
 Version 1 brings the broker epoch and names partitions by topic; version 2 is flexible. Version 3 has a leader epoch
 and a delete flag for each partition (KIP-570); before it one flag counts for all. KIP-253: tag 10256 is the
