@@ -376,7 +376,7 @@ class SimFabric:
             return self._rng.randint(1, count)
         return count
 
-    # ------------------------------------------------------------ trouble
+    # ------------------------------------------------------------ faults
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts

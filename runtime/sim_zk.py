@@ -250,7 +250,7 @@ class FakeSession:
     async def sync(self, path: str) -> None:
         await self._call(path, lambda: None)
 
-    # ------------------------------------------------------------ trouble
+    # ------------------------------------------------------------ faults
 
     def disconnect(self, *, server_down: bool = False) -> None:
         """Cut the connection until ``reconnect``. The session expires when that takes longer than its timeout.
