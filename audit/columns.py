@@ -180,7 +180,7 @@ class Rows:
         found = gather(self.run.body, at[chosen], lengths[chosen])
         return found.take(pa.array(np.cumsum(self.is_record) - 1, mask=~self.is_record))
 
-    # ------------------------------------------------------------ what is worked out
+    # ------------------------------------------------------------ computed values
 
     @cached_property
     def keys(self) -> Arrays:
