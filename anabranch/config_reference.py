@@ -84,7 +84,7 @@ def _synonyms(key: ConfigKey) -> str:
 
 
 def _topic_key(key: ConfigKey) -> str:
-    """The text of a broker key without its own text: the topic keys that take their defaults from it."""
+    """The text of a broker key without one: the topic keys whose default it is."""
     topics = [topic.name for topic in TOPIC_CONFIGS if key.name in {synonym.name for synonym in topic.synonyms}]
     return "default of " + ", ".join(f"`{name}`" for name in topics) if topics else ""
 
