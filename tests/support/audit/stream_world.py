@@ -85,7 +85,7 @@ class StreamWorld(World):
         if known is None or told.as_of >= known.as_of:
             self.view.lineages[q] = told
 
-    # ------------------------------------------------------------ what holds
+    # ------------------------------------------------------------ properties
 
     def read(self, p: int, start: dict[int, int], end: int) -> None:
         replica = self.replicas.get(p)

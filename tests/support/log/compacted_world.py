@@ -128,7 +128,7 @@ class CompactedWorld(World):
         """Whether a lineage entry of the partition counts; all entries do."""
         return True
 
-    # ------------------------------------------------------------ what a new reader finds
+    # ------------------------------------------------------------ a new reader
 
     def step(self) -> None:
         super().step()

@@ -313,7 +313,7 @@ class Machine:
             except OSError as error:
                 self.refused.append(f"identify {partition}: {error}")
 
-    # ------------------------------------------------------------ what was promised
+    # ------------------------------------------------------------ promises
 
     def check(self, *, serving: bool = False) -> None:
         """Check every log against its promise. ``serving``: all created logs must exist and serve."""
