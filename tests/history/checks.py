@@ -1,4 +1,4 @@
-"""All checks of a history. Each is a function from a ``History`` to its violations, in linear time but for sorting."""
+"""All checks of a history. Each is a function from a ``History`` to its violations, in linear time except sorting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.history.events import Event
 from tests.history.index import History, Violation
 
 MAX_PER_CHECK = 20
-"""A broken log breaks thousands of records; the first few tell as much."""
+"""The most violations per check: a broken log breaks thousands of records, and the first ones are enough."""
 
 CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     log_checks.lost_acknowledged,

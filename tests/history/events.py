@@ -1,8 +1,8 @@
-"""What happened in a run, as small typed events: what the workload did and was told, and what is on the disks after it.
+"""The events of a history: the requests and responses of the workload, and the contents of the disks in the end.
 
-A history is a sequence of events in the order in which they were recorded, all by one clock (virtual or real). A record
-is known by its value, which must be unique in the history. An event that is the answer to a request says when it was
-asked, so that the checker knows what was over before the request began. One event is one line of JSON.
+A history is a sequence of small typed events in the order in which they were recorded, all by one clock (virtual or
+real). A record is identified by its value, which must be unique in the history. The event of a response has the time of
+its request, so that the checker knows which events had ended before the request began. One event is one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import msgspec
 from anabranch.protocol.types import TopicPartition
 
 UNKNOWN: Final = -1
-"""A generation, leader epoch, incarnation or partition the recorder cannot see."""
+"""A generation, leader epoch, incarnation or partition that the recorder cannot see."""
 
 ARCHIVE: Final = -2
-"""The broker of a copy of a partition's log that was made before its records were removed."""
+"""The broker number for a copy of a partition's log that was made before its records were removed."""
 
 EXPIRED: Final = -3
-"""The broker of a batch that a log start passed, recorded when it did: see ``Expired``."""
+"""The broker number for a batch that a log start is passing: see ``Expired``."""
 
 Outcome: TypeAlias = Literal["ok", "refused", "unknown"]
-"""What became of a request. A timeout or a lost connection is ``unknown``: it may still have happened."""
+"""The outcome of a request. A timeout or a lost connection is ``unknown``: the request may have been applied."""
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True):
@@ -36,7 +36,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True)
 
 
 class Sent(_Event, tag="sent"):
-    """A producer was given a record. ``partition`` is ``UNKNOWN`` where the producer chooses."""
+    """A record was passed to a producer. ``partition`` is ``UNKNOWN`` when the producer chooses it."""
 
     producer: str
     topic: str
@@ -49,7 +49,7 @@ class Sent(_Event, tag="sent"):
 class Acked(_Event, tag="acked"):
     """The record was acknowledged at an offset, with acks=all.
 
-    The offset is ``UNKNOWN`` where a retry was answered as a duplicate of a batch the broker no longer remembers.
+    The offset is ``UNKNOWN`` when the broker took a retry for a duplicate of a batch whose offset it no longer has.
     """
 
     producer: str
@@ -59,7 +59,7 @@ class Acked(_Event, tag="acked"):
 
 
 class NotWritten(_Event, tag="not_written"):
-    """``refused``: for certain not in the log (never sent, or each attempt was refused). ``unknown``: may be in it."""
+    """The record failed. ``refused``: certainly not in the log (not sent, or always refused); ``unknown``: maybe."""
 
     producer: str
     value: str
@@ -71,7 +71,7 @@ class NotWritten(_Event, tag="not_written"):
 
 
 class Assigned(_Event, tag="assigned"):
-    """A member got these partitions (in addition to those it has) in a generation."""
+    """A member got these partitions in a generation, in addition to its others."""
 
     group: str
     member: str
@@ -80,7 +80,7 @@ class Assigned(_Event, tag="assigned"):
 
 
 class Revoked(_Event, tag="revoked"):
-    """A member gave these partitions up; ``lost`` when others may have had them already."""
+    """A member gave up these partitions. ``lost``: other members may have had them already."""
 
     group: str
     member: str
@@ -90,7 +90,7 @@ class Revoked(_Event, tag="revoked"):
 
 
 class Positioned(_Event, tag="positioned"):
-    """A member was told where to read on: a seek, or the reset of a position without a committed offset."""
+    """A member got a new position, by a seek or by a reset without a committed offset."""
 
     group: str
     member: str
@@ -109,11 +109,11 @@ class Polled(_Event, tag="polled"):
     generation: int = UNKNOWN
     leader_epoch: int = UNKNOWN
     state: str | None = None
-    """What the member's state had as the last value of this producer and key; "" for nothing, None: it keeps none."""
+    """The last value of this producer and key in the member's state; "" for none, None when it keeps no state."""
 
 
 class Committed(_Event, tag="committed"):
-    """A commit of a group's next offset to read, with what became of it."""
+    """A commit of a group's next offset to read, with its outcome."""
 
     group: str
     member: str
@@ -126,10 +126,11 @@ class Committed(_Event, tag="committed"):
 
 
 class OffsetFetched(_Event, tag="offset_fetched"):
-    """A group's committed offset as a coordinator answered it; -1 is none.
+    """A group's committed offset in a coordinator's response; -1 is none.
 
-    ``current`` is False where the coordinator may have been deposed without knowing it: it then answers what it knew.
-    Such an answer carries no epoch that would say so. A member is safe from it, for no rebalance completes there.
+    ``current`` is False when another coordinator may have replaced this one without its knowledge. It then responds
+    with its old state, and no epoch in the response shows that. Members are safe from such a response, because no
+    rebalance completes at this coordinator.
     """
 
     group: str
@@ -141,7 +142,7 @@ class OffsetFetched(_Event, tag="offset_fetched"):
 
 
 class Drained(_Event, tag="drained"):
-    """After the faults were over, the group had read the partition up to ``end_offset`` as its leader gave it."""
+    """After the faults, the group has read the partition up to ``end_offset``, which its leader reported."""
 
     group: str
     tp: TopicPartition
@@ -153,10 +154,10 @@ class Drained(_Event, tag="drained"):
 
 
 class WatermarkSeen(_Event, tag="watermark"):
-    """A broker answered a high watermark as the leader of ``leader_epoch``.
+    """A broker responded with a high watermark as the leader of ``leader_epoch``.
 
-    ``via`` is ``list`` for ListOffsets, which must never go back (KIP-207), and ``fetch`` for Fetch, where a new leader
-    may know less than its predecessor told.
+    ``via`` is ``list`` for ListOffsets, whose result must never go back (KIP-207), and ``fetch`` for Fetch, where a new
+    leader may know less than its predecessor exposed.
     """
 
     tp: TopicPartition
@@ -168,7 +169,7 @@ class WatermarkSeen(_Event, tag="watermark"):
 
 
 class Fault(_Event, tag="fault"):
-    """Something was broken or mended; for the reader of a failure. A ``member crash`` names who cannot be asked."""
+    """A fault began or ended; for the reader of a failure. A ``member crash`` names the member, for the checks."""
 
     kind: str
     what: str
@@ -192,8 +193,8 @@ class Replica(_Event, tag="replica"):
 class StoredBatch(_Event, tag="stored"):
     """A batch on a replica. ``digest`` stands for all its bytes.
 
-    ``values`` is one value for each offset from ``base_offset``; None is an offset without a data record (compacted
-    away, or a control record).
+    ``values`` has one value for each offset from ``base_offset``; None is an offset without a data record, because it
+    was compacted or is a control record.
     """
 
     broker: int
@@ -216,13 +217,13 @@ class StoredBatch(_Event, tag="stored"):
 
 
 class OrderedGroup(_Event, tag="ordered_group"):
-    """The members of this group deliver every key in order across resizes: what the promise is checked for."""
+    """The members of this group deliver every key in order across resizes, so the promise is checked for it."""
 
     group: str
 
 
 class KeysLoaded(_Event, tag="keys_loaded"):
-    """``on_partition_key_assigned`` returned: the member has the state of the keys these partitions may deliver."""
+    """``on_partition_key_assigned`` returned: the member has loaded the state of these partitions' keys."""
 
     group: str
     member: str
@@ -231,7 +232,7 @@ class KeysLoaded(_Event, tag="keys_loaded"):
 
 
 class KeysFlushed(_Event, tag="keys_flushed"):
-    """``on_partition_key_maybe_revoked`` returned: others can load the state of what these partitions delivered."""
+    """``on_partition_key_maybe_revoked`` returned: other members can load the state of these partitions' keys."""
 
     group: str
     member: str
@@ -240,9 +241,9 @@ class KeysFlushed(_Event, tag="keys_flushed"):
 
 
 class PositionReported(_Event, tag="position_reported"):
-    """A member sends the coordinator a position: all below is processed, flushed and, with ``commits``, committed.
+    """A member reports a position: everything below is processed, flushed and, with ``commits``, committed.
 
-    Without, the commit itself may be the report: it counts once it is committed.
+    Without ``commits``, a commit may be the report itself, which counts once it is committed.
     """
 
     group: str
@@ -255,7 +256,7 @@ class PositionReported(_Event, tag="position_reported"):
 
 
 class Heard(_Event, tag="heard"):
-    """The coordinator answered a member whose session it had prolonged: it lasts until then at least, if not left."""
+    """A coordinator responded to a member after extending its session, which lasts at least until this time."""
 
     group: str
     member: str
@@ -263,7 +264,7 @@ class Heard(_Event, tag="heard"):
 
 
 class PositionTold(_Event, tag="position_told"):
-    """A coordinator tells a member the group's position on a partition."""
+    """A coordinator responds to a member with the group's position in a partition."""
 
     group: str
     member: str
@@ -273,9 +274,9 @@ class PositionTold(_Event, tag="position_told"):
 
 
 class Created(_Event, tag="created"):
-    """A partition came to be. A removed one that comes again shares its name, and nothing else, with its predecessor.
+    """A partition was created. It shares only its name with a removed partition of the same number.
 
-    Where other events do not say which of them they mean, it is the one that was there at the time.
+    An event without an incarnation belongs to the partition that existed at the time.
     """
 
     tp: TopicPartition
@@ -283,9 +284,9 @@ class Created(_Event, tag="created"):
 
 
 class Removed(_Event, tag="removed"):
-    """A partition is gone, or will be for certain, with all that was held or committed of it.
+    """A partition is removed, or certain to be removed, with its records and commits.
 
-    An ``ARCHIVE`` replica says what that was.
+    An ``ARCHIVE`` replica has its records.
     """
 
     tp: TopicPartition
@@ -293,7 +294,7 @@ class Removed(_Event, tag="removed"):
 
 
 class LayoutSet(_Event, tag="layout_set"):
-    """The layout that leaders of a partition's leader epoch take records by; later epochs keep it until the next."""
+    """The layout by which leaders accept records from this leader epoch of a partition on, until the next event."""
 
     tp: TopicPartition
     incarnation: int
@@ -304,10 +305,10 @@ class LayoutSet(_Event, tag="layout_set"):
 
 
 class Expired(_Event, tag="expired"):
-    """A replica's log start moves here: from now on what lies below need not be delivered any more.
+    """A replica's log start moves to this offset: records below need not be delivered any more.
 
-    ``StoredBatch`` events of the broker ``EXPIRED`` say what that was. A history that tells of no log start of a
-    partition, but for that of a ``Replica`` in the end, does not say when its records expired.
+    ``StoredBatch`` events of the broker ``EXPIRED`` have these records. Without any such event for a partition, the
+    history has only the log starts of the ``Replica`` events in the end, and not the time at which records expired.
     """
 
     broker: int
@@ -317,7 +318,7 @@ class Expired(_Event, tag="expired"):
 
 
 class LayoutAsked(_Event, tag="layout_asked"):
-    """A producer named a layout in a request to write ``value``. ``error`` is the error's name, "" for no answer."""
+    """A producer named a layout in a Produce request for ``value``. ``error`` is the error's name, "" for none."""
 
     tp: TopicPartition
     undeleted: int
@@ -359,12 +360,12 @@ _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def encode_event(event: Event) -> bytes:
-    """One line, with its end."""
+    """The event as one line, with a newline."""
     return _ENCODER.encode(event) + b"\n"
 
 
 def decode_event(line: bytes) -> Event:
-    """The inverse of ``encode_event``. Raises ``msgspec.DecodeError`` for a line that is no event."""
+    """The event in a line of ``encode_event``. Raises ``msgspec.DecodeError`` for any other line."""
     return _DECODER.decode(line)
 
 
@@ -375,7 +376,7 @@ def write_history(path: Path, events: Iterable[Event]) -> None:
 
 
 def read_history(path: Path) -> Iterator[Event]:
-    """The events of a file, in its order."""
+    """The events of a file, in order."""
     with path.open("rb") as file:
         for line in file:
             yield decode_event(line)

@@ -1,4 +1,4 @@
-"""Correct histories, made up from a random source: what a cluster that keeps every promise could have recorded."""
+"""Correct histories from a random source, which a cluster that keeps every promise could have recorded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = 3
 
 @dataclass(slots=True)
 class _World:
-    """One log for each partition, which all replicas share, and a group whose members take turns."""
+    """One log for each partition, shared by all replicas, and a group whose members take turns."""
 
     rng: random.Random
     now: float = 0.0
@@ -120,7 +120,7 @@ class _World:
     def seek(self) -> None:
         for tp, member in self.owner.items():
             offset = self.rng.randint(0, len(self.values[tp]))
-            if offset >= self.committed[tp]:  # a commit would go back, as it should, and no check could tell why
+            if offset >= self.committed[tp]:  # below it, a correct commit would go back
                 self.events.append(Positioned(self.tick(), GROUP, member, tp, offset))
                 self.positions[tp] = offset
 
@@ -165,9 +165,9 @@ class _World:
 
 
 def correct_history(seed: int, steps: int = 60, *, seeks: bool = False) -> list[Event]:
-    """Producers, fail-overs, rebalances, reads and commits; the same for the same seed.
+    """A history of producers, fail-overs, rebalances, reads and commits; the same seed gives the same history.
 
-    With ``seeks`` members also jump, so that no record need have been delivered: there is no ``Drained`` then.
+    With ``seeks`` members also seek, so records may stay undelivered, and there is no ``Drained`` event.
     """
     world = _World(random.Random(seed))
     world.rebalance()

@@ -1,4 +1,4 @@
-"""Checks of what groups read and commit."""
+"""Checks of the reads and commits of groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GroupPartition = tuple[str, TopicPartition]
 
 
 def unseen(history: History) -> Iterator[Violation]:
-    """A group that was drained after the faults was delivered every record that did not expire, at least once."""
+    """A group that was drained after the faults got every unexpired record at least once."""
     read: dict[GroupPartition, set[int]] = {}
     for event in history.of(Polled):
         read.setdefault((event.group, event.tp), set()).add(event.offset)
@@ -46,7 +46,7 @@ def unseen(history: History) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class _Commits:
-    """The commits of a group for a partition, in the order of their answers, and what they allow a new owner."""
+    """The commits of a group for a partition, in the order of their responses, and the start they allow a new owner."""
 
     last: Committed | None = None
     unknown: list[Committed] = field(default_factory=list)
@@ -56,18 +56,18 @@ class _Commits:
             self.unknown.append(event)
         elif event.outcome == "ok":
             self.last = event
-            # A request of an older generation that is still on its way will be refused.
+            # A delayed request of an older generation will be refused.
             self.unknown = [other for other in self.unknown if other.generation >= event.generation]
 
     def floor(self) -> int:
-        """A new owner starts at the last commit that was answered, or at one whose answer was lost."""
+        """The lowest start of a new owner: the last acknowledged commit, or a lower one whose response was lost."""
         committed = [self.last.offset] if self.last is not None else [0]
         return min(committed + [event.offset for event in self.unknown])
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where a member is in a partition: the next offset, or before its first poll the lowest it may start at."""
+    """A member's position in a partition: the next offset, or, before its first poll, the lowest allowed start."""
 
     since: Event
     next_offset: int = -1
@@ -76,11 +76,11 @@ class _Cursor:
 
 
 def polls(history: History) -> Iterator[Violation]:
-    """Within an assignment records come in order and without gaps; a new owner goes on from a committed offset.
+    """Within an assignment records come in order and without gaps; a new owner continues at a committed offset.
 
-    It may deliver again what is above the last commit answered before it was assigned, and starts nowhere above all
-    commits. A group without a commit starts at the log's start, or where a ``Positioned`` says. What had expired when
-    a record was polled may have been skipped before it.
+    It may deliver records above the last commit that was acknowledged before its assignment again, and does not start
+    above all commits. A group without a commit starts at the log's start, or at the offset of a ``Positioned`` event.
+    Records that had expired when a later one was polled may be missing before it.
     """
     commits: dict[GroupPartition, _Commits] = {}
     cursors: dict[tuple[str, str], dict[TopicPartition, _Cursor]] = {}
@@ -113,7 +113,7 @@ def polls(history: History) -> Iterator[Violation]:
 
 
 def _ceilings(history: History) -> dict[GroupPartition, tuple[list[float], list[int]]]:
-    """For each group and partition: when commits were asked for, and the highest offset up to each."""
+    """For each group and partition: the times of commit requests, and the highest offset up to each."""
     asked: dict[GroupPartition, list[Committed]] = {}
     for event in history.of(Committed):
         if event.outcome != "refused":
@@ -154,12 +154,12 @@ def _next_poll(history: History, cursor: _Cursor, event: Polled, at: int) -> Ite
 
 
 def commits(history: History) -> Iterator[Violation]:
-    """A committed offset does not go back within a generation, neither as committed nor as fetched.
+    """A committed offset does not go back within a generation, neither when committed nor when fetched.
 
-    But where a member went back itself (``Positioned``).
+    It may go back when a member itself went back (``Positioned``).
 
-    Only what was answered before the other request began is compared: requests that overlap have no order. A commit
-    whose answer was lost may take effect late, so a fetch may show that one too.
+    Two requests are compared only when one got its response before the other began: overlapping requests have no order.
+    A commit whose response was lost may take effect late, so a fetch may return that commit too.
     """
     answered = sorted(
         (event for event in history.of(Committed) if event.outcome != "refused"), key=lambda event: event.at_ms
@@ -193,13 +193,13 @@ def commits(history: History) -> Iterator[Violation]:
             if event.generation == before.generation:
                 yield Violation("commits", f"{event.tp} in {event.group}", "a commit goes back", (before, event))
         elif event.at_ms >= gone.get(event.tp, event.at_ms + 1):
-            continue  # with a partition what was committed of it goes
+            continue  # a partition's removal deletes its commits
         elif event.offset not in {other.offset for other in unknown.get((event.group, event.tp), [])}:
             yield Violation("commits", f"{event.tp} in {event.group}", "a commit is forgotten", (before, event))
 
 
 def _went_back(sought: Iterable[Positioned], before: Committed, event: Committed | OffsetFetched) -> bool:
-    """Whether a member was told to read on below ``before`` since that was committed."""
+    """Whether a member got a position below ``before`` since that commit."""
     return any(
         (one.group, one.tp) == (event.group, event.tp)
         and one.offset < before.offset

@@ -1,6 +1,6 @@
-"""Partitions that were removed and created again: each life gets a topic name of its own, ``topic#incarnation``.
+"""Renames partitions that were removed and created again: each incarnation gets a topic name, ``topic#incarnation``.
 
-So every check sees two partitions that have nothing to do with each other, which is what is promised of them.
+Every check thus sees unrelated partitions, because incarnations are promised to share nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def life_name(tp: TopicPartition, incarnation: int) -> TopicPartition:
 
 
 def topic_of(tp: TopicPartition) -> str:
-    """The topic behind the name of a life."""
+    """The original topic of an incarnation's topic name."""
     return tp.topic.partition("#")[0]
 
 
 def name_incarnations(events: Iterable[Event]) -> list[Event]:
-    """The same events, with one name for each life of the partitions that had more than one."""
+    """The same events, with a name for each incarnation of the partitions that had several."""
     events = list(events)
     incarnations = _Incarnations(events)
     return [incarnations.named(event) for event in events] if incarnations.several else events
@@ -63,9 +63,9 @@ class _Incarnations:
         return [life_name(tp, incarnation) for incarnation in self.several[tp]] if tp in self.several else [tp]
 
     def _incarnation(self, event: Any) -> int:
-        """What the event says, else where its value is stored, else the life of its leader epoch or at the time.
+        """The incarnation of an event: its own, or its stored value's, or that of its leader epoch or time.
 
-        Leader epochs go on above those of the life before.
+        Leader epochs of an incarnation are above those of the previous one.
         """
         if getattr(event, "incarnation", UNKNOWN) != UNKNOWN:
             return event.incarnation

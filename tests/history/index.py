@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was not kept: which check, where, what happened, and the events that show it."""
+    """A broken promise: the check, the place, the description, and the events that show it."""
 
     check: str
     where: str
@@ -29,7 +29,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Log:
-    """One replica's log. ``values[i]`` is what is at offset ``first + i``, None where there is no data record."""
+    """One replica's log. ``values[i]`` is the value at offset ``first + i``, None without a data record."""
 
     replica: Replica
     batches: list[StoredBatch] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Log:
         self.batches.append(batch)
         at = batch.base_offset - self.first
         if at < 0:
-            return  # the order of offsets is a check of its own
+            return  # another check is for the order of offsets
         if at > len(self.values):
             self.values.extend([None] * (at - len(self.values)))
         self.values[at : at + len(batch.values)] = batch.values
@@ -61,7 +61,7 @@ class Log:
         return any(value is not None for value in self.values[start:end])
 
     def with_expired(self, expired: Iterable[StoredBatch]) -> Log:
-        """The same log with the batches that were below those it has, once."""
+        """The same log with the expired batches below its first one."""
         whole = Log(self.replica)
         first = self.batches[0].base_offset if self.batches else self.replica.log_end_offset
         for batch in expired:
@@ -74,7 +74,7 @@ class Log:
 
 @dataclass(slots=True)
 class _Starts:
-    """How far the log start of a partition has moved, and when: numbers of events, ascending, with the offsets."""
+    """The moves of a partition's log start, as ascending numbers of events with their offsets."""
 
     at: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -89,13 +89,13 @@ class _Starts:
 
 
 class History:
-    """Built once per history; every check reads it."""
+    """The sorted history. It is built once, and every check reads it."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.events: list[Event] = []
         self.sent: dict[str, Sent] = {}
         self.order: dict[str, int] = {}
-        """Value -> its place among all that was sent."""
+        """The number of each value in the order of sending."""
         self.sent_twice: list[Sent] = []
         self.logs: dict[TopicPartition, dict[int, Log]] = {}
         self._by_kind: dict[type, list[Event]] = {}
@@ -129,55 +129,55 @@ class History:
         self._topics_with_layouts = {topic_of(tp) for tp in self._layouts}
 
     def has_layouts(self, tp: TopicPartition) -> bool:
-        """Whether the history says by which layouts the partitions of its topic take records."""
+        """Whether the history has the layouts of the topic's partitions."""
         return topic_of(tp) in self._topics_with_layouts
 
     @property
     def tps(self) -> list[TopicPartition]:
-        """The partitions of which there is a log or a layout, sorted."""
+        """The partitions with a log or a layout, sorted."""
         return sorted({**self.logs, **self._layouts})
 
     def layout_epochs(self, tp: TopicPartition) -> list[int]:
-        """The leader epochs with which a layout came, ascending."""
+        """The leader epochs in which layouts began, ascending."""
         return self._epochs.get(tp, [])
 
     def layout_at(self, tp: TopicPartition, leader_epoch: int) -> LayoutSet | None:
-        """What a leader of this epoch takes records by; None where nobody said."""
+        """The layout by which a leader of this epoch accepts records; None when it is not known."""
         epochs = self._epochs.get(tp, [])
         at = bisect_right(epochs, leader_epoch)
         return self._layouts[tp][epochs[at - 1]] if at else None
 
     def of(self, kind: type[E]) -> list[E]:
-        """All events of a kind, as recorded."""
+        """All events of a kind, in the order of recording."""
         return self._by_kind.get(kind, [])  # type: ignore[return-value]
 
     def known_from(self, log: Log) -> int:
-        """The offset from which on the history has all that was ever in a log, expired or not."""
+        """The offset from which on the history has all records of a log, including expired ones."""
         return 0 if log.replica.tp in self._starts else log.start
 
     def expired_below(self, tp: TopicPartition, at: int) -> int:
-        """Records below this offset might be missing for retention, or a deletion, when event number ``at`` happened.
+        """The offset below which retention or a deletion may have removed records before event number ``at``.
 
-        What one replica deleted counts as expired: another that leads may have it a little longer.
+        Records that one replica deleted count as expired, although the leader may have them a little longer.
         """
         starts = self._starts.get(tp)
         return self._last_starts.get(tp, 0) if starts is None else starts.up_to(at)
 
     def has_records(self, tp: TopicPartition, start: int, end: int, at: int) -> bool:
-        """Whether data records were in ``[start, end)`` that had not expired when event number ``at`` happened."""
+        """Whether ``[start, end)`` had unexpired data records at event number ``at``."""
         start = max(start, self.expired_below(tp, at))
         return any(log.holds_any(start, end) for log in self.in_sync(tp))
 
     def in_sync(self, tp: TopicPartition) -> list[Log]:
-        """The logs that must hold all that is committed."""
+        """The logs that must have all committed records."""
         return [log for log in self.logs.get(tp, {}).values() if log.replica.in_sync]
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """The highest a replica knew: a follower, and a checkpoint, may be behind."""
+        """The highest high watermark of the replicas: a follower's, and a checkpoint's, may be behind."""
         return max((log.replica.high_watermark for log in self.logs.get(tp, {}).values()), default=0)
 
     def different_logs(self, tp: TopicPartition) -> list[Log]:
-        """The in-sync logs of a partition that hold different records: one, where all is well."""
+        """The different in-sync logs of a partition: a single one, if the replicas agree."""
         found: list[Log] = []
         for log in self.in_sync(tp):
             if not any(log.first == other.first and log.values == other.values for other in found):

@@ -1,4 +1,4 @@
-"""A state for each key, as an application keeps one: read when its partition comes, written when it may go."""
+"""A state for each key, as an application keeps it: loaded when its partition comes, flushed when it may go."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from anabranch.protocol.types import TopicPartition
 
 
 class NotLoadedError(Exception):
-    """A record came from a partition whose state was never loaded."""
+    """A record was delivered from a partition whose state was never loaded."""
 
 
 @dataclass(slots=True)
 class KeyStates:
-    """One member's states. ``stored`` is what all members of the group share, as a database would be.
+    """One member's states. ``stored`` is shared by all members of the group, like a database.
 
-    A state is the last value of a key. ``load`` copies what is stored at that moment, so a load that comes before
-    another member's ``flush`` shows in every later answer of ``apply``. What the member changed itself and did not
-    flush yet stays. A state goes with the generation it was changed in, and the store keeps the later one: a member
-    that was given up without knowing it overwrites nothing.
+    A state is the last value of a key. ``load`` copies the stored states of that moment, so a load before another
+    member's ``flush`` is visible in every later result of ``apply``. The member's own unflushed changes stay. A state
+    has the generation of its change, and the store keeps the later generation. So an evicted member that does not know
+    of its eviction overwrites nothing.
     """
 
     stored: dict[str, tuple[int, str]]
@@ -38,13 +38,13 @@ class KeyStates:
             self._changed[tp] = {}
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that went elsewhere, and with them what was not flushed."""
+        """Drop partitions that went to other members, including unflushed states."""
         for tp in partitions:
             self._loaded.pop(tp, None)
             self._changed.pop(tp, None)
 
     def apply(self, tp: TopicPartition, key: str, value: str, generation: int) -> str:
-        """The key's state before this value, "" for none. Raises ``NotLoadedError``."""
+        """Apply a value, and return the key's state before it, "" for none. Raises ``NotLoadedError``."""
         if tp not in self._loaded:
             raise NotLoadedError(f"{value} came from {tp}, whose state was not loaded")
         _, before = self._loaded[tp].get(key, (0, ""))

@@ -1,7 +1,7 @@
-"""Checks of what was acknowledged and of what the replicas hold in the end.
+"""Checks of acknowledged records, and of the replicas' logs in the end.
 
-They hold for topics without compaction whose values are unique. Where a partition was acknowledged to and no log of it
-is in the history, that is a violation too: a check that had nothing to look at proves nothing.
+They are for topics without compaction, with unique values. A partition with acknowledged records and without a log in
+the history is a violation too, because a check without data proves nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tests.history.index import History, Log, Violation
 
 
 def lost_acknowledged(history: History) -> Iterator[Violation]:
-    """An acknowledged record is on every in-sync replica, unless the log's start has passed it.
+    """An acknowledged record is on every in-sync replica, unless the log start has passed it.
 
-    Where the history tells when log starts moved, the record was there then.
+    When the history has the moves of log starts, the record must have been there before.
     """
     missing: set[TopicPartition] = set()
     anywhere: dict[TopicPartition, set[str | None]] = {}
@@ -40,7 +40,7 @@ def lost_acknowledged(history: History) -> Iterator[Violation]:
 
 
 def inconsistent_offsets(history: History) -> Iterator[Violation]:
-    """A record sent, acknowledged, delivered and stored is the same at an offset wherever one looks."""
+    """An offset has the same record wherever the history shows it: sent, acknowledged, delivered and stored."""
     for again in history.sent_twice:
         yield Violation(
             "inconsistent_offsets", again.producer, "a value was sent twice: the history is no use", (again,)
@@ -75,7 +75,7 @@ def _against_log(history: History, log: Log, known: dict[int, Acked | Polled]) -
 
 
 def refused_but_written(history: History) -> Iterator[Violation]:
-    """What was refused for certain is in no log. A timeout is no refusal."""
+    """A refused record is in no log. A timeout is no refusal."""
     refused = {event.value: event for event in history.of(NotWritten) if event.outcome == "refused"}
     if not refused:
         return
@@ -88,7 +88,7 @@ def refused_but_written(history: History) -> Iterator[Violation]:
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """A record of an idempotent producer is in one place, and sequences go up by one in each partition (KIP-98)."""
+    """A record of an idempotent producer is at one place, and sequences ascend by one in each partition (KIP-98)."""
     seen: dict[str, tuple[TopicPartition, int]] = {}
     for tp in history.logs:
         for number, log in enumerate(history.different_logs(tp)):
@@ -119,7 +119,7 @@ def _sequences(log: Log) -> Iterator[Violation]:
 
 
 def key_order(history: History) -> Iterator[Violation]:
-    """In each partition the records of an idempotent producer with a key are in the order they were sent in."""
+    """In each partition, the records of an idempotent producer and key are in the order of sending."""
     for tp in history.logs:
         for log in history.different_logs(tp):
             last: dict[tuple[str, str], tuple[int, str]] = {}
@@ -136,7 +136,7 @@ def key_order(history: History) -> Iterator[Violation]:
 
 
 def leader_epochs(history: History) -> Iterator[Violation]:
-    """In a log, offsets go up and the leader epoch never goes down (KIP-101)."""
+    """In a log, offsets ascend and leader epochs never descend (KIP-101)."""
     for tp, logs in history.logs.items():
         for broker, log in logs.items():
             for before, batch in pairwise(log.batches):
@@ -148,7 +148,7 @@ def leader_epochs(history: History) -> Iterator[Violation]:
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
-    """Below the high watermark every in-sync replica holds the same bytes, batch for batch."""
+    """Below the high watermark, every in-sync replica has the same bytes, batch for batch."""
     for tp in history.logs:
         logs = history.in_sync(tp)
         end = history.high_watermark(tp)
@@ -174,14 +174,14 @@ def _first_difference(one: list[StoredBatch], other: list[StoredBatch]) -> tuple
 
 
 def watermarks(history: History) -> Iterator[Violation]:
-    """What a leader exposes never goes back.
+    """A leader's exposed high watermark never goes back.
 
-    One leader's high watermark (same partition, broker and leader epoch) never goes down. A new leader starts from what
-    it knew as a follower, which may be less than its predecessor exposed, so a Fetch from it may show less; ListOffsets
-    waits until it has caught up (KIP-207, OFFSET_NOT_AVAILABLE), so what is listed never goes back from one leader
-    epoch to the next. A leader that was deposed and does not know it yet answers what it knew: its older epoch says
-    so, and a client that knows the newer one is refused. And whatever was exposed is committed: no in-sync log may end
-    below it. Answers are compared only where one request began after the other's answer.
+    One leader's high watermark (same partition, broker and leader epoch) never descends. A new leader begins with its
+    high watermark as a follower, which may be less than its predecessor exposed. So a Fetch from it may show less.
+    ListOffsets waits until the leader has caught up (KIP-207, OFFSET_NOT_AVAILABLE), so listed offsets never go back
+    from one leader epoch to the next. A replaced leader that does not know of its replacement responds with its old
+    state and its older epoch; a client that knows the newer epoch is refused. Exposed records are committed: no in-sync
+    log may end below them. Responses are compared only when one request began after the other's response.
     """
     seen = sorted(history.of(WatermarkSeen), key=lambda event: event.asked_ms)
     answered = sorted(seen, key=lambda event: event.at_ms)

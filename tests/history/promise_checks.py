@@ -1,4 +1,4 @@
-"""The promise of ordered resize: what a group delivers of one producer and key, and when its callbacks returned."""
+"""Checks of the promise of ordered resize: a group's deliveries of one producer and key, and its callbacks."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tests.history.index import History, Violation
 
 ProducerKey = tuple[str, str]
 Holding = tuple[str, TopicPartition]
-"""A member and a partition it has."""
+"""A member and one of its partitions."""
 
 
 @dataclass(slots=True)
 class _Chain:
-    """The records of a producer and key in one partition, in the order of their sending, and where they are."""
+    """The records of a producer and key in one partition, in the order of sending, with their offsets."""
 
     orders: list[int] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
 
     def last_before(self, order: int, start: int, delivered: Container[str]) -> str | None:
-        """The last that counts: one that was delivered, or must have been, as it is at or above ``start``."""
+        """The last earlier record that was delivered, or must have been because it is at or above ``start``."""
         for at in reversed(range(bisect_left(self.orders, order))):
             if self.offsets[at] >= start or self.values[at] in delivered:
                 return self.values[at]
@@ -48,7 +48,7 @@ class _Chain:
 
 
 def _chains(history: History) -> dict[ProducerKey, dict[TopicPartition, _Chain]]:
-    """Where each key's records are: those that are stored, and those that were delivered, whatever became of them."""
+    """The places of each key's records: of stored ones, and of delivered ones even if they were removed since."""
     placed: dict[ProducerKey, dict[TopicPartition, dict[int, tuple[str, int]]]] = {}
 
     def put(tp: TopicPartition, value: str | None, offset: int) -> None:
@@ -73,7 +73,7 @@ def _chains(history: History) -> dict[ProducerKey, dict[TopicPartition, _Chain]]
 
 
 class _Owners:
-    """Who got which partition in which generation of a group."""
+    """The assignments of a group's partitions in all generations."""
 
     def __init__(self, history: History, group: str) -> None:
         self._taken: dict[TopicPartition, list[tuple[int, str]]] = {}
@@ -82,9 +82,9 @@ class _Owners:
                 self._taken.setdefault(tp, []).append((event.generation, event.member))
 
     def taken_over(self, tp: TopicPartition, member: str, generation: int, until: int) -> bool:
-        """Whether another member got it in a generation after ``generation``, up to ``until``.
+        """Whether another member got the partition in a generation after ``generation``, up to ``until``.
 
-        What the member still does with it then is that of a process that was given up: nothing can be asked of it.
+        After that the old member acts as an evicted process, of which nothing is required.
         """
         return any(owner != member and generation < later <= until for later, owner in self._taken.get(tp, ()))
 
@@ -96,7 +96,7 @@ class _Delivered:
 
 
 class _Promise:
-    """One group's deliveries and callbacks, as they come; ``at`` counts the events."""
+    """Checks one group's deliveries and callbacks in the order of events; ``at`` is the number of an event."""
 
     def __init__(self, history: History, group: str, chains: dict[ProducerKey, dict[TopicPartition, _Chain]]) -> None:
         self._history = history
@@ -106,27 +106,27 @@ class _Promise:
         positioned = [event for event in history.of(Positioned) if event.group == group]
         self._jumps = bool(positioned)
         self._chosen = {(event.member, event.tp) for event in positioned}
-        """Where a member read on elsewhere than it was."""
+        """The members and partitions with a new position from a ``Positioned`` event."""
         self._delivered: dict[str, _Delivered] = {}
         self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
         self._last: dict[tuple[ProducerKey, TopicPartition], Polled] = {}
-        """What was delivered last of a key in a partition, older or newer than what came before."""
+        """The last delivery of a key in a partition, which may be older than an earlier delivery."""
         self._flushed: dict[Holding, list[int]] = {}
         self._lost: dict[Holding, int] = {}
         self._crashed: dict[str, int] = {}
         self._session_ends: dict[str, float] = {}
         self._removed: dict[TopicPartition, list[tuple[int, frozenset[str]]]] = {}
-        """When a partition was removed, each time, and the members whose sessions were not over then."""
+        """The removals of each partition number, with the members whose sessions had not ended then."""
         self._unflushed: dict[Holding, dict[ProducerKey, Polled]] = {}
-        """The last records that a member delivered of a partition since it flushed, lost or was assigned it."""
+        """The last records that a member delivered from a partition since its flush, loss or assignment."""
         self._loaded: dict[Holding, int] = {}
         self._shown: dict[tuple[Holding, ProducerKey, TopicPartition], tuple[int, str]] = {}
-        """What was found in order already: a chain's last record, by which load."""
+        """The chains that are checked already: the last record, and the load that covered it."""
 
     def take(self, at: int, event: Event) -> Iterator[Violation]:
-        """What happened next, in this group or to the cluster."""
+        """Check the next event, of this group or of the cluster."""
         if isinstance(event, Assigned | Revoked | KeysFlushed):
-            for tp in event.partitions:  # what the member delivered of these is flushed, or no longer its own
+            for tp in event.partitions:  # the member's deliveries from these are flushed, or no longer its own
                 self._unflushed.pop((event.member, tp), None)
         match event:
             case Polled():
@@ -147,9 +147,10 @@ class _Promise:
                 self._removed.setdefault(event.tp, []).append((at, frozenset(alive)))
 
     def _was_not_to_be_asked(self, member: str, tp: TopicPartition, since: int) -> bool:
-        """Whether the partition was removed after ``since`` with its owner's session over, which then lost it, or died.
+        """Whether the partition was removed after ``since``, when its owner's session had ended.
 
-        Its group had no member any more that could be asked, and all of the partition was committed.
+        The owner has lost the partition, or crashed. The group then had no member to request a flush from, and all
+        records of the partition were committed.
         """
         alive = next((alive for removed, alive in self._removed.get(tp, ()) if removed > since), None)
         is_gone = max(self._lost.get((member, tp), -1), self._crashed.get(member, -1)) > since
@@ -181,7 +182,7 @@ class _Promise:
         self._unflushed.setdefault((event.member, event.tp), {})[key] = event
 
     def _again(self, tp: TopicPartition, key: ProducerKey) -> None:
-        """A member went back on a partition: what is delivered of the key elsewhere from now on comes after it anew."""
+        """A member went back in a partition: later deliveries of the key in other partitions are checked again."""
         self._shown = {shown: how for shown, how in self._shown.items() if shown[1:] != (key, tp)}
 
     def _violation(self, what: str, *events: Polled) -> Violation:
@@ -220,7 +221,7 @@ class _Promise:
         self._shown[holding, key, tp] = loaded, before
 
     def _own(self, event: Polled, key: ProducerKey, tp: TopicPartition, order: int) -> Iterator[Violation]:
-        """What a member itself did with the key in ``tp`` is flushed, though others delivered it again since."""
+        """Check that a member has flushed its own deliveries of the key in ``tp``, although others repeated them."""
         own = self._unflushed.get((event.member, tp), {}).get(key)
         if own is None or own.generation != event.generation or self._history.order[own.value] > order:
             return
@@ -228,10 +229,10 @@ class _Promise:
             yield self._violation(f"{event.member} did not flush what it did itself with {own.value}", own, event)
 
     def _state(self, at: int, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
-        """The state must have the newest record before this one that anybody delivered in another partition.
+        """Check that the state has the newest earlier record that any member delivered in another partition.
 
-        Where that expired, it cannot be delivered again: who took the partition over may have read it up to an earlier
-        one again, or may have nothing of what died with the member before.
+        An expired record cannot be delivered again. A member that took the partition over may then have read only up to
+        an earlier record, or may lack the unflushed state of the previous owner.
         """
         has = self._history.order.get(event.state or "", -1)
         for tp, newest in self._newest.get(key, {}).items():
@@ -246,18 +247,20 @@ class _Promise:
 
 
 def promise(history: History) -> Iterator[Violation]:
-    """Of a producer and key, a record is delivered after all earlier ones of other partitions, flush and load between.
+    """A record is delivered after all earlier ones of its producer and key in other partitions, flush and load between.
 
-    A produced before B: A delivered, then ``on_partition_key_maybe_revoked`` of A's owner returned, then
-    ``on_partition_key_assigned`` of B's owner returned, then B delivered; and A never again, but to a member that went
-    back there itself: then what comes of the key elsewhere comes after that delivery of A in the same way.
+    A record A is produced before B. Then the order is: A is delivered, ``on_partition_key_maybe_revoked`` of A's owner
+    returns, ``on_partition_key_assigned`` of B's owner returns, B is delivered. A is not delivered again, except to a
+    member that went back itself. Later deliveries of the key in other partitions must then follow that delivery of A in
+    the same way.
 
-    The callbacks of a rebalance count as well: they flush and load whole partitions. A member that lost a partition to
-    another in a later generation flushes nothing any more; what it did not commit is delivered again. Nor does one that
-    lost it, or crashed, and whose session was over when the partition was removed. While it does not know that, it
-    flushes what it delivered itself before it goes on with the key elsewhere.
+    The callbacks of a rebalance count as well, because they flush and load whole partitions. A member that lost a
+    partition to another member in a later generation need not flush it; its uncommitted records are delivered again.
+    Neither need a member that lost the partition, or crashed, when its session had ended before the partition was
+    removed. While such a member does not know this, it flushes its own deliveries before it continues with the key in
+    another partition.
 
-    An A that expired before B is delivered may be missing. One that was delivered is flushed, expired or not.
+    A record A that expired before B's delivery may be missing. If it was delivered, it must be flushed all the same.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:
@@ -272,7 +275,7 @@ def promise(history: History) -> Iterator[Violation]:
 
 
 def callbacks(history: History) -> Iterator[Violation]:
-    """Flush and load are called for partitions that the member has."""
+    """Flush and load are called only for partitions that the member has."""
     held: dict[tuple[str, str], set[TopicPartition]] = {}
     for event in history.events:
         if isinstance(event, Assigned):
@@ -289,20 +292,20 @@ def callbacks(history: History) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class _Read:
-    """What a member delivered of a partition since it was assigned."""
+    """A member's deliveries from a partition since its assignment."""
 
     offsets: list[int] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
     flushed: int = -1
 
     def last_below(self, position: int) -> int:
-        """When the last record below a position was delivered; -1: none was."""
+        """The event number of the last delivery below a position; -1 when there is none."""
         found = bisect_left(self.offsets, position)
         return self.at[found - 1] if found else -1
 
 
 def positions(history: History) -> Iterator[Violation]:
-    """A reported position is delivered, flushed and committed; a told one was reported or committed before."""
+    """A reported position is delivered, flushed and committed; a position in a response was reported or committed."""
     read: dict[tuple[str, str, TopicPartition], _Read] = {}
     committed: dict[tuple[str, TopicPartition], int] = {}
     allowed: dict[tuple[str, TopicPartition], int] = {}
@@ -317,7 +320,7 @@ def positions(history: History) -> Iterator[Violation]:
                     read[holding] = _Read()
         elif isinstance(event, Polled):
             mine = read.setdefault((event.group, event.member, event.tp), _Read())
-            while mine.offsets and mine.offsets[-1] >= event.offset:  # it was moved back
+            while mine.offsets and mine.offsets[-1] >= event.offset:  # its position was moved back
                 mine.offsets.pop()
                 mine.at.pop()
             mine.offsets.append(event.offset)
@@ -328,7 +331,7 @@ def positions(history: History) -> Iterator[Violation]:
             if event.outcome == "ok":
                 committed[place] = max(committed.get(place, 0), event.offset)
         elif isinstance(event, OffsetFetched):
-            # Of a commit whose own answer was lost nothing else tells.
+            # A commit whose response was lost is visible only here.
             begun[event.group, event.tp] = max(begun.get((event.group, event.tp), 0), event.offset)
         elif isinstance(event, PositionReported):
             place = event.group, event.tp

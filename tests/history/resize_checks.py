@@ -1,4 +1,4 @@
-"""Checks of a resize in the logs: where records are, by which layout, up to which end, in which life of a partition."""
+"""Checks of resizes in the logs: the records' partitions, the layouts, closed partitions, and incarnations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NOT_HERE: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     )
 )
-"""Answers of a broker that did not look at the layout."""
+"""The errors of a broker that did not check the layout."""
 
 
 def routing(history: History) -> Iterator[Violation]:
-    """Each record is in the partition where linear hashing puts its key under the layout of its leader epoch."""
+    """Each record is in the partition that linear hashing gives for its key and the layout of its leader epoch."""
     hashes: dict[str, int] = {}
     for tp in history.logs:
         if not history.has_layouts(tp):
@@ -58,7 +58,7 @@ def _batch_routing(history: History, batch: StoredBatch, hashes: dict[str, int])
 
 
 def closed(history: History) -> Iterator[Violation]:
-    """A partition takes no data record in the leader epochs of a layout that does not count it, on any replica."""
+    """No replica of a partition takes a data record in the leader epochs of a layout that does not count it."""
     for tp, logs in history.logs.items():
         for broker, log in logs.items():
             where = f"{tp} on broker {broker}"
@@ -69,7 +69,7 @@ def closed(history: History) -> Iterator[Violation]:
 
 
 def layouts(history: History) -> Iterator[Violation]:
-    """A leader epoch has one layout, and who names another is refused with INVALID_PARTITION_METADATA."""
+    """A leader epoch has one layout, and a request that names another gets INVALID_PARTITION_METADATA."""
     known: dict[TopicPartition, set[tuple[int, int]]] = {}
     of_epoch: dict[tuple[TopicPartition, int], LayoutSet] = {}
     for layout in history.of(LayoutSet):
@@ -109,9 +109,9 @@ def _epochs_of_values(history: History) -> dict[str, StoredBatch]:
 def incarnations(history: History) -> Iterator[Violation]:
     """A partition that was removed and created again shares nothing with its predecessor.
 
-    Its leader epochs go on above (a late request of an old leader is fenced), and so do its offsets (a consumer's
-    position of before skips nothing). No record of one is in the other, and a group that committed in one has read
-    nothing of the other: it begins where that begins.
+    Its leader epochs are above the predecessor's, so a late request of an old leader is fenced. Its offsets are above
+    too, so a consumer's old position skips nothing. No record of one incarnation is in the other. A group that
+    committed in one incarnation has read nothing of the other, and begins at the other's first offset.
     """
     by_place: dict[TopicPartition, list[TopicPartition]] = {}
     for tp in history.tps:
@@ -145,7 +145,7 @@ def _values_apart(history: History, names: list[TopicPartition]) -> Iterator[Vio
 
 
 def _end_of(history: History, tp: TopicPartition) -> int:
-    """Where the logs of a life end, as far as they are known."""
+    """The end of an incarnation's logs, as far as they are known."""
     return max((log.replica.log_end_offset for log in history.different_logs(tp)), default=0)
 
 
@@ -174,7 +174,7 @@ def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> 
         if event.tp not in begins:
             continue
         answered_by = [event.tp]
-        if event.incarnation == UNKNOWN:  # it was asked in this life, and perhaps answered in a later one
+        if event.incarnation == UNKNOWN:  # the response may be of a later incarnation than the request
             answered_by += [tp for tp in later[event.tp] if born.get(tp, event.at_ms) <= event.at_ms]
         bound = max(max(begins[tp], highest.get((event.group, tp), 0)) for tp in answered_by)
         if event.offset > bound:

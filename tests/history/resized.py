@@ -1,7 +1,7 @@
-"""Correct histories of a topic that grows and shrinks, made up from a random source, like ``generated``.
+"""Correct histories of a topic that grows and shrinks, from a random source, like ``generated``.
 
-Nothing here knows the gate's rules: a record is delivered once all that was sent before it, with its key and by its
-producer, is delivered elsewhere, flushed, committed and loaded. That is the promise itself.
+This module does not use the gate's rules. A record is delivered once all earlier records of its producer and key are
+delivered in other partitions, flushed, committed and loaded. That is the promise itself.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ KEYS = 4
 
 @dataclass(slots=True)
 class _Partition:
-    """One life of a partition: its log, which all replicas share, and where the group is in it.
+    """One incarnation of a partition: its log, shared by all replicas, and the group's position in it.
 
-    ``values`` begin with a blank for each offset below ``base``, which were those of the life before.
+    ``values`` begin with a blank for each offset below ``base``, which belongs to earlier incarnations.
     """
 
     tp: TopicPartition
@@ -72,7 +72,7 @@ class _Partition:
     start: int = 0
     """The log start."""
     flushed_at: int = -1
-    """Which event was the last flush of an owner."""
+    """The number of the event of an owner's last flush."""
     loaded_at: int = -1
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class _World:
     incarnations: int = 0
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     places: dict[tuple[str, str], list[tuple[_Partition, int]]] = field(default_factory=dict)
-    """Producer and key -> where its records are, in the order of their sending."""
+    """The places of the records of each producer and key, in the order of sending."""
     stored: dict[str, tuple[int, str]] = field(default_factory=dict)
     states: dict[str, KeyStates] = field(default_factory=dict)
     generation: int = 0
@@ -163,7 +163,7 @@ class _World:
             self._tell_layout(partition)
 
     def grow(self) -> None:
-        """What is closed and still there takes records again; the rest is created."""
+        """Grow the topic: closed partitions that still exist take records again, and others are created."""
         if self.undeleted == MOST:
             return
         self._resize(self.rng.randint(self.undeleted + 1, MOST))
@@ -177,7 +177,7 @@ class _World:
         self._resize(self.rng.randint(INITIAL, self.undeleted - 1))
 
     def remove(self) -> None:
-        """What is closed, read to its end and flushed goes, from the end on."""
+        """Remove closed partitions that are read to their ends and flushed, beginning with the last one."""
         last = self.partitions[-1]
         if last.start == len(last.values):
             self.commit(last)
@@ -190,7 +190,7 @@ class _World:
             self.add(Removed(self.tick(), gone.tp, gone.incarnation))
 
     def expire(self) -> None:
-        """Retention removes batches, read and flushed or not. Whoever reads on does so at the log start."""
+        """Retention removes batches, whether they are read and flushed or not. A reader continues at the log start."""
         partition = self.rng.choice(self.partitions)
         left = [batch for batch in partition.batches if batch.base_offset >= partition.start]
         if not left:
@@ -243,7 +243,7 @@ class _World:
                 self.add(NotWritten(self.tick(), producer, value, "unknown", "timed out"))
 
     def name_another_layout(self) -> None:
-        """A producer that was away, or lies."""
+        """A producer with an old layout, or with an invented one, is refused."""
         partition = self.rng.choice(self.partitions)
         version = self.rng.choice([self.version + 1000, self.version - 1])
         value = f"stale:{self.count}"
@@ -255,7 +255,7 @@ class _World:
     # ------------------------------------------------------------ the group
 
     def rebalance(self, dead: str = "") -> None:
-        """All is taken back and given again. A dead member is not asked: what it did not commit is read again."""
+        """Revoke and assign all partitions. A dead member does not flush, so its uncommitted records are read again."""
         for partition in self.partitions:
             if partition.owner not in ("", dead):
                 self.states[partition.owner].flush([partition.tp])
@@ -300,7 +300,7 @@ class _World:
                 self._deliver(partition)
 
     def _deliver(self, partition: _Partition) -> bool:
-        """The next record, where it may come; whether it did."""
+        """Deliver the next record if it may be delivered. False otherwise."""
         partition.position = max(partition.position, partition.start)
         if partition.position == len(partition.values):
             return False
@@ -353,7 +353,7 @@ class _World:
 
 
 def correct_resized_history(seed: int, steps: int = 150, *, expires: bool = False) -> list[Event]:
-    """Grow, shrink, removal and creation again, under load and rebalances; the same for the same seed.
+    """A history of growing, shrinking, removal and creation again, under load and rebalances, from a seed.
 
     With ``expires`` retention removes records, some of them unread.
     """

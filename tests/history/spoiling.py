@@ -1,4 +1,4 @@
-"""What the mutations of histories are made with: pick an event, replace it, follow it to its other copies."""
+"""Functions for mutations of histories: choose an event, replace it, find its other copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_m
 
 
 def some(events: list[Event], rng: random.Random, kind: type[E], *where: Callable[[E], Any]) -> E:
-    """One of the events of a kind; the example is given up where there is none."""
+    """One of the events of a kind; the example is rejected when there is none."""
     found = [event for event in events if isinstance(event, kind) and all(condition(event) for condition in where)]
     assume(found)
     return rng.choice(found)

@@ -1,4 +1,4 @@
-"""What the checks must not take for a violation, and the fine line to what they must."""
+"""Cases that the checks must not report as violations, and similar cases that they must report."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TP = TopicPartition("t", 0)
 
 
 def broken(events: list[Event]) -> list[str]:
-    """The checks that found something, each once."""
+    """The checks that found a violation, each once."""
     return list(dict.fromkeys(violation.check for violation in check_history(events)))
 
 
 def log(
     values: list[str | None], *, broker: int = 1, start: int = 0, base: int = 0, in_sync: bool = True
 ) -> list[Event]:
-    """A replica whose log is one batch a record."""
+    """A replica whose log has one batch per record."""
     end = base + len(values)
     batches = [StoredBatch(9.0, broker, TP, base + at, 0, f"{value}", [value]) for at, value in enumerate(values)]
     return [Replica(9.0, broker, TP, start, end, end, in_sync), *batches]

@@ -1,4 +1,4 @@
-"""A correct history passes, and each way to spoil it is found by the check that is there for it."""
+"""A correct history passes, and the check for each kind of mutation finds it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def store_what_was_refused(events: list[Event], rng: random.Random) -> list[Even
 
 
 def append_again(events: list[Event], rng: random.Random) -> list[Event]:
-    """A retry that the leader took for a new batch, under the next sequence."""
+    """The leader takes a retry for a new batch with the next sequence."""
     batch = some(events, rng, StoredBatch)
     for broker in BROKERS:
         mine = [e for e in events if isinstance(e, StoredBatch) and (e.broker, e.tp) == (broker, batch.tp)]
@@ -144,7 +144,7 @@ def deliver_all_but_one(events: list[Event], rng: random.Random) -> list[Event]:
 
 
 def skip_one(events: list[Event], rng: random.Random) -> list[Event]:
-    """Where the reading goes on behind it."""
+    """A record is skipped, and the reading continues behind it."""
     poll = some(
         events,
         rng,
@@ -174,7 +174,7 @@ def deliver_to_a_stranger(events: list[Event], rng: random.Random) -> list[Event
 
 
 def start_below_the_commit(events: list[Event], rng: random.Random) -> list[Event]:
-    """The last generation delivers from the start again, though a commit was acknowledged."""
+    """The last generation delivers from the start again, although a commit was acknowledged."""
     last = max(e.generation for e in events if isinstance(e, Assigned))
     commit = some(events, rng, Committed, lambda e: e.outcome == "ok")
     in_doubt = [e for e in events if isinstance(e, Committed) and e.tp == commit.tp and e.outcome == "unknown"]

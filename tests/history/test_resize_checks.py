@@ -1,4 +1,4 @@
-"""What the checks of resizes must not take for a violation, and the fine line to what they must."""
+"""Cases that the checks of resizes must not report as violations, and similar cases that they must report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SENT = [Sent(0.0, "p", "t", "k", value) for value in ("a", "b")]
 
 
 def broken(events: list[Event]) -> list[str]:
-    """What the promise's check found, and any other that found something, each once."""
+    """The violations of the promise's check, and the other checks that found one, each once."""
     return list(dict.fromkeys(violation.check for violation in check_history(events)))
 
 
@@ -107,7 +107,7 @@ def test_giving_a_partition_up_flushes_it_and_getting_one_loads_it() -> None:
 
 
 def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:
-    """It was frozen, and has not heard yet that others go on: nothing but a fence at its sink can stop it."""
+    """The member was frozen and does not know of its eviction yet: only a fence at its sink can stop it."""
     start = [*BEGIN, assigned("one", 1, PARENT), assigned("two", 2, PARENT, CHILD)]
     taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*start, *taken, A]) == []
@@ -115,7 +115,7 @@ def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:
 
 
 def test_a_member_that_was_given_up_still_flushes_its_own_before_it_goes_on() -> None:
-    """Others flushed and loaded the same in their generation; what it has in memory itself is another matter."""
+    """Other members flushed and loaded the same records, but the member's own state in memory is not flushed."""
     start = [*BEGIN, assigned("one", 1, PARENT, CHILD), A, assigned("two", 2, PARENT, CHILD)]
     taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD)]
     goes_on = [loaded("one", CHILD), polled("one", 1, CHILD, "b")]
@@ -170,7 +170,7 @@ def test_what_was_delivered_is_flushed_though_it_expired() -> None:
 
 
 def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_nothing() -> None:
-    """It stood still meanwhile: nobody could ask it, and what it had done there was committed, so saved, to the end."""
+    """The member was paused, so no request reached it, and all its work there was committed and therefore saved."""
     kept = [*stored(PARENT, "b"), *stored(CHILD, "a", broker=ARCHIVE, incarnation=7)]
     begun = [*SENT, OrderedGroup(0.0, "g"), *kept, assigned("one", 1, PARENT, CHILD), polled("one", 1, CHILD, "a")]
     lost = Revoked(3.0, "g", "one", 1, [PARENT, CHILD], lost=True)

@@ -1,4 +1,4 @@
-"""Correct histories of resizes pass, and each way to spoil one is found by the check that is there for it."""
+"""Correct histories of resizes pass, and the check for each kind of mutation finds it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def index_of(events: list[Event], wanted: Event) -> int:
 
 
 def across_partitions(events: list[Event]) -> Iterator[tuple[int, int]]:
-    """Where two deliveries of a producer and key follow each other, in one generation and from two partitions."""
+    """Pairs of successive deliveries of a producer and key, in one generation and from two partitions."""
     sent = {event.value: (event.producer, event.key) for event in events if isinstance(event, Sent)}
     order = {value: number for number, value in enumerate(sent)}
     last: dict[tuple[str, str], int] = {}
@@ -70,7 +70,7 @@ def across_partitions(events: list[Event]) -> Iterator[tuple[int, int]]:
 
 
 def a_hand_over(events: list[Event], rng: random.Random) -> tuple[Polled, Polled, list[Event]]:
-    """A record, the next one of its key in another partition, and all events from the one to the other."""
+    """A record, the next record of its key in another partition, and all events between the two."""
     found = list(across_partitions(events))
     assume(found)
     first, second = rng.choice(found)
@@ -151,7 +151,7 @@ def call_a_stranger(events: list[Event], rng: random.Random) -> list[Event]:
 
 
 def just_before(events: list[Event], report: PositionReported, kind: type[Event]) -> Event | None:
-    """The event of this kind before a report, where something was delivered since the last."""
+    """The event of this kind right before a report, if it directly follows a delivery."""
     at = index_of(events, report)
     mine = [
         e
@@ -209,7 +209,7 @@ def layout_of(events: list[Event], batch: StoredBatch) -> LayoutSet:
 
 
 def store_in_a_wrong_partition(events: list[Event], rng: random.Random) -> list[Event]:
-    """As if the key of a record were another, which is placed in another partition."""
+    """A record's key is changed to one that belongs in another partition."""
     batch = some(events, rng, StoredBatch)
     layout = layout_of(events, batch)
     sent = next(e for e in events if isinstance(e, Sent) and e.value == batch.values[0])
@@ -222,7 +222,7 @@ def store_in_a_wrong_partition(events: list[Event], rng: random.Random) -> list[
 
 
 def keep_the_old_layout(events: list[Event], rng: random.Random) -> list[Event]:
-    """A leader epoch whose layout nobody told."""
+    """The history lacks the layouts up to a record's leader epoch."""
     batch = some(events, rng, StoredBatch)
     layout = layout_of(events, batch)
     gone = [
@@ -236,7 +236,7 @@ def keep_the_old_layout(events: list[Event], rng: random.Random) -> list[Event]:
 
 
 def append_to_a_closed_partition(events: list[Event], rng: random.Random) -> list[Event]:
-    """On a replica that nobody counts as in sync."""
+    """A closed partition takes a record on a replica that is not in sync."""
     with_records = {(e.tp, e.incarnation) for e in events if isinstance(e, StoredBatch)}
     closing = some(
         events,
@@ -326,7 +326,7 @@ def remember_a_commit_of_the_last_life(events: list[Event], rng: random.Random) 
 
 
 def skip_the_first_of_a_newborn(events: list[Event], rng: random.Random) -> list[Event]:
-    """As ``auto.offset.reset=latest`` would, were it not the earliest for a partition that was born later."""
+    """The effect of ``auto.offset.reset=latest``, if it also applied to partitions that were created later."""
     first = some(events, rng, StoredBatch, lambda e: e.tp.partition >= INITIAL, lambda e: e.base_offset == 0)
     value = first.values[0]
     return [e for e in events if not (isinstance(e, Polled) and e.value == value)]
