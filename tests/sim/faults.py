@@ -1,13 +1,13 @@
-"""The trouble a simulated cluster goes through: seeded, one fault after the other, some at the same time.
+"""The faults of a simulated cluster, drawn from the seed: one after the other, some at the same time.
 
-Which faults a cluster must survive without losing an acknowledged record, with three replicas and
-``min.insync.replicas`` 2:
+With three replicas and ``min.insync.replicas`` 2, a cluster must survive these faults without losing an acknowledged
+record:
 
-- ``log.flush=ack``: every one of them, in any number and at the same time. What was acknowledged is on the disk of
-  every member of the ISR, and nobody outside of the ISR is elected.
-- ``log.flush=os``: the same, but a machine loses its power only while every replica is in sync, and until every
-  replica is in sync again nothing else happens. What was acknowledged is then in the page cache of the two others,
-  which are in the ISR. (Were one of them out of the ISR, the machine without power could be the last in it, and be
+- ``log.flush=ack``: all of them, in any number and at the same time. Acknowledged records are on the disk of every
+  member of the ISR, and only members of the ISR are elected.
+- ``log.flush=os``: the same, but a machine loses power only while every replica is in sync, and no other fault happens
+  until every replica is in sync again. Acknowledged records are then in the page cache of the two other replicas, which
+  are in the ISR. (If one of these were out of the ISR, the machine without power could be the last member, and be
   elected without its tail.)
 """
 
@@ -34,7 +34,7 @@ WHOLE_LIMIT_S = 60.0
 
 @dataclass
 class Faults:
-    """``run`` makes trouble until ``stop`` is set, then ends what still goes on and leaves a cluster that can heal."""
+    """Injects faults. ``run`` does so until ``stop`` is set, then ends all faults, so that the cluster can heal."""
 
     cluster: SimCluster
     recorder: Recorder
@@ -42,12 +42,12 @@ class Faults:
     start_broker: Callable[[int], Awaitable[None]]
     clients: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
-    """Empty: all."""
+    """The kinds of faults; empty for all kinds."""
     partitions_come: bool = False
-    """Replicas are created while the faults go on."""
+    """Whether replicas are created during the faults."""
     stop: trio.Event = field(default_factory=trio.Event)
     _troubled: dict[str, None] = field(default_factory=dict)
-    """Machines that have a fault at the moment."""
+    """The machines that have a fault now."""
 
     async def run(self) -> None:
         rng = self.cluster.rng
@@ -84,7 +84,7 @@ class Faults:
         self.recorder.add(Fault(now_ms(), kind, what))
 
     async def _pause(self, seconds: float) -> None:
-        """Until the time is over or the trouble is to end."""
+        """Wait until the time has passed or ``stop`` is set."""
         with trio.move_on_after(seconds):
             await self.stop.wait()
 
@@ -95,7 +95,7 @@ class Faults:
             await self.cluster.start_controller(int(machine.removeprefix("controller")))
 
     async def _power_alone(self) -> None:
-        """The power failure of ``log.flush=os``: before and until after it, every replica is in sync."""
+        """The power failure of ``log.flush=os``: every replica is in sync before it, and again before other faults."""
         while self._troubled:
             await trio.sleep(0.1)  # polls: the other faults are over
         machine = f"broker{self.cluster.rng.choice(BROKERS)}"
@@ -169,7 +169,7 @@ class Faults:
         return self.cluster.rng.choice([other for other in others if other != machine])
 
     async def cut(self, machine: str) -> None:
-        """One way or both; the ends are any two machines."""
+        """Cut the connection of any two machines, in one direction or both."""
         other, fabric = self._somebody_else(machine), self.cluster.fabric
         ways = [(machine, other), (other, machine)]
         if self.cluster.rng.random() < 0.6:
@@ -182,7 +182,7 @@ class Faults:
             fabric.heal(source, target)
 
     async def isolate(self, machine: str) -> None:
-        """Cut off from everybody but ZooKeeper."""
+        """Cut a machine off from all other machines except ZooKeeper."""
         others = [*(f"broker{broker}" for broker in BROKERS), *(f"controller{id}" for id in CONTROLLERS), *self.clients]
         ways = [way for other in others if other != machine for way in ((machine, other), (other, machine))]
         for source, target in ways:
@@ -210,7 +210,7 @@ class Faults:
     # ------------------------------------------------------------ disks
 
     async def disk_full(self, machine: str) -> None:
-        """A replica that could not be created counts as lost until an operator starts the process again."""
+        """Fill the disk. A replica that could not be created counts as lost until the process is restarted."""
         disk = self.cluster.disks[machine]
         disk.write_errno = errno.ENOSPC
         await self._pause(self.cluster.rng.uniform(0, 5))
@@ -220,7 +220,7 @@ class Faults:
             await self._restart(machine)
 
     async def sync_fails(self, machine: str) -> None:
-        """What could not be synced is taken by nobody any more until an operator starts the process again."""
+        """Make syncs fail. A log with a failed sync is unusable until the process is restarted."""
         disk = self.cluster.disks[machine]
         disk.sync_errno = errno.EIO
         await self._pause(self.cluster.rng.uniform(0, 3))
@@ -258,7 +258,7 @@ _FAULTS: dict[str, Callable[[Faults, str], Awaitable[None]]] = {
 
 
 def partition_states(cluster: SimCluster) -> dict[str, tuple[PartitionState, list[int]]]:
-    """``{partition: (its state, its replicas)}`` of every partition; one without a state is left out."""
+    """``{partition: (its state, its replicas)}`` of all partitions with a state."""
     found = {}
     tree = cluster.zk.tree
     for topic in tree.children(paths.TOPICS):
@@ -272,7 +272,7 @@ def partition_states(cluster: SimCluster) -> dict[str, tuple[PartitionState, lis
 
 
 def missing_replicas(cluster: SimCluster) -> dict[str, list[int]]:
-    """The replicas that are not in sync; all of a partition without a leader."""
+    """The replicas that are not in sync; for a partition without a leader, all of its replicas."""
     missing = {}
     for name, (state, replicas) in partition_states(cluster).items():
         out = [replica for replica in replicas if replica not in state.isr or state.leader < 0]
@@ -282,7 +282,7 @@ def missing_replicas(cluster: SimCluster) -> dict[str, list[int]]:
 
 
 async def wait_until_whole(cluster: SimCluster, limit_s: float) -> bool:
-    """Wait until every replica is in sync; whether that came."""
+    """Wait until every replica is in sync; False when that takes too long."""
     with trio.move_on_after(limit_s):
         while len(cluster.running) < len(BROKERS) + len(CONTROLLERS) or missing_replicas(cluster):
             await trio.sleep(0.2)  # polls: virtual time

@@ -1,7 +1,7 @@
 """Scenarios of a group's members and its coordinator: counterexamples of ``docs/model/HandOver.tla`` for each rule.
 
-Two members each read one half of the topic. The first key's oldest record lies in the parent, the next in the child
-that was split off it: whoever reads the child waits for what the parent's owner has delivered, flushed and committed.
+Two members read one half of the topic each. The first key's oldest record is in the parent, its next one in the child
+that was split off. The child's owner waits until the parent's owner has delivered, flushed and committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.sim.sim_cluster import SimCluster
 
 PARENT, CHILD = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LITTLE_S = 4.0
-"""Much more than a hand-over takes, and less than the members' sessions last."""
+"""Much longer than a hand-over, and shorter than the members' sessions."""
 LONG_S = 15.0
 
 
@@ -48,11 +48,11 @@ def already() -> trio.Event:
 
 
 class Member:
-    """A member whose periodic commits come after each ``getmany``, of what is not flushed too.
+    """A member that commits after each ``getmany``, also unflushed records.
 
-    Until ``begins``, ``flushes`` and ``loads`` are set, its user takes his time to, with what it was assigned, what it
-    flushes and what it loads. While ``belongs`` is not, its coordinator neither hears it nor answers, but for what is
-    in ``passing``. Keys count as loaded when the callback has returned.
+    Its callbacks for assignments, flushes and loads wait until ``begins``, ``flushes`` and ``loads`` are set. While
+    ``belongs`` is not set, no requests and responses pass between the member and its coordinator, except those of the
+    types ``passing``. Keys count as loaded when the callback has returned.
     """
 
     def __init__(self, scene: GroupScene, name: str) -> None:
@@ -63,9 +63,9 @@ class Member:
         self.begins, self.flushes, self.loads, self.belongs = already(), already(), already(), already()
         self.passing: tuple[type, ...] = ()
         self.keeps = ""
-        """The record after which ``flushes`` is not set any more."""
+        """The record whose delivery unsets ``flushes``."""
         self.goes_back = False
-        """Its user reads the parent from the start when it is assigned."""
+        """Whether its user reads the parent from the start after each assignment."""
 
     @property
     def assignment(self) -> set[TopicPartition]:
@@ -73,21 +73,21 @@ class Member:
 
     @property
     def generation(self) -> int:
-        """The one whose partitions it has; -1: none, or another one begins."""
+        """The generation of its partitions; -1 when it has none, or another generation begins."""
         assert self.consumer is not None and self.consumer._coordinator is not None
         coordinator = self.consumer._coordinator
         return -1 if coordinator.member.rejoin_needed else coordinator.settled_generation
 
     @property
     def is_asked(self) -> bool:
-        """Whether it was told that another member waits for records of its partitions."""
+        """Whether the coordinator has asked it to report, because another member waits for its partitions."""
         assert self.consumer is not None
         ordered = self.consumer._ordered
         return ordered is not None and bool(ordered._reports.asked)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a partition of its own waits for another."""
+        """Whether one of its partitions waits for another partition."""
         return self.consumer is not None and bool(self.consumer.explain_blocked())
 
     def go_back(self) -> None:
@@ -97,7 +97,7 @@ class Member:
         self._scene.recorder.add(Positioned(now_ms(), GROUP, self._name, PARENT, 0))
 
     def leave(self) -> None:
-        """End, and say so."""
+        """End, and leave the group."""
         self._scope.cancel()
 
     async def run(self, **config: Any) -> None:
@@ -111,7 +111,7 @@ class Member:
         async with Consumer(
             bootstrap_servers=scene.cluster.bootstrap_servers,
             env=scene.cluster.client_env(name),
-            client_id=name,  # ranges go by member ids, which begin with it
+            client_id=name,  # ranges are assigned in the order of member ids, which begin with it
             group_id=GROUP,
             auto_offset_reset="earliest",
             auto_commit_interval_ms=1,
@@ -177,7 +177,7 @@ class Member:
 
 
 class GroupScene(Scene):
-    """Two members, of which ``a`` reads the first half of the topic, ``b`` the second; ``c`` is for those who ask."""
+    """A scene with two members: ``a`` reads the first half of the topic, ``b`` the second. Scenarios may add ``c``."""
 
     def __init__(self, cluster: SimCluster, nursery: trio.Nursery) -> None:
         super().__init__(cluster, nursery)
@@ -187,10 +187,10 @@ class GroupScene(Scene):
         self.c = Member(self, "c")
         self.delivered = self._group.delivered
         self.is_late = False
-        """Something was not delivered in time."""
+        """Whether an expected record was not delivered in time."""
 
     async def begin(self, **config: Any) -> None:
-        """Have both read, in one generation."""
+        """Start both members, and wait until they read in one generation."""
         self._reads = True
         self.recorder.add(OrderedGroup(now_ms(), GROUP))
         for member in (self.a, self.b):
@@ -205,14 +205,14 @@ class GroupScene(Scene):
         self._tasks.start_soon(run)
 
     async def write(self, key: str) -> str:
-        """Write a record by the present layout; its value."""
+        """Write a record by the present layout, and return its value."""
         value = self.sends(key)
         error, _ = await self.produce(key, self.layout, value=value)
         assert not error, error
         return value
 
     async def expect_soon(self, value: str, limit_s: float = LITTLE_S) -> None:
-        """What was written is delivered in time, or ``late`` is found."""
+        """Expect the record to be delivered in time; otherwise the scene fails with ``late``."""
         if not await self.until(lambda: value in self.delivered, limit_s):
             self.is_late = True
 
@@ -224,7 +224,7 @@ class GroupScene(Scene):
         return any((event.member, event.value) == (name, value) for event in polled)
 
     def reports(self, name: str, position: int) -> int:
-        """How often a member has told that it is there in the parent."""
+        """The number of times that a member has reported this position in the parent."""
         told = (event for event in self.recorder.events if isinstance(event, PositionReported))
         return sum((event.member, event.tp, event.position) == (name, PARENT, position) for event in told)
 
@@ -243,7 +243,7 @@ class GroupScene(Scene):
         return f"broker{leader}" if leader >= 0 else ""
 
     async def replace_coordinator(self) -> str:
-        """Kill it, and wait for another one and for leaders of all partitions; who it was."""
+        """Kill the coordinator, wait for another one and for leaders of all partitions; returns the killed broker."""
         before = self.coordinator
         await self.cluster.kill(before)
         assert await self.until(lambda: self.coordinator not in ("", before))
@@ -252,13 +252,13 @@ class GroupScene(Scene):
         return before
 
     async def throw_out(self, member: Member, other: Member) -> None:
-        """Have the coordinator hear nothing from one until the other has got all it had."""
+        """Cut one member off from the coordinator until the other member has got all its partitions."""
         member.belongs = trio.Event()
         assert await self.until(lambda: len(other.assignment) == len(self.watch.tps())), other.assignment
 
 
 async def split_unread(scene: GroupScene, partitions: int = 2) -> tuple[str, str]:
-    """One record in the parent, and the key's next in the child."""
+    """Write one record to the parent, split, and write the key's next record to the child."""
     key = scene.key(1, partitions)
     older = await scene.write(key)
     await scene.resize(partitions)
@@ -269,7 +269,7 @@ async def split_unread(scene: GroupScene, partitions: int = 2) -> tuple[str, str
 
 
 async def load_for_long(scene: GroupScene) -> None:
-    """The child is free, and its owner's user still loads what its keys need."""
+    """The child is free to be read, while its owner's user still loads its keys' states."""
     _, newer = await split_unread(scene)
     scene.b.loads = trio.Event()
     await scene.begin()
@@ -281,7 +281,7 @@ async def load_for_long(scene: GroupScene) -> None:
 
 
 async def leave_while_another_waits(scene: GroupScene) -> None:
-    """Nothing but its parked poll tells the one that stays, for its heartbeats are rare."""
+    """One member leaves. The other's heartbeats are rare, so it learns of that only by its parked poll."""
     await scene.resize(2)
     await scene.begin(session_timeout_ms=90_000, heartbeat_interval_ms=30_000, request_timeout_ms=120_000)
     await scene.expect_soon(await scene.write(scene.key(1, 2)))
@@ -292,11 +292,11 @@ async def leave_while_another_waits(scene: GroupScene) -> None:
 
 
 async def commit_when_thrown_out(scene: GroupScene) -> None:
-    """Its last commit comes when another one has read on, and ended."""
+    """An evicted member's last commit arrives after its successor has read further and left."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(0, 2)
-    for known in (key, scene.key(1, 2)):  # once the child is read, nobody waits for the parent's reports
+    for known in (key, scene.key(1, 2)):  # once the child is read, no member waits for the parent's reports
         await scene.expect_soon(await scene.write(known))
     assert await scene.until(lambda: scene.is_committed("a", PARENT, 1))
     scene.a.belongs = trio.Event()
@@ -319,11 +319,11 @@ async def commit_when_thrown_out(scene: GroupScene) -> None:
 
 
 async def report_when_thrown_out(scene: GroupScene) -> None:
-    """Its successor went back, and has not flushed what it read again."""
+    """An evicted member reports a position; its successor went back, and has not flushed those records."""
     older, newer = await split_unread(scene)
     scene.a.keeps = scene.b.keeps = older
     scene.b.goes_back = True
-    scene.b.begins = trio.Event()  # nobody asks before it is committed
+    scene.b.begins = trio.Event()  # no member asks for the position before the commit
     scene.join(scene.c, partition_assignment_strategy=[RangeAssignor()])
     await scene.begin(partition_assignment_strategy=[RangeAssignor()])
     assert await scene.until(lambda: scene.is_committed("a", PARENT, 1))
@@ -340,7 +340,7 @@ async def report_when_thrown_out(scene: GroupScene) -> None:
 
 
 async def go_on_behind_a_member_that_goes_back(scene: GroupScene) -> None:
-    """The parent's owner reads it again when the child has gone on, and has not flushed that yet."""
+    """The parent's owner reads the parent again after the child was read, and has not flushed that yet."""
     older, newer = await split_unread(scene)
     await scene.begin()
     assert await scene.until(lambda: newer in scene.delivered)
@@ -355,7 +355,7 @@ async def go_on_behind_a_member_that_goes_back(scene: GroupScene) -> None:
 
 
 async def go_on_behind_a_member_that_went_back_unseen(scene: GroupScene) -> None:
-    """The parent's owner has read it again, flushed and reported before the child's owner can be reached."""
+    """The parent's owner has read the parent again, flushed and reported before the child's owner is reachable."""
     older, newer = await split_unread(scene)
     await scene.begin()
     assert await scene.until(lambda: newer in scene.delivered)
@@ -365,14 +365,14 @@ async def go_on_behind_a_member_that_went_back_unseen(scene: GroupScene) -> None
     scene.a.go_back()
     assert await scene.until(lambda: scene.deliveries(older) == 2 and scene.reports("a", 1) > said)
     await trio.sleep(1)  # pause: virtual time
-    scene.cluster.fabric.reset(scene.coordinator, "b")  # the answers that are on their way are lost
+    scene.cluster.fabric.reset(scene.coordinator, "b")  # responses in flight are lost
     scene.cluster.fabric.heal_all()
     await trio.sleep(1)  # pause: it polls again; virtual time
     await scene.expect_soon(await scene.write(scene.key(1, 2)))
 
 
 async def go_on_behind_anothers_commit(scene: GroupScene) -> None:
-    """A member that was thrown out begins at an offset that its successor has committed, ahead of the flush."""
+    """An evicted member begins at an offset that its successor has committed before flushing."""
     older, newer = await split_unread(scene, 4)
     scene.a.begins, scene.b.keeps = trio.Event(), older
     await scene.begin()
@@ -389,7 +389,7 @@ async def go_on_behind_anothers_commit(scene: GroupScene) -> None:
 
 
 async def go_on_behind_a_refused_commit(scene: GroupScene) -> None:
-    """A member that was thrown out cannot commit what it read; its successor reads that again, and has not flushed."""
+    """An evicted member cannot commit its records; its successor reads them again, and has not flushed them."""
     older, newer = await split_unread(scene, 4)
     scene.a.keeps = scene.b.keeps = older
     await scene.begin(enable_auto_commit=False)
@@ -407,7 +407,7 @@ async def go_on_behind_a_refused_commit(scene: GroupScene) -> None:
 
 
 async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
-    """Only the coordinator has a report. It dies before it answers the waiting member."""
+    """Only the coordinator has a report, and it dies before it responds to the waiting member."""
     older, newer = await split_unread(scene)
     scene.a.keeps = older
     await scene.begin()
@@ -418,7 +418,7 @@ async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
     scene.a.flushes.set()
     assert await scene.until(lambda: scene.reports("a", 1) > said and scene.is_committed("a", PARENT, 1))
     await trio.sleep(1)  # pause: virtual time
-    scene.cluster.fabric.reset(before, "b")  # an answer that is on its way ends with its sender
+    scene.cluster.fabric.reset(before, "b")  # a response in flight is lost with its sender
     await scene.replace_coordinator()
     scene.cluster.fabric.heal_all()
     await scene.restart(before)
@@ -426,7 +426,7 @@ async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
 
 
 async def die_before_a_commit_is_replicated(scene: GroupScene) -> None:
-    """The coordinator ends, and with it what its followers have not, and the member that committed it."""
+    """The coordinator dies with a commit that its followers lack, and the member that committed is cut off."""
     older, newer = await split_unread(scene)
     scene.a.keeps = older
     await scene.begin(enable_auto_commit=False)

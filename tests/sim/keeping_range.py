@@ -1,4 +1,4 @@
-"""An assignor for scenes in which a member goes on with what it has."""
+"""An assignor for scenes in which a member keeps its partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.client.group.assignors.range import RangeAssignor
 
 
 class KeepingRange(RangeAssignor):
-    """By ranges, and members keep what they have: who hears nothing would not find its position in it again."""
+    """Assigns by ranges, and members keep their partitions, so that a member that is cut off keeps its positions."""
 
     name = "keeping range"
     cooperative = True

@@ -1,4 +1,4 @@
-"""The group of a simulated cluster: members that come, go and crash, and the states they keep."""
+"""The group of a simulated cluster: members that join, leave and crash, and their states of keys."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HEARTBEAT_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLoad:
-    """How the group reads.
+    """The settings of the group.
 
-    ``ordered``: the members listen for keys, and the order of keys is checked across resizes. ``stateful``: each
-    keeps a state for each key, and commits by hand, after flushing. ``crashes``: the share of members that end without
-    a word. ``slow``: the share of the users' loads that outlast heartbeats. ``slow_flushes``: that of their flushes.
+    ``ordered``: the members have key listeners, and the order of keys is checked across resizes. ``stateful``: each
+    member keeps a state for each key, and commits by hand after flushing. ``crashes`` is the share of members that
+    crash. ``slow`` and ``slow_flushes`` are the shares of the users' loads and flushes that outlast heartbeats.
     """
 
     members: tuple[str, ...] = ("one", "two")
@@ -40,7 +40,7 @@ class GroupLoad:
 
 @dataclass
 class Group:
-    """``read`` reads until ``stop`` is set."""
+    """The members of the group. ``read`` runs them until ``stop`` is set."""
 
     cluster: SimCluster
     recorder: Recorder
@@ -48,12 +48,12 @@ class Group:
     load: GroupLoad
     request_timeout_ms: int = 30_000
     delivered: dict[str, None] = field(default_factory=dict)
-    """The records that any member was delivered."""
+    """The records that were delivered to any member."""
     states: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """What stateful members flushed."""
+    """The flushed states of stateful members."""
     stop: trio.Event = field(default_factory=trio.Event)
     hurries: bool = False
-    """Nobody is slow any more."""
+    """Whether members are no longer slow."""
     on_slow_load: Callable[[], None] = lambda: None
 
     async def read(self) -> None:
@@ -64,7 +64,7 @@ class Group:
                 nursery.start_soon(self.cluster.run_client, name, self._membership, name)
 
     async def _membership(self, machine: str) -> None:
-        """One member after the other on one machine, each for a while."""
+        """Run one member after the other on one machine, each for a while."""
         life, rng = 0, self.cluster.rng
         while not self.stop.is_set():
             life += 1
@@ -129,7 +129,7 @@ class Group:
         self.delivered[value] = None
 
     async def _work(self, *, is_load: bool) -> None:
-        """What a flush or a load takes: a moment, or so long that the group and the topic go on meanwhile."""
+        """Take the time of a flush or a load: short, or so long that the group and the topic change meanwhile."""
         rng, slow = self.cluster.rng, self.load.slow if is_load else self.load.slow_flushes
         if slow > 0 and not self.hurries and rng.random() < slow:
             if is_load:
@@ -153,7 +153,7 @@ def generation_of(consumer: Consumer) -> int:
 
 
 class _Listener:
-    """Records what a member is told of its partitions, and keeps its states by it."""
+    """Records the assignments of a member, and keeps its states accordingly."""
 
     def __init__(self, recorder: Recorder, consumer: Consumer, member: str, states: KeyStates) -> None:
         self.recorder = recorder
@@ -164,7 +164,7 @@ class _Listener:
 
     @property
     def generation(self) -> int:
-        """The consumer's. One that just learned that it was thrown out holds until it is told what it was assigned."""
+        """The consumer's generation. After an eviction it is the last one, until the next assignment."""
         known = generation_of(self.consumer)
         return known if known >= 0 else self._assigned_in
 
@@ -187,9 +187,10 @@ class _Listener:
 
 
 class _KeyListener:
-    """Flushes and loads states where keys go from one partition to another. ``work`` takes as long as that does.
+    """Flushes and loads states when keys move between partitions. ``work`` takes the time of that.
 
-    What is flushed is there when that returns, and no sooner; what is flushed while a load runs is not in it.
+    A flush is effective when its ``work`` has returned, not before. A load lacks states that are flushed during its
+    ``work``.
     """
 
     def __init__(self, listener: _Listener, work: Callable[..., Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""A simulated cluster whose replicas move all the time, while its controllers' requests come again, late (KIP-570)."""
+"""A simulated cluster whose replicas move all the time, while copies of controllers' requests come late (KIP-570)."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from tests.sim.workload import Load, Workload, insist
 TOPIC = "t"
 RECREATED = "churn"
 LATEST_S = 25.0
-"""A request comes again up to so long after it was sent."""
+"""The longest delay of a copy of a request."""
 LOST_WITH_CONTROLLER = 0.08
-"""The share of StopReplica before which the controller ends."""
+"""The share of StopReplica requests before which the controller ends."""
 FAULTS = ("controller kill", "controller session", "session", "restart", "kill", "cut", "slow", "nothing", "nothing")
 HEAL_LIMIT_S = 120.0
 RECORDS = 150
-"""Of each producer."""
+"""The number of records of each producer."""
 _KEYS = {"log_flush": "ack", "min_insync_replicas": 1, "replica_lag_time_max_ms": 4000, "request_timeout_ms": 4000}
 
 
 @dataclass
 class LateRequests:
-    """LeaderAndIsr and StopReplica of every controller, which arrive once more on connections of their own."""
+    """Sends late copies of all LeaderAndIsr and StopReplica requests of controllers, on separate connections."""
 
     cluster: SimCluster
     nursery: trio.Nursery
     stop: trio.Event = field(default_factory=trio.Event)
-    """Controllers end before a StopReplica no more."""
+    """Set when controllers no longer end before a StopReplica."""
     stops_lost: int = 0
     arrived: dict[str, int] = field(default_factory=dict)
-    """How many copies were answered, by kind of request."""
+    """The number of copies with a response, by kind of request."""
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
         original = Senders.send
@@ -96,13 +96,13 @@ class LateRequests:
 
 @dataclass
 class Moves:
-    """Moves replicas from broker to broker, and makes a topic, deletes it and makes it again, until ``stop`` is set."""
+    """Moves replicas between brokers, and creates and deletes a topic again and again, until ``stop`` is set."""
 
     cluster: SimCluster
     stop: trio.Event = field(default_factory=trio.Event)
     begun: int = 0
     lost: list[str] = field(default_factory=list)
-    """Records of the topic that is made again that were acknowledged and are not stored."""
+    """Acknowledged records of the recreated topic that are not stored."""
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -137,7 +137,7 @@ class Moves:
                     self._look_for(value)
                 await insist(partial(admin.delete_topics, [RECREATED]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 while f"{RECREATED}-0" in partition_states(cluster):
-                    await trio.sleep(0.2)  # polls: the deletion goes on after it was answered
+                    await trio.sleep(0.2)  # polls: the deletion continues after its response
 
     async def _is_acknowledged(self, value: str) -> bool:
         options = {"request_timeout_ms": 5000, "delivery_timeout_ms": 10_000, "max_block_ms": 10_000}
@@ -150,7 +150,7 @@ class Moves:
         return True
 
     def _look_for(self, value: str) -> None:
-        """The record is in the log of each replica in sync; brokers that are down have their disks."""
+        """Check that the log of each in-sync replica has the record; brokers that are down have their disks."""
         state, _ = partition_states(self.cluster)[f"{RECREATED}-0"]
         for broker in sorted(state.isr):
             if value not in stored_values(self.cluster.disks[f"broker{broker}"], TopicPartition(RECREATED, 0)):
@@ -159,10 +159,10 @@ class Moves:
 
 @dataclass
 class Moved:
-    """What came of a run."""
+    """The result of a run."""
 
     violations: list[str]
-    """The names of the history's checks, and ``stray``, ``successor lost``, ``unhealed``."""
+    """The names of failed history checks, and ``stray``, ``successor lost``, ``unhealed``."""
     details: list[str]
     acknowledged: int
     moves: int
@@ -171,7 +171,7 @@ class Moved:
 
 
 def move_around(seed: int) -> Moved:
-    """The same seed gives the same run. In every other one, nothing but controllers fails."""
+    """Run the cluster. The same seed gives the same run. With even seeds, only controllers fail."""
     faults = FAULTS if seed % 2 else ("nothing",)
     with pytest.MonkeyPatch.context() as patch:
         return run_deterministic(seed, _run, seed, faults, patch)
@@ -244,7 +244,7 @@ async def _move_around(
 
 
 async def _is_healed(cluster: SimCluster) -> bool:
-    """Whether every replica that is assigned gets in sync, with equal logs, and no move is left undone."""
+    """Whether every assigned replica gets in sync, with equal logs, and all moves are complete."""
     if not await wait_until_whole(cluster, HEAL_LIMIT_S):
         return False
     with trio.move_on_after(HEAL_LIMIT_S):
@@ -261,7 +261,7 @@ async def _is_healed(cluster: SimCluster) -> bool:
 
 
 def _replicas_at_the_end(cluster: SimCluster, recorder: Recorder, watch: TopicWatch) -> set[tuple[int, str]]:
-    """Record the logs of all replicas in sync; which replicas there are to be."""
+    """Record the logs of all in-sync replicas, and return the replicas that should exist."""
     assigned = set()
     for name, (state, replicas) in partition_states(cluster).items():
         assigned |= {(broker, name) for broker in replicas}
@@ -282,5 +282,5 @@ def _parsed(name: str) -> TopicPartition:
 
 
 def _hosted(nodes: dict[int, Node]) -> list[tuple[int, TopicPartition]]:
-    """What each broker leads or follows."""
+    """The partitions that each broker leads or follows."""
     return [(broker, partition.key) for broker, node in sorted(nodes.items()) for partition in node.replicas.all()]

@@ -1,4 +1,4 @@
-"""Safety rules switched off, one at a time, in the code that runs: what the history checker must notice."""
+"""Mutations: safety rules switched off, one at a time, in the running code. The history checker must notice them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Mutation:
-    """``switch_off`` breaks a rule; ``found_by`` are the checks of which one must report it, within ``seeds`` runs.
+    """``switch_off`` breaks a rule; one of the checks ``found_by`` must report it within ``seeds`` runs.
 
-    ``first_seed`` is one that found it when it was written: where the code has changed since, a later one does.
+    ``first_seed`` found it when the mutation was written; after changes of the code, a later seed does.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What happens in a simulated cluster, as a history: events as they come, and in the end the logs of every replica."""
+"""Records a simulated cluster as a history: events as they happen, and in the end the logs of every replica."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Recorder:
         self._cluster.happened(encode_event(event))
 
     def spy_on(self, consumer: Consumer, member: str) -> None:
-        """Record every commit and every look at committed offsets of a member, those in the background too."""
+        """Record all commits and fetches of committed offsets of a member, including those in the background."""
         link = consumer._link
         assert link is not None
         record_commits(consumer, member, now_ms, self.add)
@@ -110,7 +110,7 @@ def _positions(
 
 
 def _processed(body: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, int, int]]:
-    """What a commit reports, once it is committed."""
+    """The positions that a commit reports, once it is committed."""
     for topic in body.topics:
         for offset in topic.partitions:
             if offset.is_processed:
@@ -121,7 +121,7 @@ def _processed(body: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, int,
 
 
 def stored_batches(storage: SimStorage, tp: TopicPartition) -> Iterator[RecordBatch]:
-    """Every batch in the log files of a replica, CRC checked."""
+    """Every batch in the log files of a replica, with the CRC checked."""
     directory = f"{LOG_DIR}/{tp}"
     if not storage.exists(directory):
         return
@@ -142,7 +142,7 @@ def log_end(disk: SimDisk, tp: TopicPartition) -> int:
 
 
 def last_segment(disk: SimDisk, tp: TopicPartition) -> int:
-    """The base offset of the last segment: where a log goes on whose records were all removed."""
+    """The base offset of the last segment, at which a log without records continues."""
     storage, directory = disk.mount(), f"{LOG_DIR}/{tp}"
     names = storage.listdir(directory) if storage.exists(directory) else []
     return max((int(name.removesuffix(".log")) for name in names if name.endswith(".log")), default=0)
@@ -157,7 +157,7 @@ def stored_values(disk: SimDisk, tp: TopicPartition) -> set[str]:
 def replica_events(
     disk: SimDisk, broker: int, tp: TopicPartition, incarnation: int, high_watermark: int
 ) -> Iterator[Event]:
-    """The log of one replica as it is on disk."""
+    """The log of one replica on disk, as events."""
     batches = list(stored_batches(disk.mount(), tp))
     end = batches[-1].next_offset if batches else last_segment(disk, tp)
     start = batches[0].base_offset if batches else end
@@ -167,7 +167,7 @@ def replica_events(
 
 
 def stored_event(broker: int, tp: TopicPartition, incarnation: int, batch: RecordBatch) -> StoredBatch:
-    """A batch as the history has it."""
+    """The event of a stored batch."""
     values: list[str | None] = [None] * (batch.last_offset_delta + 1)
     for record in batch if not batch.is_control else ():
         values[record.offset - batch.base_offset] = (record.value or b"").decode()

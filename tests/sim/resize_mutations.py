@@ -1,4 +1,4 @@
-"""Rules of ordered resize switched off, one at a time (or with the rule that covers it), in the code that runs."""
+"""Mutations: rules of ordered resize switched off, one at a time or with a covering rule, in the running code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def keys_are_not_loaded(patch: Patch) -> None:
 
 
 def a_partition_created_again_begins_at_0(patch: Patch) -> None:
-    """And what was committed for the one before counts, without the leader epoch that it names."""
+    """Commits for the previous incarnation count as well, without their leader epoch."""
 
     def as_committed(tp: TopicPartition, committed: Any, known: Any) -> Any:
         gone = known.merged_away(*tp)
@@ -82,7 +82,10 @@ def a_partition_created_again_begins_at_0(patch: Patch) -> None:
 
 
 def nothing_waits_for_what_is_not_answered(patch: Patch) -> None:
-    """Records are placed by a new layout while older ones of their keys are open at the old; refused, these follow."""
+    """Records are placed by a new layout while older records of their keys are unacknowledged under the old layout.
+
+    When the older ones are refused, they are written behind the newer ones.
+    """
     refuse = TopicPlacement.refuse
     placed_before: dict[str, Any] = {}
 
@@ -206,7 +209,7 @@ def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
 
 
 def the_losers_are_those_of_the_new_count(patch: Patch) -> None:
-    """A new partition takes its keys from its parent, which may be new as well."""
+    """A new partition takes its keys only from its parent, which may be new as well."""
 
     def by_parents(initial: int, before: int, after: int) -> Moves:
         found = moves(initial, before, after)
@@ -261,14 +264,14 @@ def a_removal_is_two_writes(patch: Patch) -> None:
         if not any(isinstance(op, DeleteOp) for op in ops):
             return await write(self, ops)
         versions = await write(self, ops[:1])
-        await trio.sleep(1)  # pause: long enough to end in; virtual time
+        await trio.sleep(1)  # pause: long enough for the controller to end; virtual time
         return versions + await write(self, ops[1:])
 
     patch.setattr(GuardedStore, "write", in_two)
 
 
 def what_is_empty_is_removed_unflushed(patch: Patch) -> None:
-    """No live owner is asked, nor what was found out by the question of a drain."""
+    """Neither a live owner is asked, nor does the result of a drain's check count."""
     patch.setattr(view, "is_processed", lambda *_: True)
 
 
@@ -302,4 +305,4 @@ RESIZE_MUTATIONS = (
     Mutation("no lineage", rules.no_lineage, ORDER, first_seed=5),
     Mutation("a revived partition gets no entry", rules.a_revived_partition_gets_no_entry, ORDER),
 )
-"""Rules that a random workload must need. Each has a scenario: ``test_scenes.py``, ``test_resize_scenes.py``."""
+"""Rules that a random workload must need. Each has a scenario in ``test_scenes.py`` or ``test_resize_scenes.py``."""

@@ -1,4 +1,4 @@
-"""Who resizes the topic of a simulated cluster, and who produces by layouts that are no more."""
+"""Clients of a simulated cluster that resize its topic, and that produce by outdated layouts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEYS = 20
 
 @dataclass
 class Resizer:
-    """Asks for one count after another until ``stop``. What is refused, or has no answer, is as good as what is not."""
+    """Requests one partition count after another until ``stop``. Refused and lost requests are fine too."""
 
     cluster: SimCluster
     recorder: Recorder
@@ -40,14 +40,14 @@ class Resizer:
     accepted: int = 0
     pause_s: float = 6.0
     keeps: bool = False
-    """Marked partitions stay for a while, or until all is over: no rebalance follows at once on a merge."""
+    """Whether marked partitions stay for a while, or until the end, so that no rebalance follows a merge at once."""
     expires: bool = False
-    """Retention removes records until all is over."""
+    """Whether retention removes records until the end."""
     _pause: trio.CancelScope = field(default_factory=trio.CancelScope)
     _marks_few: bool = False
 
     def mark_few_soon(self) -> None:
-        """Next, and in a moment, take a few partitions away."""
+        """Make the next resize come soon, and mark a few partitions."""
         self._marks_few = True
         self._pause.deadline = min(self._pause.deadline, trio.current_time() + self.cluster.rng.uniform(0, 2))
 
@@ -66,9 +66,9 @@ class Resizer:
                     await self._resize(admin, self._count())
 
     async def let_go(self, over: trio.Event) -> None:
-        """In the end have what is marked removed once it is read, and nothing else: whatever is left can be read.
+        """In the end, let marked partitions be removed once they are read, and no other records be removed.
 
-        Again and again: an older request that says else may come late.
+        It sets the configs repeatedly, because an older request with other values may arrive late.
         """
         configs = {DRAIN_KEY: "true"} | ({"retention.ms": "-1", "retention.bytes": "-1"} if self.expires else {})
         await self.stop.wait()
@@ -81,7 +81,7 @@ class Resizer:
                     await over.wait()
 
     def _count(self) -> int:
-        """Mostly one that may be accepted."""
+        """The next partition count, mostly a valid one."""
         rng, znode = self.cluster.rng, self.watch.znode()
         if znode is None or rng.random() < 0.2:
             return rng.randint(1, MOST)
@@ -114,10 +114,10 @@ class Resizer:
 
 @dataclass
 class StaleProducer:
-    """Sends records with old layouts, and with some that never were, to the leaders of partitions, until cancelled.
+    """Sends records with old and with invented layouts to brokers, until cancelled.
 
-    Its records are where that layout puts their keys. It is not idempotent, and has no order to keep: what it proves
-    is that no leader takes a record by another layout than its own.
+    The records go to the partition of that layout. The producer is not idempotent and keeps no order. It only proves
+    that no leader accepts a record by another layout than its own.
     """
 
     cluster: SimCluster

@@ -1,7 +1,7 @@
 """Short scenarios on a simulated cluster. Each is the counterexample of the resize model for a missing rule.
 
 A scenario has a producer that places records by any given layout, and a group that reads all records in the end. The
-history checker judges.
+history checker decides whether it passes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BROKER_KEYS = {
 
 
 class Scene:
-    """What a scenario works with. Everything is up, and the topic is there, when it begins."""
+    """The environment of a scenario. When the scenario begins, all servers run and the topic exists."""
 
     def __init__(self, cluster: SimCluster, nursery: trio.Nursery) -> None:
         self.cluster = cluster
@@ -60,7 +60,7 @@ class Scene:
         self._count = 0
         self._keys = dict(_BROKER_KEYS)
         self._wanted = 0
-        """The partitions last asked for with success; 0: it makes no difference."""
+        """The last accepted partition count; 0 when no count is expected."""
 
     async def start(self, partitions: int, replication_factor: int = 3) -> None:
         for controller in CONTROLLERS:
@@ -83,7 +83,7 @@ class Scene:
         )
 
     async def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S, interval_s: float = 0.05) -> bool:
-        """Wait for something; whether it came."""
+        """Wait until the condition holds; False when that takes too long."""
         with trio.move_on_after(limit_s):
             while not condition():
                 await trio.sleep(interval_s)  # polls: virtual time
@@ -93,7 +93,7 @@ class Scene:
     # ------------------------------------------------------------ the topic
 
     async def ask_for(self, count: int) -> str:
-        """Have the topic grow or shrink, without waiting for what comes of it; why it was refused, "" if it was not."""
+        """Request a partition count, without waiting for the resize; returns the refusal, "" when it was accepted."""
         self._wanted = 0
         async with self._admin() as admin:
             try:
@@ -103,11 +103,11 @@ class Scene:
         return ""
 
     def expect(self, count: int) -> None:
-        """What was accepted has to be there in the end."""
+        """Expect this accepted count in the end."""
         self._wanted = count
 
     async def ask_a_new_controller_for(self, count: int) -> None:
-        """The same once it has heard of every leader."""
+        """Request a count of a new controller, again until every leader has acknowledged its requests."""
         while "not every leader has acknowledged" in await self.ask_for(count):
             await trio.sleep(0.5)  # polls: virtual time
         self._wanted = count
@@ -120,12 +120,12 @@ class Scene:
             )
 
     async def holds(self) -> dict[int, PartitionHold]:
-        """The holds on stock consumers, as leaders answer DescribeHolds."""
+        """The holds on stock consumers, from the leaders' DescribeHolds responses."""
         async with self._admin() as admin:
             return await admin.consumer_holds((await admin.describe_topics([TOPIC]))[TOPIC])
 
     async def resize(self, count: int) -> None:
-        """The same, and wait until it is carried out but for the draining."""
+        """Request a count, and wait until the resize is complete except for the draining."""
         await self.ask_for(count)
         layout = self.layout
         assert layout.undeleted_partition_count == count, f"{count} is asked for, it is {layout}"
@@ -148,7 +148,7 @@ class Scene:
         return Layout(self.znode.undeleted_partition_count, self.znode.layout_version)
 
     def has_layout(self, partition: int) -> bool:
-        """Whether a partition is led by the topic's layout, as far as ZooKeeper says."""
+        """Whether a partition has a leader and the topic's layout in ZooKeeper."""
         state = self.watch.state(partition)
         return state is not None and state.leader >= 0 and state.layout == self.layout
 
@@ -158,7 +158,7 @@ class Scene:
         return found
 
     def leader_or_none(self, partition: int) -> str:
-        """ "" while there is none."""
+        """The leader of a partition; "" while there is none."""
         state = self.watch.state(partition)
         return f"broker{state.leader}" if state is not None and state.leader >= 0 else ""
 
@@ -167,11 +167,11 @@ class Scene:
         return [] if state is None else [f"broker{broker}" for broker in sorted(state.isr)]
 
     async def restart(self, broker: str) -> None:
-        """Have a broker that was killed come back."""
+        """Start a broker, also after a kill."""
         await self.cluster.start_broker(int(broker.removeprefix("broker")), **self._keys)
 
     async def elect_preferred(self, partition: int) -> None:
-        """Have its first replica lead; a broker that is cut off from the controllers may be asked, then another is."""
+        """Elect its first replica. Requests are repeated, because one may go to a broker without a controller."""
         first = f"broker{self.znode.partitions[partition][0]}"
         with trio.fail_after(LIMIT_S):
             while self.leader(partition) != first:
@@ -180,14 +180,14 @@ class Scene:
                         await admin.elect_leaders()
 
     def cut_from_controllers(self, machine: str) -> None:
-        """It goes on serving, and hears nothing of what is decided."""
+        """Cut a machine off from the controllers' requests; it continues to serve."""
         for controller in CONTROLLERS:
             self.cluster.fabric.cut(f"controller{controller}", machine)
 
     # ------------------------------------------------------------ records
 
     def key(self, partition: int, undeleted: int, *, of: int = -1, before: int = -1) -> str:
-        """A key that is placed in ``partition`` of ``undeleted``, and in ``of`` while there were ``before``."""
+        """A key of ``partition`` under the count ``undeleted``, and of ``of`` under the count ``before``."""
         initial = self.initial
 
         def fits(key: str) -> bool:
@@ -202,7 +202,7 @@ class Scene:
         return self.znode.initial_partition_count
 
     def sends(self, key: str) -> str:
-        """The key's next record, which is on its way for as long as nobody writes it."""
+        """The value of the key's next record, recorded as sent before it is written."""
         self._count += 1
         value = f"scenario:{self._count}"
         self.recorder.add(Sent(now_ms(), "scenario", TOPIC, key, value))
@@ -219,10 +219,10 @@ class Scene:
         insist: bool = False,
         value: str = "",
     ) -> tuple[str, int]:
-        """Write the key's next record where ``layout`` puts it; the last error's name, "" for none, and the offset.
+        """Write the key's next record by ``layout``; returns the last error's name, "" for none, and the offset.
 
-        What may pass is tried again until ``limit_s``; what is refused for its layout is not, unless asked to
-        ``insist``: then it is there as soon as the leader takes it. ``value``: one that ``sends`` gave before.
+        Errors are retried until ``limit_s``. A refusal for the layout is retried only with ``insist``, so that the
+        record is written as soon as the leader accepts it. ``value`` is one that ``sends`` returned before.
         """
         tp = TopicPartition(TOPIC, place(positive_hash(key.encode()), self.initial, layout[0]))
         value = value or self.sends(key)
@@ -246,7 +246,7 @@ class Scene:
     async def ask(
         self, tp: TopicPartition, layout: Layout, key: str, value: str, sequence: int, acks: int = -1, broker: str = ""
     ) -> tuple[str, int]:
-        """One Produce request; the error's name, "" for none, and the offset."""
+        """Send one Produce request; returns the error's name, "" for none, and the offset."""
         server = broker or self.leader_or_none(tp.partition)
         if not server:
             return "no leader", -1
@@ -275,7 +275,7 @@ class Scene:
     # ------------------------------------------------------------ the group
 
     def read(self) -> None:
-        """Have the group begin, if it has not."""
+        """Start the group, unless it runs already."""
         if not self._reads:
             self._reads = True
             self._nursery.start_soon(self._group.read)
@@ -285,13 +285,13 @@ class Scene:
         return value in self._group.delivered
 
     def stop(self) -> None:
-        """Have the group end."""
+        """Stop the group."""
         self._group.stop.set()
 
     # ------------------------------------------------------------ the end
 
     async def finish(self) -> None:
-        """Mend everything, have a group read all, and tell what is on the disks."""
+        """End all faults, let a group read all records, and record the disks' contents."""
         self.cluster.fabric.heal_all()
         await wait_until_whole(self.cluster, LIMIT_S)
         self.read()
@@ -308,7 +308,7 @@ class Scene:
             self.recorder.add(event)
 
     def is_unfinished(self) -> bool:
-        """Whether a resize was never carried out."""
+        """Whether a resize was never completed."""
         return bool(self.watch.unfinished()) or self._wanted not in (0, self.layout.undeleted_partition_count)
 
     def _stored(self) -> set[str]:

@@ -1,6 +1,6 @@
 """A whole cluster in one trio loop: controllers, brokers and clients on a simulated network, disks and ZooKeeper.
 
-Run it by ``runtime.sim_scheduler.run_deterministic``. All that is random follows from the seed: a run can be repeated.
+Run it by ``runtime.sim_scheduler.run_deterministic``. Everything random follows from the seed, so a run is repeatable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_LIMIT_S = 120.0
 
 
 class SimProcess:
-    """A controller or a broker that runs."""
+    """A running controller or broker."""
 
     def __init__(self, name: str, config: Any, session: FakeSession, storage: SimStorage | None = None) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class SimProcess:
 
 
 class SimCluster:
-    """Machines by name: ``controller1000``, ``broker1`` and so on; a client's is called as one likes."""
+    """The cluster. Machines have names: ``controller1000``, ``broker1`` and so on, and any name for a client's."""
 
     def __init__(self, nursery: trio.Nursery, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -61,10 +61,10 @@ class SimCluster:
         self._nursery = nursery
         self._trace = hashlib.sha256()
 
-    # ------------------------------------------------------------ what happened
+    # ------------------------------------------------------------ trace
 
     def happened(self, *what: object) -> None:
-        """Add an event, and the virtual time of it, to the trace."""
+        """Add an event with its virtual time to the trace."""
         self._trace.update(repr((trio.current_time(), *what)).encode())
 
     def trace(self) -> str:
@@ -83,11 +83,11 @@ class SimCluster:
         return ",".join(f"{name}:{BROKER_PORT}" for name in sorted(self.disks))
 
     def client_env(self, name: str) -> Env:
-        """What a client on a machine of its own runs on."""
+        """The environment of a client on a machine of its own."""
         return Env(self.clock, self.fabric.node(name), random.Random(self.rng.getrandbits(64)))
 
     async def run_client(self, name: str, async_fn: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """``async_fn`` as a process of its own, which ``pause`` can stop."""
+        """Run ``async_fn`` as a process of its own, which ``pause`` can stop."""
         self.clients[name] = SimTasks()
         try:
             await self.clients[name].run(async_fn, *arguments)
@@ -95,7 +95,7 @@ class SimCluster:
             del self.clients[name]
 
     async def start_controller(self, controller_id: int, **keys: object) -> None:
-        """Return once its listener is bound. Names of keys with underscores for dots."""
+        """Start a controller; returns once its listener is bound. Names of keys have underscores for dots."""
         name = f"controller{controller_id}"
         config = ControllerConfig.parse(
             {
@@ -116,7 +116,7 @@ class SimCluster:
         await self._start(process, run_controller, config, env)
 
     async def start_broker(self, broker_id: int, **keys: object) -> None:
-        """Return once it is registered. A broker of this id that ran before left its disk."""
+        """Start a broker, on the disk of a previous one with this id; returns once it is registered."""
         name = f"broker{broker_id}"
         given = {
             "broker.id": broker_id,
@@ -157,12 +157,12 @@ class SimCluster:
             await process.ready.wait()
         self.happened("ready", process.name)
 
-    # ------------------------------------------------------------ how processes end and stand still
+    # ------------------------------------------------------------ ends and pauses of processes
 
     async def crash(self, name: str, *, silent: bool = False) -> None:
-        """The machine loses its power. What the process did not sync is gone; its session ends by its timeout.
+        """The machine loses its power: unsynced bytes are lost, and its session expires by its timeout.
 
-        With ``silent`` its peers are not told: to them their connections stand still until it has power again.
+        With ``silent`` its peers get no notice: their connections are silent until it has power again.
         """
         process = self.running.pop(name)
         self.happened("crash", name)
@@ -175,7 +175,7 @@ class SimCluster:
         await self._bury(process)
 
     async def kill(self, name: str) -> None:
-        """The process ends as by SIGKILL: its page cache survives, its session ends by its timeout."""
+        """The process ends as by SIGKILL: its page cache survives, and its session expires by its timeout."""
         process = self.running.pop(name)
         self.happened("kill", name)
         if process.storage is not None:
@@ -184,22 +184,22 @@ class SimCluster:
         await self._bury(process)
 
     async def _bury(self, process: SimProcess) -> None:
-        """Storage and network are fenced: what the process still does on its way out reaches nobody."""
+        """End a process whose storage and network are fenced, so that its last actions have no effect."""
         process.dead = True
         if process.storage is not None:
-            process.config.values["controlled.shutdown.enable"] = False  # it asks nobody to take over
+            process.config.values["controlled.shutdown.enable"] = False  # no controlled shutdown
         process.session.crash()
         process.tasks.resume()
         process.scope.cancel()
         await process.ended.wait()
 
     async def end(self) -> None:
-        """Everything stops at once; nothing is to be found out any more."""
+        """Kill all processes, at the end of a run."""
         for name in sorted(self.running):
             await self.kill(name)
 
     async def stop(self, name: str) -> None:
-        """The process is asked to end, as by SIGTERM, and does so in its own time."""
+        """Request the process to end, as by SIGTERM, and wait for its end."""
         process = self.running[name]
         self.happened("stop", name)
         process.scope.cancel()
@@ -209,14 +209,14 @@ class SimCluster:
         self.fabric.kill(name)
 
     def pause(self, name: str) -> None:
-        """A process, or a client, stands still as by SIGSTOP; the time goes on, also that of its session."""
+        """Stop a process or a client, as by SIGSTOP; its session's timeout still runs."""
         self.happened("pause", name)
         self._tasks(name).stop()
         if name in self.running:
             self.running[name].session.freeze()
 
     def resume(self, name: str) -> None:
-        """The end of ``pause``; of a process that has ended meanwhile there is nothing to resume."""
+        """Continue a paused process, unless it has ended meanwhile."""
         self.happened("resume", name)
         with suppress(KeyError):
             self._tasks(name).resume()
@@ -229,18 +229,18 @@ class SimCluster:
     # ------------------------------------------------------------ ZooKeeper
 
     def expire(self, name: str) -> None:
-        """The process loses its ZooKeeper session, and gets a new one."""
+        """Expire a process's ZooKeeper session; it gets a new one."""
         self.happened("expire", name)
         self.running[name].session.expire()
 
     def reconnect(self, name: str) -> None:
-        """Have a process find ZooKeeper again that lost its connection."""
+        """Reconnect a process that has lost its connection to ZooKeeper."""
         process = self.running.get(name)
         if process is not None and process.session.state is SessionState.SUSPENDED:
             process.session.reconnect()
 
     async def active_controller(self) -> str:
-        """The machine of the controller in office, waited for."""
+        """Wait for an active controller, and return its machine."""
         while True:
             for name in sorted(self.running):
                 process = self.running[name]

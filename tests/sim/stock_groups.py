@@ -1,7 +1,7 @@
 """Consumer groups of stock members in a simulated cluster: readers without a gate, whose position is their commit.
 
-Each partition of a group is read by a member of its own, which keeps its offsets in the group and does not belong to a
-generation. That is the worst case for order: only their leaders keep one from overtaking another.
+Each partition of a group has a member of its own, which commits its offsets to the group and is in no generation. That
+is the worst case for order: only the partition leaders keep one member from overtaking another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ASKS_AGAIN_S = 0.05
 
 @dataclass
 class Delivered:
-    """A record that a user got."""
+    """A record that was delivered to a user."""
 
     key: str
     value: str
@@ -44,7 +44,7 @@ class Delivered:
 
 @dataclass
 class StockGroup:
-    """A group of stock members, one for each partition that it ``read``s."""
+    """A group of stock members, one for each partition that was passed to ``read``."""
 
     scene: Scene
     tasks: trio.Nursery
@@ -54,11 +54,11 @@ class StockGroup:
     delivered: list[Delivered] = field(default_factory=list)
     members: dict[int, trio.CancelScope] = field(default_factory=dict)
     busy: dict[int, trio.Event] = field(default_factory=dict)
-    """While a partition's event is not set, its user is busy with the record after the last that was committed."""
+    """While a partition's event is not set, its user is busy with the record after the last committed one."""
     begun: dict[int, int] = field(default_factory=dict)
-    """Where each member began."""
+    """The first position of each member."""
     begins_again: bool = False
-    """A member ended after it began: what it had not committed may come twice."""
+    """Whether a member ended after it had begun, so that its uncommitted records may be delivered twice."""
 
     def read(self, *partitions: int) -> None:
         """Start members; a member that already reads the partition ends without leaving the group."""
@@ -75,7 +75,7 @@ class StockGroup:
                 self.members.pop(partition).cancel()
 
     def make_busy(self, *partitions: int) -> None:
-        """Their users take the next record, and do not come back."""
+        """Make their users busy with the next record until ``go_on``."""
         for partition in partitions:
             self.busy[partition] = trio.Event()
 
@@ -88,7 +88,7 @@ class StockGroup:
         return [record.value for record in self.delivered]
 
     def is_in_order(self) -> bool:
-        """Whether each key's records came in the order in which they were written, each at first sight."""
+        """Whether the first deliveries of each key's records are in the order of writing."""
         seen: dict[str, list[int]] = {}
         for record in self.delivered:
             number = int(record.value.rpartition(":")[2])
@@ -100,7 +100,7 @@ class StockGroup:
         return True
 
     async def delete(self) -> None:
-        """Delete the group, which has no members any more."""
+        """Stop the members, and delete the group."""
         self.stop(*list(self.members))
         self.delivered.clear()
         async with self.scene._admin() as admin:
@@ -190,7 +190,7 @@ class StockGroup:
         return ""
 
     async def _until(self, server_of: Callable[[], Any], request: Any, version: int, read: Callable[[Any], Any]) -> Any:
-        """Ask until ``read`` makes something of the answer."""
+        """Repeat a request until ``read`` returns a value for the response."""
         while True:
             server = await server_of()
             with suppress(OSError, KafkaError):

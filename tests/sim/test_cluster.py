@@ -1,6 +1,6 @@
-"""Whole clusters under load and faults, a seed each: every promise of the history checker is kept, and all heals.
+"""Whole clusters under load and faults, one per seed: they keep every promise of the history checker, and heal.
 
-``make sim SEEDS=n FIRST=s`` runs as many as one likes; the default is what every test run can afford.
+``make sim SEEDS=n FIRST=s`` runs any number of seeds; the default is short enough for every test run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEEDS_RUN_TWICE = 2
 
 
 def keeps_its_promises(plan: Plan, directory: Path) -> None:
-    """Live it; where a promise is broken the history is in ``directory``."""
+    """Run the plan. When a promise is broken, the history is written to ``directory``."""
     print(f"seed {plan.seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={plan.seed}; {plan}")
     life = live(plan)
     violations = life.violations()
@@ -39,7 +39,10 @@ def test_a_cluster_in_trouble_keeps_its_promises_and_heals(seed: int, tmp_path: 
 
 
 def test_a_member_that_starts_with_old_metadata_goes_on_where_the_group_was() -> None:
-    """It asked a leader of an earlier epoch, cut off until then, whose log ended below: it read from the start."""
+    """The member asked a leader of an earlier epoch, which was cut off until then and had a shorter log.
+
+    Such a member must not read from the start.
+    """
     assert not live(dataclasses.replace(Plan.of(0), flush="ack", churn=False)).violations()
 
 
@@ -49,7 +52,7 @@ def test_a_seed_run_twice_gives_the_same_trace(seed: int) -> None:
 
 
 def test_a_seed_gives_the_same_trace_in_another_process() -> None:
-    """Hashes of text differ from process to process: no decision may follow the order of a set."""
+    """Hashes of strings differ between processes, so no decision may depend on the order of a set."""
     ask = f"from tests.sim.world import Plan, live\nprint('trace', live(Plan.of({FIRST_SEED})).trace)"
     traces = set()
     for hash_seed in ("1", "2"):
@@ -62,7 +65,7 @@ def test_a_seed_gives_the_same_trace_in_another_process() -> None:
 
 
 def commit() -> str:
-    """What is checked out, as far as git is here to say it."""
+    """The checked out commit, if git is available."""
     try:
         return subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True

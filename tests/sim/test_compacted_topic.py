@@ -1,7 +1,7 @@
-"""A compacted topic goes 3 -> 4 -> 8 -> 3 -> 6, is cleaned in between, and read from the beginning in each layout.
+"""A compacted topic is resized 3 -> 4 -> 8 -> 3 -> 6, cleaned in between, and read from the beginning in each layout.
 
-A whole cluster in virtual time: real producers, which leave tombstones of moved keys, cleaners and consumers. Half of
-the keys are deleted at some time. A new reader gets each key in order, and ends at the last value.
+The test is a whole cluster in virtual time, with real producers, which write tombstones of moved keys, cleaners and
+consumers. Half of the keys are deleted at some time. A new reader gets each key in order, and ends at the last value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLEANED_SOON = {
     "segment_bytes": "14",
     "delete_retention_ms": "0",
 }
-"""Each batch gets a segment of its own, and all but the last of a partition are cleaned."""
+"""With these configs each batch has a segment of its own, and all segments but a partition's last one are cleaned."""
 NUMBER = "number"
 CLEANED_S = 3.0
 TRIES = 10
@@ -51,11 +51,11 @@ CHECKS = (
     resize_checks.layouts,
     resize_checks.incarnations,
 )
-"""The others hold for topics without compaction."""
+"""The checks that are valid with compaction."""
 
 
 class Table:
-    """What was written of each key, and what readers made of it."""
+    """The written values of each key, and the values that readers found."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
@@ -65,7 +65,7 @@ class Table:
         """The last value of each key that is not deleted."""
         self.found: list[str] = []
         self.kept = 0
-        """Tombstones that hide older values in the end."""
+        """The number of tombstones that hide older values in the end."""
 
     async def run(self, scene: Scene, producer: Producer) -> None:
         self.scene = scene
@@ -87,7 +87,7 @@ class Table:
         self.kept = len(self.stored_tombstones())
 
     async def end(self) -> None:
-        """The group has read all that is left, and the history has the logs."""
+        """Wait until the group has read all remaining records, and add the logs to the history."""
         disks = {broker: self.cluster.disks[f"broker{broker}"] for broker in BROKERS}
         tps = self.scene.watch.tps()
         values = set[str]().union(*(stored_values(disk, tp) for disk in disks.values() for tp in tps)) - {""}
@@ -99,7 +99,7 @@ class Table:
                     self.scene.recorder.add(event)
 
     async def write(self, producer: Producer, keys: Sequence[str], deletes: Sequence[str] = ()) -> None:
-        """A value of each key, then tombstones; each is acknowledged before the next."""
+        """Write a value of each key, then tombstones; each is acknowledged before the next."""
         for key in keys:
             self.numbers[key] += 1
             value = f"{key}:{self.numbers[key]}"
@@ -125,7 +125,7 @@ class Table:
             await trio.sleep(CLEANED_S)  # virtual time: for every cleaner to look at every log
 
     def stored_tombstones(self) -> list[str]:
-        """The keys of the tombstones in the logs, but for those that only say that a key moved."""
+        """The keys of the tombstones in the logs, without tombstones of moved keys."""
         return [
             (record.key or b"").decode()
             for tp in self.scene.watch.tps()
@@ -135,7 +135,7 @@ class Table:
         ]
 
     async def read_anew(self, name: str) -> None:
-        """A reader begins at the beginning, and goes on to the ends of this time."""
+        """A new reader reads from the beginning to the present ends."""
         given: list[ConsumerRecord] = []
         async with Consumer(
             bootstrap_servers=self.cluster.bootstrap_servers,
@@ -174,7 +174,7 @@ async def _lived(seed: int) -> Table:
         try:
             await scene.start(3)
             await scene.configure(**CLEANED_SOON)
-            await trio.sleep(1)  # virtual time: the brokers take the configuration over
+            await trio.sleep(1)  # virtual time: until the brokers use the configuration
             async with Producer(
                 bootstrap_servers=cluster.bootstrap_servers, env=cluster.client_env("writer"), metadata_max_age_ms=1000
             ) as producer:
@@ -190,7 +190,7 @@ async def _lived(seed: int) -> Table:
 
 
 def lived(seed: int) -> Table:
-    """What was written, and what was found wrong."""
+    """Run the scenario; returns the written values, and the violations."""
     return run_deterministic(seed, partial(_lived, seed))
 
 
@@ -212,7 +212,7 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def survivors_keep_no_tombstones(patch: pytest.MonkeyPatch) -> None:
-    """The entries of shrinks do not count, which name 3 and above here."""
+    """The entries of shrinks do not count; here they name partitions 3 and above."""
     original = tombstones.first_kept_epoch
 
     def of_grows(entries: Iterable[LineageEntry], as_of: int, over: Mapping[int, int]) -> int:

@@ -1,7 +1,7 @@
-"""What ordered delivery adds to the way of a record that is sent: the lines that a producer and a broker run for it.
+"""The cost that ordered delivery adds to the sending of a record, in lines that producer and broker execute.
 
-They are counted in one simulated cluster after another that differ in ``enable.ordered.delivery`` alone. Lines cost
-unlike, but what is added is some, and on a machine that others share time tells less: ``bench`` has that.
+The lines are counted in simulated clusters that differ only in ``enable.ordered.delivery``. Lines have different costs,
+but on a shared machine times are less reliable. ``bench`` measures times.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ KNOWN_KEYS = [number % 1_024 for number in range(RECORDS)]
 NEW_KEYS = range(1_024, 1_024 + RECORDS)
 LIMIT = 1.03
 SENDS: dict[str, Any] = {"linger_ms": 50, "metadata_max_age_ms": 1_000}
-"""Only age tells a producer of more partitions of a topic without order: no broker refuses what it sends."""
+"""Without order no broker refuses records, so a producer learns of new partitions only when its metadata expires."""
 DEADLINE_S = 60.0
 
 
 @contextmanager
 def counted_lines() -> Iterator[list[int]]:
-    """Of the software, as often as each is run meanwhile; the sum is the list's only item at the end."""
+    """Count the executed lines of the software during the block; the count is the list's only item."""
     found = [0]
 
     def line(_frame: FrameType, event: str, _argument: object) -> Any:
@@ -63,7 +63,7 @@ async def send(producer: Producer, keys: Iterable[int]) -> None:
 
 
 async def lines_of_sends(*, is_ordered: bool, created: int, now: int, keys: Sequence[int]) -> int:
-    """Of a topic ``created`` with so many partitions that has ``now`` so many, once what is asked once is known."""
+    """The lines to send ``keys`` to a topic that had ``created`` partitions and has ``now``, with known metadata."""
     configs = {"enable.ordered.delivery": "true" if is_ordered else "false"}
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed=0)
@@ -93,7 +93,7 @@ async def lines_of_sends(*, is_ordered: bool, created: int, now: int, keys: Sequ
 @pytest.mark.parametrize("keys", [KNOWN_KEYS, NEW_KEYS], ids=["known keys", "new keys"])
 @pytest.mark.parametrize(("created", "now"), [(6, 6), (4, 6), (1, 16)])
 def test_order_costs_the_produce_path_next_to_nothing(created: int, now: int, keys: Sequence[int]) -> None:
-    """After splits as before them, and also for a key whose place is yet to be found."""
+    """The limit holds before and after splits, and also for keys whose partition is not computed yet."""
 
     def lines(*, is_ordered: bool) -> int:
         cached_hash.cache_clear()

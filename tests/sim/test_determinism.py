@@ -1,4 +1,4 @@
-"""The canary of the simulation: one seed gives one history, another seed another."""
+"""The canary of the simulation: the same seed gives the same history, another seed another one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from anabranch.runtime.sim_zk import FakeZk
 PORT = 9092
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "5"))
 FIRST_SEED = int(os.environ.get("ANABRANCH_SIM_FIRST", "0"))
-"""``make sim SEEDS=n FIRST=s``"""
+"""The first seed, from ``make sim SEEDS=n FIRST=s``."""
 NODES = ("one", "two", "three")
 
 
 async def chatter(seed: int) -> str:
-    """Three machines that talk to each other and to ZooKeeper; the hash is of everything that happened, in order."""
+    """Three machines send to each other and to ZooKeeper; returns a hash of all events in order."""
     rng = random.Random(seed)
     fabric = SimFabric(rng, delay_s=partial(rng.uniform, 0, 0.05), split_probability=0.3)
     zk = FakeZk(delay_s=partial(rng.uniform, 0, 0.05))

@@ -1,4 +1,4 @@
-"""A broker whose disk is full, or who lost a log dir: others lead and coordinate, and it comes back when it can."""
+"""A broker with a full disk, or without a log dir: other brokers lead and coordinate, and it returns when it can."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPIC, PARTITIONS, GROUP = "t", 3, "g"
 LIMIT_S = 120.0
 SEED = 0
 FAULTY = 1
-"""The broker whose disk is at fault."""
+"""The broker with the disk fault."""
 BROKER_KEYS = {
     "min_insync_replicas": 2,
     "offsets_topic_num_partitions": 3,
@@ -33,7 +33,7 @@ BROKER_KEYS = {
 
 
 class DiskScenario:
-    """Three brokers, a producer that writes to every partition and a consumer that commits what it read."""
+    """Three brokers, a producer that writes to every partition, and a consumer that commits."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
@@ -69,17 +69,17 @@ class DiskScenario:
             session.close()
 
     async def until(self, condition: Callable[[PartitionState], bool]) -> None:
-        """Until it holds for the state of every partition."""
+        """Wait until the condition holds for the state of every partition."""
         await self.until_each(lambda _tp, state: condition(state))
 
     async def until_each(self, condition: Callable[[TopicPartition, PartitionState], bool]) -> None:
-        """As ``until``, of a condition that knows the partition."""
+        """``until`` for a condition that also takes the partition."""
         with trio.fail_after(LIMIT_S):
             while not all(condition(*item) for item in (await self.states()).items()):
                 await trio.sleep(0.1)  # polls: virtual time
 
     async def progress(self) -> None:
-        """Until something new was acknowledged, read and committed."""
+        """Wait until further records are acknowledged, read and committed."""
         wanted = len(self.acknowledged) + 20
         with trio.fail_after(LIMIT_S):
             while min(len(self.acknowledged), len(self.read)) < wanted:
@@ -90,7 +90,7 @@ Trouble = Callable[[SimCluster, DiskScenario], Awaitable[None]]
 
 
 async def run_with(trouble: Trouble, seed: int) -> None:
-    """Load on a whole cluster, then ``trouble``; in the end every replica is in sync and what was written is read."""
+    """Run load on a whole cluster, then ``trouble``; in the end all replicas are in sync and all records are read."""
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         await cluster.start_controller(1000)
@@ -128,7 +128,7 @@ async def full_disk(cluster: SimCluster, scenario: DiskScenario) -> None:
 
 
 async def lost_directory(cluster: SimCluster, scenario: DiskScenario) -> None:
-    """One of two log dirs is lost at a restart, and is there again at the next one."""
+    """One of two log dirs is missing at a restart, and present again at the next one."""
     name = f"broker{FAULTY}"
     disk = cluster.disks[name]
     lost = "/logs/b"

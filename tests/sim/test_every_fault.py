@@ -1,4 +1,4 @@
-"""Every file operation of the log fails once, or from then on: no acknowledged record is lost, or skipped over."""
+"""Every file operation of the log fails once, or from then on: no acknowledged record is lost or skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESTARTS = ("kill", "stop", "power cut")
 
 
 def count_calls(scenario: Scenario, number: int) -> int:
-    """How many file operations of the scenario an error of this number can strike."""
+    """The number of file operations of the scenario that can fail with this errno."""
     failing = FailingCalls(-1, number, operations=KINDS[number])
 
     async def run() -> None:
@@ -29,7 +29,7 @@ def count_calls(scenario: Scenario, number: int) -> int:
 
 
 def broken_promise(scenario: Scenario, number: int, call: int, *, lasting: bool, restart: str) -> list[str]:
-    """What goes wrong when the operation number ``call`` fails; empty when nothing does."""
+    """The problem when the operation number ``call`` fails; empty when there is none."""
     failing = FailingCalls(call, number, lasting=lasting, operations=KINDS[number])
     machine = Machine(failing)
 
@@ -38,7 +38,7 @@ def broken_promise(scenario: Scenario, number: int, call: int, *, lasting: bool,
         machine.check()
         if not lasting:
             machine.disk.failing = None
-            if number == errno.EMFILE:  # nothing was lost: there is work for the next descriptor
+            if number == errno.EMFILE:  # no bytes were lost, so a log works again with the next descriptor
                 assert not any(log.is_broken for log in machine.manager.logs())
         if restart == "stop":
             await machine.stop()
@@ -61,9 +61,9 @@ def broken_promise(scenario: Scenario, number: int, call: int, *, lasting: bool,
 @pytest.mark.parametrize("number", KINDS, ids=lambda number: errno.errorcode[number])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_no_fault_loses_an_acknowledged_record(scenario: Scenario, number: int) -> None:
-    """Each operation fails; how long, and what ends the process, take turns. ``LOG_FAULTS=all`` has every combination.
+    """Each operation fails. The duration of the fault and the end of the process alternate, which takes seconds.
 
-    The whole takes seconds that way, minutes the other.
+    ``LOG_FAULTS=all`` runs every combination, which takes minutes.
     """
     calls = count_calls(scenario, number)
     assert calls > 30

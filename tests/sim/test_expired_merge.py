@@ -1,4 +1,4 @@
-"""Retention removes what the owner of a partition has delivered and not flushed, and the partition is merged away."""
+"""Retention removes records that a partition's owner has delivered and not flushed, and the partition is merged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sim.test_unseen_merge import LITTLE_S, LONG_S, MARKED, SURVIVOR, Unse
 
 
 async def merge_what_expired(scene: UnseenMerge) -> None:
-    """The owner of the child takes its time to flush. Its records are gone when the merge comes."""
+    """The owner of the child is slow to flush, and its records have expired when the merge comes."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)

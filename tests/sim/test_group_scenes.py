@@ -1,6 +1,6 @@
-"""Counterexamples of ``docs/model/HandOver.tla`` on the code that runs: a rule holds, or a check says what broke.
+"""Counterexamples of ``docs/model/HandOver.tla`` on the running code: with its rule off, a check must fail.
 
-``late`` is what no history tells: something that was to be delivered soon was not.
+``late`` is no check of the history: it means that an expected record was not delivered in time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Patch = pytest.MonkeyPatch
 Scenario = Callable[[GroupScene], Awaitable[None]]
 SwitchOff = Callable[[Patch], None]
 TRIES = 5
-"""Schedules that a scenario is run with when its rule is off. A coordinator that dies breaks in every other one."""
+"""The number of schedules for a scenario with its rule off. A dying coordinator fails in every other schedule."""
 
 
 def nobody_waits_for_a_load(patch: Patch) -> None:
@@ -140,7 +140,7 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
 
 
 def staged(scenario: Scenario, seed: int = 0) -> list[str]:
-    """The checks that found something; ``late`` if something was not delivered in time."""
+    """The failed checks, and ``late`` if an expected record was not delivered in time."""
     return run_deterministic(seed, partial(_stage, scenario, seed))
 
 

@@ -1,6 +1,6 @@
 """Stock consumers of a topic with ``ordered.delivery.legacy.consumers=hold`` keep the order of keys (Hold.tla).
 
-A scenario returns what went wrong. With ``accept``, or with a rule switched off, it has to go wrong.
+A scenario returns its fault. With ``accept``, or with a rule switched off, it must have one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Scenario = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
 Patch = pytest.MonkeyPatch
 WELL = ""
 SOON_S = 10.0
-"""More than any answer takes, and less than any hold lasts."""
+"""Longer than any response takes, and shorter than any hold lasts."""
 
 
 async def _stage(scenario: Scenario, seed: int, legacy: str, replicas: int, max_hold_ms: int) -> str:
@@ -59,7 +59,7 @@ def run(
 
 
 async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], limit_s: float = 60.0) -> str:
-    """The first fault in the records that the group got, after it had time to read all of them; empty: none."""
+    """The first fault in the group's records, after it had time to read all of them; empty when there is none."""
     await scene.until(lambda: set(group.values) >= set(values) or not group.is_in_order(), limit_s)
     if not group.is_in_order():
         return f"{group.name}: out of order: {group.delivered}"
@@ -70,9 +70,9 @@ async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], 
 
 
 async def split_behind(scene: GroupScene, busy: StockGroup, *others: StockGroup, after_one: bool = False) -> list[str]:
-    """Split 0 while a user of ``busy`` processes a key's last record there; the values of the key, the last is in 1.
+    """Split 0 while a user of ``busy`` processes a key's last record there; returns the key's values.
 
-    All groups read both partitions. With ``after_one`` they have read an earlier value of the key in 0.
+    The last value is in 1. All groups read both partitions. With ``after_one`` they have read an earlier value in 0.
     """
     key, groups, values = scene.key(1, 2), (*others, busy), list[str]()
     for group in groups:
@@ -93,7 +93,7 @@ async def split_behind(scene: GroupScene, busy: StockGroup, *others: StockGroup,
 
 
 async def a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """A user is busy with a key's older record in the loser when its newer one is written to the gainer."""
+    """A user is busy with a key's older record in the loser when the newer one is written to the gainer."""
     group = StockGroup(scene, tasks, "slow")
     values = await split_behind(scene, group)
     await scene.until(lambda: values[1] in group.values, SOON_S)
@@ -110,7 +110,7 @@ async def one_of_two_groups_is_slow(scene: GroupScene, tasks: trio.Nursery) -> s
 
 
 async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """1 -> 2 -> 4: the partition in the middle has no record, and waits itself."""
+    """1 -> 2 -> 4: the partition in the middle has no record of the key, and waits itself."""
     group = StockGroup(scene, tasks, "g")
     key = scene.key(3, 4, of=1, before=2)
     group.read(0)
@@ -178,7 +178,7 @@ def test_a_rule_of_the_cap_that_is_switched_off_is_noticed(
 
 
 async def describe_a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """What ``anabranch topics describe`` asks the leaders, while a group holds the gainer and after."""
+    """The leaders' DescribeHolds responses, which ``anabranch topics describe`` shows, during a hold and after it."""
     group = StockGroup(scene, tasks, "slow")
     values = await split_behind(scene, group, after_one=True)
     assert not await scene.until(lambda: values[2] in group.values, SOON_S)
@@ -201,7 +201,7 @@ def test_leaders_name_the_group_they_wait_for() -> None:
 
 
 async def a_leader_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The next leader of the gainer begins while no coordinator answers it."""
+    """The gainer gets a new leader, which no coordinator has responded to yet."""
     group = StockGroup(scene, tasks, "g")
     values = await split_behind(scene, group)
     before = scene.leader(1)
@@ -241,7 +241,7 @@ def test_the_next_coordinator_goes_on_holding() -> None:
 
 
 async def a_group_comes_later(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The gainer is open to the group that is there. A later group begins in the gainer first."""
+    """The gainer is open to the present group. A later group begins to read in the gainer first."""
     first, later = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "later")
     first.read(0)
     key = scene.key(1, 2)
@@ -267,7 +267,7 @@ def test_a_group_that_comes_later_is_counted_before_it_begins(monkeypatch: Patch
 
 
 async def a_group_is_deleted(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """A group that is behind is deleted, and its holds end. A new group of its name is held like any other."""
+    """A group that lags is deleted, and its holds end. A new group of its name is held like any other."""
     first, second = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "second")
     first.read(0)
     second.read(0)
@@ -334,7 +334,7 @@ async def a_group_with_latest(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 
 async def a_revived_partition_keeps_its_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """2 -> 1 -> 2: what the marked partition still has is not skipped when it is counted again."""
+    """2 -> 1 -> 2: the marked partition's remaining records are not skipped when it is counted again."""
     group = StockGroup(scene, tasks, "g")
     key = scene.key(1, 2)
     group.read(0)
@@ -371,7 +371,7 @@ def a_revived_partition_gets_a_beginning(patch: Patch) -> None:
 
 
 def test_a_revived_partition_gets_no_beginning(monkeypatch: Patch) -> None:
-    """Its readers have begun, and a commit behind what they have not committed yet skips that."""
+    """The partition's readers have begun, and a commit at its end would skip their uncommitted records."""
     assert run(a_revived_partition_keeps_its_commits) == WELL
     a_revived_partition_gets_a_beginning(monkeypatch)
     assert "not delivered" in run(a_revived_partition_keeps_its_commits)
@@ -381,7 +381,7 @@ def test_a_revived_partition_gets_no_beginning(monkeypatch: Patch) -> None:
 
 
 async def anything(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """Grow, shrink and revive: two groups of slow users, members that begin again, and one group that comes late."""
+    """Random resizes with two groups of slow users, members that begin again, and one group that joins late."""
     rng = random.Random(scene.cluster.rng.random())
     groups = [StockGroup(scene, tasks, name) for name in ("a", "b", "c")]
     readers_of = groups[:2]

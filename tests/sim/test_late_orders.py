@@ -1,7 +1,7 @@
-"""What is told late or was not written, and the rules without which it undoes a resize: each on, then switched off.
+"""Late requests, and removals that were not written: each rule against their damage, first on, then switched off.
 
-Orders arrive again behind the checks of the controller's and the broker's epoch, which refuse most of these: as in the
-model, the rest has to do without them.
+Late requests bypass the checks of the controller's and the broker's epoch, which refuse most of them. As in the model,
+the other rules must work without these checks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SwitchOff = Callable[[Patch], None]
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""Schedules that a scenario is run with when its rule is off. In some nothing breaks."""
+"""The number of schedules for a scenario with its rule off. In some schedules no check fails."""
 MEMBERS = ("one", "two")
 
-# ---------------------------------------------------------------- what comes late
+# ---------------------------------------------------------------- late requests
 
 
 class Order(NamedTuple):
-    """What a broker was told of one partition: ``apply`` is a LeaderAndIsr, ``stop`` a StopReplica."""
+    """A broker's request for one partition: ``apply`` is a LeaderAndIsr, ``stop`` a StopReplica."""
 
     broker: ReplicaManager
     name: str
@@ -48,14 +48,14 @@ class Order(NamedTuple):
 
 
 class Late:
-    """What brokers were told, to come once more."""
+    """Keeps brokers' requests and lineages, to repeat them late."""
 
     def __init__(self, patch: Patch) -> None:
         self._orders: list[Order] = []
         self._maps: dict[TopicPartition, Any] = {}
-        """The last answers to 25301."""
+        """The last responses to 25301."""
         self.maps: dict[TopicPartition, Any] = {}
-        """What is answered whatever is known by now."""
+        """The responses to 25301 that replace the present ones."""
         for name in ("apply", "stop"):
             self._keep_orders(patch, name)
         self._keep_maps(patch)
@@ -84,19 +84,19 @@ class Late:
         patch.setattr(Lineages, "answer", answer)
 
     def told(self, name: str, partition: int) -> list[Order]:
-        """What was told of a partition so far, oldest first."""
+        """The requests for a partition so far, the oldest first."""
         return [
             order for order in self._orders if order.name == name and order.arguments[-1].partition_index == partition
         ]
 
     def arrives(self, orders: list[Order]) -> None:
-        """Again, at those who got them."""
+        """Deliver the requests again, to their brokers."""
         assert orders
         for order in orders:
             getattr(order.broker, order.name)(TOPIC, *copy.deepcopy(order.arguments))
 
     def last_map(self, partition: int) -> Any:
-        """What 25301 was answered last of a partition."""
+        """The last response to 25301 for a partition."""
         return self._maps[TopicPartition(TOPIC, partition)]
 
 
@@ -111,7 +111,7 @@ async def keep_the_group_away(scene: Scene) -> None:
 
 
 async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> None:
-    """The child is open when the order of before the split reaches its parent's leader, and a record follows it."""
+    """The child is open when the parent's leader gets its order from before the split again, then an old record."""
     key, before = scene.key(1, 2), late.told("apply", 0)
     await scene.resize(2)
     await scene.produce(key, scene.layout)
@@ -123,7 +123,7 @@ async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> No
 
 
 async def lead_once_more_what_is_removed(scene: Scene, late: Late) -> None:
-    """A producer that has not heard of the merge finds a partition there, which nobody will ever read."""
+    """A producer that does not know of the merge writes to a revived partition, which no consumer will ever read."""
     await scene.resize(2)
     key, leader, before = scene.key(1, 2), scene.leader(1), late.told("apply", 1)
     await scene.resize(1)
@@ -133,7 +133,7 @@ async def lead_once_more_what_is_removed(scene: Scene, late: Late) -> None:
 
 
 async def remove_once_more_what_is_there_again(scene: Scene, late: Late) -> None:
-    """2 -> 1 -> 2: the order to delete the first one comes again when the second one has a record (hole 20)."""
+    """2 -> 1 -> 2: the order to delete the first incarnation repeats when the second one has a record (hole 20)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -148,7 +148,7 @@ async def remove_once_more_what_is_there_again(scene: Scene, late: Late) -> None
 
 
 async def answer_by_the_map_of_the_one_before(scene: Scene, late: Late) -> None:
-    """2 -> 1 -> 2: the lineage of the first one names an epoch that the group has read long ago (hole 9)."""
+    """2 -> 1 -> 2: the lineage of the first incarnation names an epoch that the group has read long ago (hole 9)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -164,12 +164,12 @@ async def answer_by_the_map_of_the_one_before(scene: Scene, late: Late) -> None:
     await scene.produce(key, scene.layout)
     late.maps[TopicPartition(TOPIC, 1)] = before
     scene.cluster.fabric.heal_all()
-    await trio.sleep(3 * LITTLE_S)  # pause: time to ask, and to read by what is answered; virtual time
+    await trio.sleep(3 * LITTLE_S)  # pause: time for a request, and to read by its response; virtual time
     late.maps.clear()
 
 
 async def die_while_replicas_are_deleted(scene: Scene, _late: Late) -> None:
-    """One replica's broker is away, the others have deleted theirs, and the controller ends."""
+    """One replica's broker is down, the others have deleted their replicas, and the controller ends."""
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
     await scene.produce(key, scene.layout)
@@ -179,12 +179,12 @@ async def die_while_replicas_are_deleted(scene: Scene, _late: Late) -> None:
     scene.expect(1)
     scene.read()
     assert await scene.until(lambda: not scene.has(leader, 1, "scenario:1"))
-    await trio.sleep(LITTLE_S)  # pause: until all who are there have; virtual time
+    await trio.sleep(LITTLE_S)  # pause: until all live brokers have deleted theirs; virtual time
     controller = await scene.cluster.active_controller()
     await scene.cluster.kill(controller)
     assert await scene.until(lambda: controller not in scene.cluster.running)
     await scene.cluster.start_controller(int(controller.removeprefix("controller")))
-    await trio.sleep(LITTLE_S)  # pause: time to tell all leaders again; virtual time
+    await trio.sleep(LITTLE_S)  # pause: time for requests to all leaders; virtual time
     await scene.restart(away)
 
 
@@ -230,7 +230,7 @@ def neither_incarnations_nor_epochs_that_go_on(patch: Patch) -> None:
 
 
 def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
-    """It does not write first that nobody leads what it is about to delete."""
+    """The controller does not write first that a partition to be deleted has no leader."""
 
     original = steps.carry_out
 
@@ -281,6 +281,6 @@ def test_without_its_rule_it_does(
 
 @pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_that_comes_again_begins_at_epoch_0])
 def test_one_rule_keeps_a_late_removal_from_what_is_there_again(switch_off: SwitchOff, monkeypatch: Patch) -> None:
-    """That epochs do not go on is itself found (``incarnations``), and costs nothing."""
+    """Epochs that begin at 0 again are a violation themselves (``incarnations``), and no record is lost."""
     switch_off(monkeypatch)
     assert set(staged(remove_once_more_what_is_there_again)) <= {"incarnations"}

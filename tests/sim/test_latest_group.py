@@ -1,4 +1,4 @@
-"""A new group with ``auto_offset_reset="latest"`` on a topic that was split before reads nothing of before it began."""
+"""A new group with ``auto_offset_reset="latest"`` reads no records from before its begin, also after a split."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.sim.sim_cluster import SimCluster
 
 NEWCOMERS = "newcomers"
 Written = tuple[list[str], list[str], list[str]]
-"""What was written before the group began, what since, and what its members have read."""
+"""The records written before the group's begin, those since, and those that its members have read."""
 
 
 class Newcomer:
-    """A member that commits when it is told to. A crash ends it without a word."""
+    """A member that does not commit by itself, and that can crash."""
 
     def __init__(self, scene: GroupScene, name: str) -> None:
         self._scene = scene
@@ -30,7 +30,7 @@ class Newcomer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has a position in all that it was assigned."""
+        """Whether it has positions in its assigned partitions."""
         return self.consumer is not None and len(self.consumer._subscription.positions()) > 0
 
     def has(self, *partitions: Any) -> bool:
@@ -60,7 +60,7 @@ class Newcomer:
 
 
 async def crash_before_the_first_commit(scene: GroupScene, tasks: trio.Nursery) -> Written:
-    """One member reads the child and never commits; the other, which has committed, gets it, then a third."""
+    """A member crashes before its first commit. Another one, which has committed, gets the child, then a third one."""
     await scene.resize(2)
     keys = scene.key(0, 2), scene.key(1, 2)
     before = [await scene.write(key) for key in keys * 3]
@@ -99,7 +99,7 @@ async def _stage(seed: int) -> Written:
 
 
 def test_a_partition_of_a_member_that_crashed_before_its_first_commit_is_not_read_from_its_start() -> None:
-    """The others have committed, so the group would pass for older than the split."""
+    """The other member has committed, so the group would seem to be older than the split."""
     before, since, read = run_deterministic(0, partial(_stage, 0))
     assert set(read) >= set(since)
     assert not set(read) & set(before)

@@ -1,4 +1,4 @@
-"""The simulation notices when a safety rule is broken: each is switched off in turn, and the checker must report it."""
+"""The simulation notices a broken safety rule: each rule is switched off in turn, and the checker must report it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.world import NotHealedError, Plan, live
 
 
 def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callable[[int], Plan]) -> None:
-    """Switch a rule off and go from seed to seed until one of its checks reports something."""
+    """Switch a rule off, and run seeds until one of its checks reports a violation."""
     mutation.switch_off(monkeypatch)
     seen: dict[int, list[str]] = {}
     for seed in range(mutation.first_seed, mutation.first_seed + mutation.seeds):
@@ -20,7 +20,7 @@ def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callabl
         except BaseExceptionGroup as error:
             if error.subgroup(NotHealedError) is None:
                 raise
-            continue  # it does harm, but not the harm that is looked for
+            continue  # another violation than the expected one
         seen[seed] = sorted({violation.check for violation in violations})
         if set(seen[seed]) & set(mutation.found_by):
             return

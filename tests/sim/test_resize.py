@@ -1,7 +1,7 @@
-"""Topics that grow and shrink all the time, under load and faults, a seed each: every key keeps its order.
+"""Topics that grow and shrink all the time, under load and faults, one per seed: every key keeps its order.
 
-What a run has to end with: every record that was acknowledged is delivered, the last resize is carried out, and the
-partitions that were marked are gone. ``make sim SEEDS=n FIRST=s`` runs as many as one likes.
+At the end of a run, every acknowledged record must be delivered, the last resize complete, and the marked partitions
+removed. ``make sim SEEDS=n FIRST=s`` runs any number of seeds.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ def test_a_run_with_retention_loses_records_before_and_after_they_are_read() -> 
 
 
 def test_a_few_runs_have_what_they_are_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that are flushed and loaded, positions that are told, partitions that come and go; and what a group goes
-    through meanwhile: rebalances, members that crash, coordinators that take it over."""
+    """A few runs include flushes and loads of keys, reports of positions, removed partitions, and resizes.
+
+    They also include rebalances, crashes of members, and take-overs by other coordinators.
+    """
     read_state = leadership.read_state
     missing = {"KeysFlushed", "KeysLoaded", "PositionReported", "Removed", "resize", "rebalance", "crash", "takeover"}
 

@@ -1,4 +1,4 @@
-"""The simulation notices when a rule of ordered resize is broken: each is switched off, and a check must report it."""
+"""The simulation notices a broken rule of ordered resize: each rule is switched off, and a check must report it."""
 
 from __future__ import annotations
 

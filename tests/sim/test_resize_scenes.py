@@ -1,4 +1,4 @@
-"""Each rule of ordered resize has a scenario that needs it. Without the rule a check of the history fails."""
+"""Each rule of ordered resize has a scenario that needs it: without the rule, a check of the history fails."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ WITHOUT_A_RULE: tuple[Scenario, ...] = (
     scenarios.lose_records_of_a_closed_partition,
     scenarios.merge_before_all_have_followed,
 )
-"""Scenarios that show what a resize does, and have no rule of their own."""
+"""Scenarios that show the behaviour of a resize, without a rule of their own."""
 
 TRIES = 100
-"""Without its rule almost every scenario breaks at the first schedule. One breaks in 1 of 20."""
+"""The most schedules: without its rule almost every scenario fails at the first one, and one fails in 1 of 20."""
 
 
 REPLICATION_FACTORS = {
@@ -80,7 +80,7 @@ REPLICATION_FACTORS = {
     scenarios.take_a_grow_back_when_one_has_gained: 1,
     scenarios.split_before_all_have_followed: 2,
 }
-"""A partition with one replica has nobody to take over; with two, there is a broker that has nothing to do with it."""
+"""With one replica no broker can take a partition over; with two, one broker has no replica of it."""
 
 
 def staged(scenario: Scenario, seed: int = 0) -> list[str]:

@@ -1,7 +1,7 @@
 """``ordered.delivery.retention.waits`` on a whole cluster: unread records of a slow group stay, up to a bound.
 
-A topic is split while a group is behind in the partition that loses keys. Then more time passes than retention gives.
-Each rule that keeps the records is switched off as well, and they go.
+A topic is split while a group lags in the partition that loses keys. Then more time passes than the retention time.
+Each rule that keeps the records is also switched off, and then they are removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Patch = pytest.MonkeyPatch
 LOSER = TopicPartition(TOPIC, 0)
 GROUP = "slow"
 RECORDS, READ = 6, 2
-"""Records of the loser from before the split, and how many of them the group has read."""
+"""The number of the loser's records from before the split, and the number that the group has read."""
 ROUND_S, RETENTION_S, BOUND_S, CHECK_S = 5, 30, 120, 2
 LEASE_S = 3 * ROUND_S
 CONFIGS = {
@@ -39,11 +39,11 @@ CONFIGS = {
 }
 TRIES = 5
 EXPIRED_S = RETENTION_S + LEASE_S + 3 * CHECK_S
-"""By then records without a hold are removed."""
+"""After this time, records without a hold are removed."""
 
 
 class Waiting(Scene):
-    """A topic of one partition that becomes two while a group without members is behind in the first."""
+    """A topic of one partition that is split while a group without members lags in it."""
 
     async def start(self, partitions: int = 1, replication_factor: int = 3) -> None:
         for controller in CONTROLLERS:
@@ -72,7 +72,7 @@ class Waiting(Scene):
             return (await admin.list_offsets({LOSER: "earliest"}))[LOSER].offset
 
     async def begins_at(self, offset: int, within_s: float = EXPIRED_S) -> bool:
-        """Whether the log gets to begin there; it is never past it on the way."""
+        """Wait until the log start reaches ``offset``; False when it goes beyond it or takes too long."""
         with trio.move_on_after(within_s):
             while (start := await self.log_start()) < offset:
                 await trio.sleep(1)  # polls: virtual time
@@ -87,7 +87,7 @@ class Waiting(Scene):
         return True
 
     async def hand_over(self) -> None:
-        """Another broker leads, and the one that did comes back with what it has."""
+        """Kill the leader, wait for another one, and restart the old leader with its log."""
         before = self.leader(0)
         await self.cluster.kill(before)
         assert await self.until(lambda: self.leader_or_none(0) not in ("", before))
@@ -96,7 +96,7 @@ class Waiting(Scene):
 
 
 async def a_slow_group(scene: Waiting) -> AsyncIterator[tuple[str, bool]]:
-    """It has the time of a leader change and a controller change to read; then the records go."""
+    """Records stay over a change of the leader and of the controller, and are removed once the group has read them."""
     await scene.split_behind_the_group()
     yield "held", await scene.begins_at(READ) and await scene.stays_at(READ, LEASE_S)
     await scene.hand_over()
@@ -122,7 +122,7 @@ async def a_group_that_never_reads(scene: Waiting) -> AsyncIterator[tuple[str, b
 
 
 async def no_controller(scene: Waiting) -> AsyncIterator[tuple[str, bool]]:
-    """Those that are gone hold nothing for ever."""
+    """Without any controller the records are not held for ever."""
     await scene.split_behind_the_group()
     yield "held", await scene.begins_at(READ) and await scene.stays_at(READ, LEASE_S)
     for controller in CONTROLLERS:
@@ -134,7 +134,7 @@ Scenario = Callable[[Waiting], AsyncIterator[tuple[str, bool]]]
 
 
 def broken(scenario: Scenario, seed: int = 0) -> str:
-    """The first expectation that a scenario does not meet; "" if it meets all."""
+    """The first failed expectation of a scenario; "" when all are met."""
 
     async def run() -> str:
         async with trio.open_nursery() as nursery:
@@ -195,7 +195,7 @@ def a_new_leader_has_no_lease(patch: Patch) -> None:
     ],
 )
 def test_without_the_rule_records_go_unread(switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch) -> None:
-    """In some schedules a leader without a lease gets the hold before retention runs."""
+    """Several schedules are run, because in some a leader without a lease gets the hold before retention runs."""
     switch_off(monkeypatch)
     assert any(broken(a_slow_group, seed) == what for seed in range(TRIES))
 

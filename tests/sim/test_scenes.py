@@ -1,6 +1,6 @@
-"""The counterexamples of the model, run on the product's code. Without the rule a check of the history fails.
+"""The counterexamples of the model, run on the product's code: without the rule, a check of the history fails.
 
-What a group's members decide (the gate) is broken in ``test_resize_mutations.py``.
+The mutations of the group members' gate are in ``test_resize_mutations.py``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""Schedules that a scenario is run with when its rule is off. In one or two of eight nothing breaks."""
+"""The number of schedules for a scenario with its rule off. In one or two of eight no check fails."""
 
 
 async def grow_while_a_loser_hears_nothing(scene: Scene) -> None:
-    """A producer writes to the child, then its metadata goes back, and it writes to the parent that was not told."""
+    """A producer writes to the child, then, with older metadata, to the parent, whose leader is cut off."""
     key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
@@ -49,7 +49,7 @@ async def shrink_while_a_loser_hears_nothing(scene: Scene) -> None:
 
 
 async def retry_what_was_written_before_the_resize(scene: Scene) -> None:
-    """The answer was lost: the producer asks again by the layout it knew, and places the record anew if refused."""
+    """The response was lost: the producer retries by its old layout, and places the record again if it is refused."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     await scene.resize(2)
@@ -60,7 +60,7 @@ async def retry_what_was_written_before_the_resize(scene: Scene) -> None:
 
 
 async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
-    """0 -> 1 -> 3: the child's parent has nothing and is blocked itself, while there is much to read in the first."""
+    """0 -> 1 -> 3: the child's parent is empty and blocked itself, while partition 0 has many records to read."""
     key, other = scene.key(3, 4, of=1, before=2), scene.key(0, 4)
     for _ in range(LONG):
         await scene.produce(other, Layout(1, 0))
@@ -71,7 +71,7 @@ async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
 
 
 async def merge_twice(scene: Scene) -> None:
-    """3 -> 1 -> 0, with much to read in 3 and nothing in 1: what names 0 is read at once, and not all that counts."""
+    """3 -> 1 -> 0, with many records in 3 and none in 1: the direct loser of 0 is read at once, but 3 is not."""
     await scene.resize(4)
     key = scene.key(3, 4)
     for _ in range(LONG):
@@ -82,7 +82,7 @@ async def merge_twice(scene: Scene) -> None:
 
 
 async def merge_twice_with_records_between(scene: Scene) -> None:
-    """3 -> 1 -> 0: 1 is a survivor first and marked then, and still waits for 3."""
+    """3 -> 1 -> 0: partition 1 is a survivor first, then it is marked, and it still waits for 3."""
     await scene.resize(4)
     key = scene.key(3, 4)
     for _ in range(LONG):

@@ -1,7 +1,7 @@
-"""Replicas move while StopReplica and LeaderAndIsr come again, late and in any order (KIP-570).
+"""Replicas move while StopReplica and LeaderAndIsr are repeated, late and in any order (KIP-570).
 
 A late StopReplica never deletes a newer replica, a late LeaderAndIsr revives none, and a replica whose StopReplica was
-lost does not go on. Each rule that sees to it is switched off in turn.
+lost does not continue. Each rule for that is switched off in turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def moved(seed: int) -> Moved:
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_late_orders_neither_delete_a_newer_replica_nor_revive_a_stray(seed: int) -> None:
-    """KIP-570: whatever the order in which StopReplica and LeaderAndIsr arrive."""
+    """KIP-570: the promise holds for any order in which StopReplica and LeaderAndIsr arrive."""
     found = moved(seed)
     assert found.violations == [], "\n".join(found.details)
     assert found.acknowledged and found.moves
@@ -96,7 +96,7 @@ class Rule:
     switch_off: Callable[[Patch], None]
     found_by: set[str]
     first_seed: int = 0
-    """One that found it when it was written."""
+    """A seed that found the violation when the rule was written."""
 
 
 RULES = (
@@ -114,7 +114,7 @@ RULES = (
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.switch_off.__name__)
 def test_without_its_rule_a_late_order_does_harm(rule: Rule, monkeypatch: Patch) -> None:
-    """KIP-570: what the simulation finds when a rule of StopReplica is broken."""
+    """KIP-570: the simulation finds a broken rule of StopReplica."""
     rule.switch_off(monkeypatch)
     seen = []
     for seed in range(rule.first_seed, rule.first_seed + TRIES):

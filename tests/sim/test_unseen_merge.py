@@ -1,10 +1,10 @@
 """Partitions that merge and are removed before the group's members notice: the cases of ``docs/model/Removal.tla``.
 
 No member waits for a partition that it does not know to be marked, and an offset may be committed before the flush
-callback has run. So the owner is asked before the partition is removed, and is waited for if it has not polled yet.
-The reader of the survivor sees the partition unmarked, or never, and then gone. Its user loads states all the same,
-before the first record of the new layout, and again for records that came while it loaded. A member that read the
-partition may not know that it was evicted since. It flushes the partition's records before it goes on in the survivor.
+callback has run. So the owner is asked before the partition is removed, and the removal waits if it has not polled yet.
+The reader of the survivor sees the partition unmarked, or never, and then removed. Its user still loads states before
+the first record of the new layout, and again for records that came during a load. A member that read the partition may
+not know that it was evicted since. It flushes the partition's records before it continues in the survivor.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ Patch = pytest.MonkeyPatch
 SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LONG_S = 120.0
 LONGER_S = 2.0
-"""Several heartbeats."""
+"""The time of several heartbeats."""
 LITTLE_S = 4.0
-"""Time for several questions of the controller, and less than the members' sessions last."""
+"""Time for several requests of the controller, and shorter than the members' sessions."""
 
 
 class Reader:
-    """A member that commits offsets by itself, also of what it has not flushed. While ``hears`` is not set, whatever
-    broker it asks for metadata does not answer, and while ``belongs`` is not, nor does its coordinator; until ``loads``
-    and ``flushes`` are set, its user takes his time to.
+    """A member that commits offsets by itself, also of unflushed records.
+
+    While ``hears`` is not set, no broker responds to its metadata requests. While ``belongs`` is not set, its
+    coordinator does not respond. Its callbacks for loads and flushes wait until ``loads`` and ``flushes`` are set.
     """
 
     def __init__(self, scene: UnseenMerge, name: str) -> None:
@@ -80,7 +81,7 @@ class Reader:
 
     @property
     def topic(self) -> TopicInfo:
-        """Its metadata."""
+        """The topic in its metadata."""
         assert self._consumer is not None
         return self._consumer._metadata.cluster.topics[TOPIC]
 
@@ -93,7 +94,7 @@ class Reader:
         async with Consumer(
             bootstrap_servers=scene.cluster.bootstrap_servers,
             env=scene.cluster.client_env(name),
-            client_id=name,  # ranges go by member ids, which begin with it
+            client_id=name,  # ranges are assigned in the order of member ids, which begin with it
             group_id=GROUP,
             partition_assignment_strategy=[KeepingRange()],
             auto_offset_reset="earliest",
@@ -121,7 +122,7 @@ class Reader:
                 return answer
 
             link.request = request_when_it_belongs  # type: ignore[method-assign]
-            # It asks for no rebalance, which would end what the scenes are about: metadata that differs for long.
+            # A request for a rebalance would end the long difference in metadata, which the scenes need.
             consumer._coordinator._knows_newer_layout = lambda: False  # type: ignore[union-attr, method-assign]
             consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
             while True:
@@ -137,7 +138,7 @@ class Reader:
         self._scene.recorder.add(kind(now_ms(), GROUP, self._name, generation_of(self._consumer), list(tps), **more))
 
     async def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
-        self._told(Assigned, tps)  # as of now; what is flushed from here on may be missing
+        self._told(Assigned, tps)  # the load is of this moment; states that are flushed later may be missing
         if tps:
             await self.loads.wait()
 
@@ -156,7 +157,7 @@ class Reader:
         await self.loads.wait()
 
     def look(self) -> None:
-        """As a task that watches the consumer does."""
+        """Inspect the consumer, as a monitoring task does."""
         assert self._consumer is not None
         self._consumer.explain_blocked()
 
@@ -170,8 +171,9 @@ class Reader:
 
 
 class UnseenMerge(Scene):
-    """Two readers. ``leader`` leads the group and gets the child of the two partitions; the ``other`` has no say in
-    when members join again, and gets the survivor.
+    """A scene with two readers. ``leader`` leads the group, and gets the child of the two partitions.
+
+    ``other`` cannot start a rebalance, and gets the survivor.
     """
 
     def __init__(self, cluster: SimCluster, nursery: trio.Nursery) -> None:
@@ -182,7 +184,7 @@ class UnseenMerge(Scene):
         self.delivered = self._group.delivered
 
     async def begin(self) -> None:
-        """Have both read."""
+        """Start both readers."""
         self._reads = True
         self.recorder.add(OrderedGroup(now_ms(), GROUP))
         self._tasks.start_soon(self.leader.run)
@@ -191,7 +193,7 @@ class UnseenMerge(Scene):
         assert await self.until(lambda: self.owned == (self.share(0), self.share(1))), self.owned
 
     def share(self, turn: int) -> set[TopicPartition]:
-        """What the range assignor gives to the first and to the second member."""
+        """The partitions that the range assignor gives to the first (0) or second (1) member."""
         tps = self.watch.tps()
         first = (len(tps) + 1) // 2
         return set(tps[first:] if turn else tps[:first])
@@ -205,7 +207,7 @@ class UnseenMerge(Scene):
         return any((event.tp, event.offset, event.outcome) == (tp, offset, "ok") for event in committed)
 
     def is_told(self, reader: str, tp: TopicPartition) -> bool:
-        """Whether a reader was told the group's position in a partition."""
+        """Whether a reader got the group's position in a partition from the coordinator."""
         told = (event for event in self.recorder.events if isinstance(event, PositionTold))
         return any((event.member, event.tp) == (reader, tp) for event in told)
 
@@ -214,7 +216,7 @@ class UnseenMerge(Scene):
         return any((event.member, event.value) == (reader, value) for event in polled)
 
     def has_begun_to_load(self, reader: str, tp: TopicPartition) -> bool:
-        """Whether a reader's user was told that a partition got keys of another."""
+        """Whether a reader's load callback was called for a partition with keys of another one."""
         loads = (event for event in self.recorder.events if isinstance(event, KeysLoaded))
         return any(event.member == reader and tp in event.partitions for event in loads)
 
@@ -227,7 +229,7 @@ class UnseenMerge(Scene):
         return f"broker{leader}" if leader >= 0 else ""
 
     async def deliver(self, key: str) -> str:
-        """Write a record and have it read; its value."""
+        """Write a record, wait until it is read, and return its value."""
         value = self.sends(key)
         await self.produce(key, self.layout, value=value)
         assert await self.until(lambda: value in self.delivered), self.owned
@@ -249,7 +251,7 @@ class UnseenMerge(Scene):
 
 
 async def merge(scene: UnseenMerge) -> None:
-    """The readers know of the two partitions, and of nothing since."""
+    """The readers know of the two partitions, and of no later change."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)
@@ -260,7 +262,7 @@ async def merge(scene: UnseenMerge) -> None:
 
 
 async def split_and_merge(scene: UnseenMerge) -> None:
-    """The survivor's owner knows of one partition; it does not hear that there are two, nor that there is one again."""
+    """The survivor's owner knows of one partition, and learns neither of the split nor of the merge."""
     await scene.begin()
     scene.other.hears_nothing()
     await scene.resize(2)
@@ -273,7 +275,7 @@ async def split_and_merge(scene: UnseenMerge) -> None:
 
 
 async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
-    """The survivor's owner is still busy loading what it was assigned when the child is flushed and removed."""
+    """The survivor's owner still loads its assigned partitions when the child is flushed and removed."""
     await scene.resize(2)
     scene.other.loads = trio.Event()
     await scene.begin()
@@ -289,7 +291,7 @@ async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
 
 
 async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
-    """A survivor's owner loads what one partition had; meanwhile a second one that merges into it is flushed."""
+    """A survivor's owner loads the states of one merged partition; meanwhile a second one is flushed and merged."""
     await scene.resize(6)
     await scene.begin()
     first, second, survivor = scene.key(5, 6), scene.key(3, 6), TopicPartition(TOPIC, 1)
@@ -304,7 +306,7 @@ async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
     await scene.resize(3)
 
     def is_told() -> bool:
-        scene.other.look()  # as a task that watches the consumer does
+        scene.other.look()  # as a monitoring task does
         return scene.is_told("a", TopicPartition(TOPIC, 3))
 
     assert await scene.until(is_told)
@@ -314,7 +316,7 @@ async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
 
 
 async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
-    """The survivor's owner reads what was written between a merge and a split when both are over."""
+    """The survivor's owner reads the records between a merge and a split after both are complete."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)
@@ -334,7 +336,7 @@ async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
 
 
 async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
-    """A coordinator takes over, which has not heard from the members yet when it is asked whether they are done."""
+    """A new coordinator has no polls of the members yet when the controller asks it for their positions."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)
@@ -361,12 +363,12 @@ async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
 
 
 async def merge_behind_a_member(scene: UnseenMerge) -> None:
-    """The coordinator evicts a member that it cannot reach. The records of that member's keys go on in the survivor."""
+    """The coordinator evicts an unreachable member. Later records of that member's keys are in the survivor."""
     await removed_behind_a_member(scene, created_again=False)
 
 
 async def merge_and_split_behind_a_member(scene: UnseenMerge) -> None:
-    """The same, and a partition of that number is there again when the member reads metadata again."""
+    """A merge behind a member, after which a partition of that number exists again when the member gets metadata."""
     await removed_behind_a_member(scene, created_again=True)
 
 
@@ -396,7 +398,7 @@ MergeScenario = Callable[[UnseenMerge], Awaitable[None]]
 
 
 def violations(scenario: MergeScenario) -> list[str]:
-    """What the history checks find in a scenario, in words."""
+    """The violations of the history checks in a scenario, as texts."""
     return run_deterministic(1, partial(_violations, scenario))
 
 
@@ -421,7 +423,7 @@ def nobody_is_asked(patch: Patch) -> None:
 
 
 def who_has_not_polled_never_does(patch: Patch) -> None:
-    """Unless another member of the group has polled."""
+    """Members are not waited for before any member of the group has polled."""
     ask = position_poll.ask_owners
 
     def ask_owners(turn: Any, group: Any, wanted: Any) -> None:
@@ -432,7 +434,7 @@ def who_has_not_polled_never_does(patch: Patch) -> None:
 
 
 def what_is_over_needs_no_load(patch: Patch) -> None:
-    """As if a merge had not been, once what merged is gone."""
+    """A merge is ignored once the merged partition is removed."""
     on_lineage = Facts.on_lineage
 
     def prune(self: Any, *answer: Any) -> None:
@@ -445,7 +447,7 @@ def what_is_over_needs_no_load(patch: Patch) -> None:
 
 
 def what_is_assigned_is_loaded(patch: Patch) -> None:
-    """Up to what was satisfied at the first look."""
+    """An assignment counts as a load up to the entries that are satisfied at the first look."""
     look = Gate.look
 
     def look_first(self: Any, partition: int, epoch: int) -> Any:

@@ -1,4 +1,4 @@
-"""Sees every write to the znodes of a simulated topic, and keeps the records that are going to be removed."""
+"""Watches every write to the znodes of a simulated topic, and keeps the records that will be removed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _Life = tuple[TopicPartition, int]
 
 
 class TopicWatch:
-    """Tells the recorder of births and removals and layouts in the moment they are written."""
+    """Records creations, removals and layouts of partitions in the moment of their writes."""
 
     def __init__(self, cluster: SimCluster, recorder: Recorder, topic: str) -> None:
         self._cluster = cluster
         self._recorder = recorder
         self._incarnations = TopicIncarnations(topic)
         self._kept: dict[_Life, dict[int, StoredBatch]] = {}
-        """By its base offset each batch that a log start passed, or that was there when the removal began."""
+        """The batches, by base offset, that a log start has passed, or that existed when the removal began."""
         self._removed: dict[_Life, int] = {}
-        """Where the logs of what is being removed, or gone, ended."""
+        """The log ends of partitions that are removed or being removed."""
         self._log_starts: dict[_Life, int] = {}
-        """How far any replica's log start has moved."""
+        """The highest log start of any replica."""
         self.expired_values: set[str] = set()
-        """The records that log starts have passed."""
+        """The values of records below log starts."""
         self._publish = cluster.zk.publish
         cluster.zk.publish = self._see  # type: ignore[method-assign]
 
@@ -86,12 +86,12 @@ class TopicWatch:
                 self._archive((event.tp, event.incarnation), before)
 
     def _archive(self, life: _Life, state: PartitionState) -> None:
-        """Keep what is in the logs of a partition whose removal begins; ``state`` is that of before."""
+        """Keep the log of a partition whose removal begins; ``state`` is its previous state."""
         logs: dict[int, list[Event]] = {}
         for broker in sorted(state.isr):
-            with suppress(CorruptRecordError):  # a machine that just went down; it is repaired when it starts
+            with suppress(CorruptRecordError):  # the machine has just crashed; its log is repaired at its start
                 logs[broker] = list(replica_events(self._cluster.disks[f"broker{broker}"], ARCHIVE, *life, 0))
-        # A follower may still have what it took as a leader and nobody else has. The leader may just have lost its end.
+        # A follower may still have a tail from its time as leader, and the leader may just have lost its tail.
         shortest = min((_end(log) for broker, log in logs.items() if broker != state.leader), default=0)
         led = [log for broker, log in logs.items() if broker == state.leader and _end(log) >= shortest]
         log = (led or sorted(logs.values(), key=_end) or [[]])[0]
@@ -102,11 +102,11 @@ class TopicWatch:
 
     @contextmanager
     def on_log_starts(self) -> Iterator[None]:
-        """Record what retention, and the deletion of records, take away: just before they do."""
+        """Record the records that retention and DeleteRecords remove, just before their removal."""
         advance = PartitionLog.advance_log_start
 
         def watched(log: PartitionLog, offset: int) -> bool:
-            # A follower that starts again drops what nobody committed, too.
+            # A restarted follower also drops uncommitted records, which do not expire.
             if log.partition.topic == self.topic and log.log_start_offset < offset <= log.high_watermark:
                 self._expire(log, offset, log._storage)
             return advance(log, offset)
@@ -134,12 +134,12 @@ class TopicWatch:
         self._recorder.add(Expired(now_ms(), broker, tp, offset, incarnation))
 
     def archived_values(self) -> set[str]:
-        """The records of partitions that are being removed, or gone."""
+        """The values of records in partitions that are removed or being removed."""
         batches = (batch for life in self._removed for batch in self._kept[life].values())
         return {value for batch in batches for value in batch.values if value is not None}
 
     def archives(self, group: str) -> list[Event]:
-        """What was in the partitions that were removed, and that the group has read it."""
+        """The events of removed partitions: their records, and that the group must have read them."""
         found: list[Event] = []
         for life, end in self._removed.items():
             batches = [batch for _, batch in sorted(self._kept[life].items())]
@@ -150,7 +150,7 @@ class TopicWatch:
         return found
 
     def unfinished(self) -> str:
-        """See ``TopicIncarnations``."""
+        """The unfinished part of the last resize: see ``TopicIncarnations``."""
         znode = self.znode()
         return "there is no topic" if znode is None else self._incarnations.unfinished(znode)
 

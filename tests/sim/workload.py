@@ -1,4 +1,4 @@
-"""What a simulated cluster is used for: idempotent producers, looks at watermarks, topics made and deleted."""
+"""The workload of a simulated cluster: idempotent producers, requests for watermarks, created and deleted topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROBE_LIMIT_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How much is done, and with which patience."""
+    """The amount of the workload, and the clients' timeouts."""
 
     topic: str = "t"
     partitions: int = 3
@@ -46,13 +46,13 @@ class Load:
 
 @dataclass
 class Workload:
-    """``produce_all`` returns when every record is acknowledged or given up."""
+    """Runs the load. ``produce_all`` returns when every record is acknowledged or has failed."""
 
     cluster: SimCluster
     recorder: Recorder
     load: Load
     tps: Callable[[], list[TopicPartition]]
-    """The topic's partitions at the moment."""
+    """Returns the topic's present partitions."""
     acknowledged: int = 0
 
     # ------------------------------------------------------------ producers
@@ -90,7 +90,7 @@ class Workload:
         try:
             metadata = await handle
         except KafkaError as error:
-            # A deadline that passed says nothing about the record, and what came before it may have been written.
+            # After a timeout the record may be in the log, and an earlier attempt may have been written.
             self.recorder.add(NotWritten(now_ms(), name, value, "unknown", f"{error.code.name}: {error}"))
             return
         self.acknowledged += 1
@@ -100,7 +100,7 @@ class Workload:
     # ------------------------------------------------------------ watermarks and topics
 
     async def look_at_watermarks(self) -> None:
-        """Ask every broker for the end of what it leads, as a consumer sees it, until cancelled."""
+        """Request the high watermarks of all led partitions from every broker, as a consumer does, until cancelled."""
         async with trio.open_nursery() as nursery:
             for broker in (1, 2, 3):
                 nursery.start_soon(self._look_at, broker)
@@ -113,7 +113,7 @@ class Workload:
                     self.recorder.add(WatermarkSeen(now_ms(), tp, broker, epoch, offset, asked_ms))
 
     async def listed_ends(self, broker: int) -> dict[TopicPartition, tuple[int, int, float]]:
-        """``{partition: (end, leader epoch, when asked)}`` of what a broker leads; {} when it does not answer."""
+        """``{partition: (end, leader epoch, request time)}`` of a broker's led partitions; {} without a response."""
         network = self.cluster.fabric.node("prober")
         topic = ListOffsetsTopic(
             name=self.load.topic,
@@ -143,7 +143,7 @@ class Workload:
             await admin.create_topics([NewTopic(load.topic, load.partitions, replication_factor, configs)])
 
     async def make_and_delete_topics(self, replication_factor: int) -> None:
-        """One topic, made, written to, deleted and made again: it shares nothing with its predecessor."""
+        """Create, write and delete a topic again and again; it must share nothing with its predecessor."""
         await self.cluster.run_client("churn", partial(self._churn, replication_factor))
 
     async def _churn(self, replication_factor: int) -> None:
@@ -168,17 +168,17 @@ class Workload:
                 try:
                     metadata = await producer.send_and_wait("churn", value=f"churn {life}".encode())
                 except KafkaError:
-                    pass  # nothing is known of it
+                    pass  # the outcome is unknown
                 else:
                     assert metadata.offset == 0, f"life {life} of the topic begins with what an earlier one left"
                 await trio.sleep(cluster.rng.uniform(0, 5))  # pause: virtual time
                 await insist(partial(admin.delete_topics, ["churn"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 while cluster.zk.tree.find(paths.topic("churn")) is not None:
-                    await trio.sleep(0.2)  # polls: the deletion goes on after it was answered
+                    await trio.sleep(0.2)  # polls: the deletion continues after its response
 
 
 async def insist(ask: Callable[[], Awaitable[object]], done: ErrorCode) -> None:
-    """Ask until it was done, now or by a question whose answer was lost."""
+    """Repeat a request until it succeeds, or has succeeded by an earlier attempt whose response was lost."""
     while True:
         try:
             await ask()

@@ -1,4 +1,4 @@
-"""One life of a simulated cluster: start, load and faults, healing, and the history of it all."""
+"""A run of a simulated cluster: start, load and faults, healing, and the history of the run."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ RESIZE_FAULTS: tuple[tuple[str, ...], ...] = (
     ("freeze", "isolate", "cut", "slow", "freeze client"),
     ("nothing",),
 )
-"""All kinds of trouble, or those that a resize meets most; ``nothing`` leaves it to the clients."""
+"""The sets of faults for resizes: empty for all kinds, or the most relevant ones; ``nothing`` is no fault."""
 RUN_LIMIT_S = 3600.0
 HEAL_LIMIT_S = 180.0
 
 
 class NotHealedError(AssertionError):
-    """The faults are over, and the cluster does not come back."""
+    """The cluster does not recover after the faults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one seed does; ``of`` draws it."""
+    """The plan of a run. ``of`` draws it from a seed."""
 
     seed: int
     flush: str = "ack"
@@ -48,12 +48,12 @@ class Plan:
     min_insync_replicas: int = 2
     load: Load = field(default_factory=Load)
     faults: tuple[str, ...] = ()
-    """Kinds; empty for all."""
+    """The kinds of faults; empty for all kinds."""
     churn: bool = True
     resize: bool = False
-    """The topic grows and shrinks all the time."""
+    """Whether the topic grows and shrinks all the time."""
     expires: bool = False
-    """Retention removes records while they are read, and before."""
+    """Whether retention removes records, some of them unread."""
 
     @classmethod
     def resizing(cls, seed: int) -> Plan:
@@ -81,7 +81,7 @@ class Plan:
         return plan._with_slow_users() if rng.random() < 0.4 else plan
 
     def _with_slow_users(self) -> Plan:
-        """Users who often take long. Members keep what they have: what is assigned anew is loaded anew."""
+        """The plan with users that are often slow. Members keep their partitions, because new ones must be loaded."""
         group = replace(
             self.load.group,
             slow=0.3,
@@ -93,7 +93,7 @@ class Plan:
 
     @classmethod
     def expiring(cls, seed: int) -> Plan:
-        """The same as ``resizing``, with retention by time or size: some records expire unread, some unflushed."""
+        """The plan of ``resizing`` with retention by time or size: some records expire unread, some unflushed."""
         rng = random.Random(f"expiring {seed}")
         plan = cls.resizing(seed)
         configs = {
@@ -117,7 +117,7 @@ class Plan:
 
 @dataclass
 class Life:
-    """What came of a run."""
+    """The result of a run."""
 
     trace: str
     events: list[Event]
@@ -129,7 +129,7 @@ class Life:
 
 
 def live(plan: Plan) -> Life:
-    """The same plan gives the same life. Raises ``NotHealedError``."""
+    """Run a plan; the same plan gives the same result. Raises ``NotHealedError``."""
     return run_deterministic(plan.seed, _live, plan)
 
 
@@ -183,7 +183,7 @@ async def _live_watched(cluster: SimCluster, plan: Plan, recorder: Recorder, wat
                 await workload.produce_all()
                 faults.stop.set()
                 resizer.stop.set()
-                group.hurries = True  # or members that are slow, and crash, may not get through in time
+                group.hurries = True  # slow members that crash might not finish in time
             ends = await heal(cluster, workload, watch)
             background.cancel_scope.cancel()
         await drain(cluster, group, watch, ends)
@@ -215,7 +215,7 @@ def broker_keys(plan: Plan) -> dict[str, object]:
 
 
 async def heal(cluster: SimCluster, workload: Workload, watch: TopicWatch) -> dict[TopicPartition, int]:
-    """Wait until every replica is in sync and has all; where the partitions end. Raises ``NotHealedError``."""
+    """Wait until every replica is in sync and complete; returns the partitions' ends. Raises ``NotHealedError``."""
     if not await wait_until_whole(cluster, HEAL_LIMIT_S):
         raise NotHealedError(f"not in sync: {missing_replicas(cluster)}; running: {sorted(cluster.running)}")
     told: dict[TopicPartition, int] = {}
@@ -235,7 +235,7 @@ async def heal(cluster: SimCluster, workload: Workload, watch: TopicWatch) -> di
 
 
 async def drain(cluster: SimCluster, group: Group, watch: TopicWatch, ends: dict[TopicPartition, int]) -> None:
-    """Have the group read everything that has not expired. Raises ``NotHealedError``."""
+    """Wait until the group has read all unexpired records. Raises ``NotHealedError``."""
     missing: set[str] = set()
     with trio.move_on_after(HEAL_LIMIT_S):
         while True:
@@ -249,7 +249,7 @@ async def drain(cluster: SimCluster, group: Group, watch: TopicWatch, ends: dict
 
 
 async def carry_out(cluster: SimCluster, workload: Workload, watch: TopicWatch) -> dict[TopicPartition, int]:
-    """Wait until nothing is left to do of the last resize; where the partitions end. Raises ``NotHealedError``."""
+    """Wait until the last resize is complete; returns the partitions' ends. Raises ``NotHealedError``."""
     with trio.move_on_after(HEAL_LIMIT_S):
         while watch.unfinished():
             await trio.sleep(0.5)  # polls: virtual time
