@@ -130,7 +130,7 @@ async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
     controller = await die_when_the_goal_is_written(scene, leader)
-    assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader), interval_s=0.0001)
+    assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader), interval_s=0.001)
     error, _ = await scene.produce(key, old, limit_s=LITTLE_S, insist=True)
     assert error == "", "the new leader takes no record before the bump"
     scene.cluster.zk.stop()
