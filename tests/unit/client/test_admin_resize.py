@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from anabranch import Admin
+from anabranch.client.admin.admin import Admin as CoreAdmin
 from anabranch.client.admin.codec import code_error
 from anabranch.client.admin.types import GroupPosition, NewTopic, PartitionLineage
 from anabranch.client.errors import KafkaTimeoutError
@@ -34,9 +35,11 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Env
 from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import SERVED, FakeBroker
+from tests.unit.client.virtual_time import in_virtual_time
 
 FOUR, FIVE = TopicPartition("t", 4), TopicPartition("t", 5)
 EPOCHS = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
@@ -100,15 +103,15 @@ def test_a_broker_that_lags_is_asked_again_for_what_it_did_not_know(run: Run) ->
     assert asked == [[4, 5], [5]]
 
 
-def test_what_nobody_can_tell_in_time_is_missing(run: Run) -> None:
+def test_what_nobody_can_tell_in_time_is_missing() -> None:
     answer = epochs_response(known(4, over=6), refused(5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     broker = ResizingBroker({EPOCHS: lambda body: answer})
 
-    async def ask() -> Any:
-        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async def ask(env: Env) -> Any:
+        async with broker.running(env), CoreAdmin(env=env, bootstrap_servers=broker.address, **FAST) as admin:
             return await admin.lineages([FOUR, FIVE], timeout_ms=20)
 
-    assert run(ask) == {FOUR: PartitionLineage(None, 6)}
+    assert in_virtual_time(ask) == {FOUR: PartitionLineage(None, 6)}
 
 
 def test_a_broker_that_knows_no_lineages_is_not_taken_for_one_that_says_there_is_none(run: Run) -> None:
@@ -135,16 +138,16 @@ class SealedBroker(FakeBroker):
         return response
 
 
-def test_an_offset_that_nobody_can_tell_in_time_is_none(run: Run) -> None:
+def test_an_offset_that_nobody_can_tell_in_time_is_none() -> None:
     """A partition that was just sealed may not know its end yet; the others do."""
     broker = SealedBroker({"t": 6})
 
-    async def ask() -> Any:
-        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async def ask(env: Env) -> Any:
+        async with broker.running(env), CoreAdmin(env=env, bootstrap_servers=broker.address, **FAST) as admin:
             found = await admin.list_offsets({FOUR: "latest", FIVE: "latest"}, within_ms=20)
             return {tp: answer.offset for tp, answer in found.items()}
 
-    assert run(ask) == {FOUR: 0, FIVE: -1}
+    assert in_virtual_time(ask) == {FOUR: 0, FIVE: -1}
 
 
 class SilentBroker(FakeBroker):
@@ -156,7 +159,7 @@ class SilentBroker(FakeBroker):
         return await super()._answer(request)
 
 
-def test_a_broker_that_does_not_answer_keeps_no_other_from_it(run: Run) -> None:
+def test_a_broker_that_does_not_answer_keeps_no_other_from_it() -> None:
     """Both are asked at once, and there is no second try."""
     broker, silent = FakeBroker({"t": 6}), SilentBroker({})
 
@@ -167,12 +170,16 @@ def test_a_broker_that_does_not_answer_keeps_no_other_from_it(run: Run) -> None:
 
     broker.metadata_hook = of_two
 
-    async def ask() -> Any:
-        async with broker.running(), silent.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+    async def ask(env: Env) -> Any:
+        async with (
+            broker.running(env),
+            silent.running(env),
+            CoreAdmin(env=env, bootstrap_servers=broker.address, **FAST) as admin,
+        ):
             found = await admin.list_offsets({FOUR: "latest", FIVE: "latest"}, within_ms=100)
             return {tp: answer.offset for tp, answer in found.items()}
 
-    assert run(ask) == {FOUR: -1, FIVE: 0}
+    assert in_virtual_time(ask) == {FOUR: -1, FIVE: 0}
 
 
 def test_an_offset_of_a_partition_that_a_topic_has_not_is_an_error(run: Run) -> None:
