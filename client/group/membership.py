@@ -94,7 +94,6 @@ class GroupMembership:
         self._joined: _Joined | None = None
         self._lost = False
         self._fatal: KafkaError | None = None
-        self._joined_topics: frozenset[str] = frozenset()
         self._led_counts: dict[str, PartitionSpan] | None = None
         self._led_owners: dict[TopicPartition, str] = {}
         self._assigned_layouts: dict[str, int] | None = None
@@ -317,7 +316,7 @@ class GroupMembership:
     async def _join_and_sync(self) -> tuple[TopicPartition, ...]:
         member, config = self.member, self._config
         member.become(MemberState.JOINING)
-        topics = self._joined_topics = self._subscription.topics
+        topics = self._subscription.topics
         member.rejoin_needed = False  # a rejoin requested from here on needs another join
         request = JoinGroupRequest(
             group_id=self.link.group_id,
