@@ -20,14 +20,6 @@ class EventTimes(NamedTuple):
     processing_ms: Histogram
 
 
-class Resizing(NamedTuple):
-    """The last step of a topic's resize, and the times at which this controller saw the resize and the step begin."""
-
-    step: str
-    begun_at: float
-    step_at: float
-
-
 class ControllerMetrics(Metrics):
     """The metrics of one controller."""
 
@@ -89,7 +81,7 @@ class ControllerMetrics(Metrics):
             _RESIZE_BOUNDS_S,
         )
         self.histograms += [self.election_ms, *self.event_times, self.resize_s]
-        self.resizes: dict[str, Resizing] = {}
+        self.resizes: dict[str, float] = {}
         """Topics being resized, by name, as far as this controller saw it."""
 
     def note_leader(self, before: PartitionState | None, now: PartitionState) -> None:
@@ -106,10 +98,10 @@ class ControllerMetrics(Metrics):
 
     def note_resize(self, topic: str, step: str, now: float) -> None:
         """Record a resize step that was written."""
-        known = self.resizes.pop(topic, None)
-        begun_at = now if known is None else known.begun_at
+        begun_at = self.resizes.get(topic)
         if step == _LAST_STEP:
-            if known is not None:  # else another controller saw it begin
+            self.resizes.pop(topic, None)
+            if begun_at is not None:  # else another controller saw it begin
                 self.resize_s.observe(now - begun_at)
-        elif len(self.resizes) < _MOST_RESIZES:
-            self.resizes[topic] = Resizing(step, begun_at, now)
+        elif begun_at is None and len(self.resizes) < _MOST_RESIZES:
+            self.resizes[topic] = now

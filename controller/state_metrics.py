@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from anabranch.controller.active import ActiveController
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.controller.metrics import ControllerMetrics, Resizing
+from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.resize import view
 from anabranch.controller.states import PartitionStatus
 from anabranch.runtime.metrics import OTHERS, ShownTopics
@@ -107,10 +107,10 @@ class ImageMetrics:
         for number, topic in enumerate(resizing):
             if number % AT_ONCE == AT_ONCE - 1:
                 yield None
-            seen = known.setdefault(topic.name, Resizing("", now, now))
+            begun_at = known.setdefault(topic.name, now)
             if topic.name in self._shown:
                 step.add_metric((topic.name, _stage(topic)), 1)
-                age.add_metric((topic.name,), now - seen.begun_at)
+                age.add_metric((topic.name,), now - begun_at)
                 marked.add_metric((topic.name,), len(view.marked(topic)))
         yield from (step, age, marked)
         yield None
