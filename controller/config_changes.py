@@ -1,7 +1,8 @@
-"""Configs of topics and brokers in the image: read when the cluster is, and again when a notification names them.
+"""Configs of topics and brokers in the image: read with the cluster, and again when a notification names them.
 
-This controller's own writes are in the image before they are answered. An edit by hand is seen once a notification
-under ``/config/changes`` names it, as brokers see it, or when the cluster is read again.
+This controller's own writes are in the image before the response to the request is sent. An edit by hand is seen once a
+notification under ``/config/changes`` names it, or when the cluster is read again. Brokers follow the same
+notifications.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ logger = structlog.get_logger(__name__)
 
 
 async def load_configs(context: Context) -> None:
-    """Follow the notifications from here on; then read the configs of brokers, and of topics that do not exist.
+    """Watch the notifications, then read the configs of brokers and of topics that do not exist.
 
-    Those of topics are read with the topics.
+    The configs of topics that exist are read with the topics.
     """
     image = context.image
     changes = await context.store.children(paths.CONFIG_CHANGES, context.events.watch(ConfigsChanged()))
@@ -49,7 +50,7 @@ async def load_configs(context: Context) -> None:
 
 
 async def read_config(context: Context, path: str) -> None:
-    """Take one config znode into the image, or out of it where it is gone."""
+    """Read one config znode into the image; remove it from the image when it is deleted."""
     found = await context.store.get(path)
     if found is None:
         context.image.configs.pop(path, None)
@@ -58,9 +59,10 @@ async def read_config(context: Context, path: str) -> None:
 
 
 async def on_configs_changed(context: Context) -> None:
-    """Read again what notifications name. Partitions without a leader get one where unclean elections are allowed now.
+    """Read the configs that new notifications name, then elect leaders for partitions that have none.
 
-    Raises ``ImageStaleError`` when some were removed that nobody has read: any config may have changed.
+    A config may allow unclean elections now. Raises ``ImageStaleError`` when notifications were removed before they
+    were read: any config may have changed.
     """
     image, seen = context.image, context.image.config_changes_seen
     changes = await context.store.children(paths.CONFIG_CHANGES, context.events.watch(ConfigsChanged()))
@@ -79,7 +81,7 @@ async def on_configs_changed(context: Context) -> None:
 
 
 async def _altered(context: Context, changes: list[str]) -> list[str]:
-    """Paths of the configs that these notifications name. Raises ``ImageStaleError`` when one is gone again."""
+    """Paths of the configs that these notifications name. Raises ``ImageStaleError`` when a notification is gone."""
     named = set()
     for name in changes:
         path = f"{paths.CONFIG_CHANGES}/{name}"
@@ -97,7 +99,7 @@ async def _altered(context: Context, changes: list[str]) -> list[str]:
 
 
 def _is_followed(change: ConfigChange) -> bool:
-    """Whether it names a topic or brokers. Another name, such as "..", makes no path that can be read."""
+    """Whether the notification names a topic or brokers. A name such as ".." makes no path that can be read."""
     if change.entity_type == "topics":
         return name_problem(change.entity_name) is None
     is_broker = change.entity_name.isascii() and change.entity_name.isdigit()
@@ -105,7 +107,7 @@ def _is_followed(change: ConfigChange) -> bool:
 
 
 async def keep_ordered_delivery(context: Context, topic: str, settled: bool | None) -> None:
-    """Undo what an edit by hand made of ``enable.ordered.delivery`` since the first resize; brokers did not follow it.
+    """Undo an edit by hand of ``enable.ordered.delivery`` after the first resize; brokers ignore such an edit.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
     """
@@ -117,8 +119,10 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
 
 
 def restoring(image: ClusterImage, topic: str, settled: bool | None) -> Effects:
-    """What gives a topic's config the value of ``enable.ordered.delivery`` that the first resize ``settled``. Nothing
-    where it has that value, where none is settled, and where the config cannot be used.
+    """The effects that give a topic's config its ``settled`` value of ``enable.ordered.delivery`` again.
+
+    The first resize settles the value. There are no effects when the config has that value, when no value is settled,
+    or when the config cannot be used.
     """
     path, config = paths.topic_config(topic), of_topic(image, topic)
     try:
@@ -133,7 +137,7 @@ def restoring(image: ClusterImage, topic: str, settled: bool | None) -> Effects:
 
 
 def with_ordered_delivery(config: ConfigZnode, settled: bool | None) -> ConfigZnode | None:
-    """The config as the first resize settled it; None: it is so, or not settled yet. Raises ``ConfigError``."""
+    """The config with the ``settled`` value; None when it has that value or none is settled. Raises ``ConfigError``."""
     key = TOPIC_CONFIGS[ORDERED_KEY]
     if settled is None or key.parse(config.config.get(key.name, key.default)) == settled:
         return None

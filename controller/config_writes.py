@@ -1,4 +1,4 @@
-"""What follows a write of a config: the image has it, and a notification has brokers read it again."""
+"""The two actions after a config write: the image takes the config, and a notification makes brokers read it again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anabranch.zk_schemas.config import ConfigChange
 
 logger = structlog.get_logger(__name__)
 CHANGES_KEPT = 1000
-"""Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
+"""How many notifications are kept for brokers to read; a broker that starts reads all configs anyway."""
 _PURGE_EVERY = 100
 
 
 def take(image: ClusterImage, path: str, data: bytes, version: int) -> None:
-    """Keep a config znode that was read or written. What is wrong with it is logged once."""
+    """Take a config znode that was read or written into the image. A problem with it is logged once."""
     known = image.configs.get(path)
     config = image.configs[path] = StoredConfig.decode(path, data, version)
     if config.problem and (known is None or known.problem != config.problem):
@@ -27,7 +27,7 @@ def take(image: ClusterImage, path: str, data: bytes, version: int) -> None:
 
 
 async def notify(context: Context, entity: str) -> None:
-    """Have brokers read the config of ``topics/<name>`` or ``brokers/<id>`` again."""
+    """Make brokers read the config of ``topics/<name>`` or ``brokers/<id>`` again."""
     created = await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(entity).encode())
     number = created.removeprefix(paths.CONFIG_CHANGE_PREFIX)
     if number.isdigit() and int(number) % _PURGE_EVERY == 0:
@@ -35,7 +35,7 @@ async def notify(context: Context, entity: str) -> None:
 
 
 async def _purge_changes(context: Context) -> None:
-    """Delete old notifications. The last one that this controller has read stays: it reads on from there."""
+    """Delete old notifications. The last one that this controller has read stays: the next read continues from it."""
     names = await context.store.children(paths.CONFIG_CHANGES)
     old = [name for name in names[:-CHANGES_KEPT] if name < context.image.config_changes_seen]
     for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in old]):

@@ -1,7 +1,7 @@
-"""What a decision leads to, and the one function that carries it out.
+"""The effects of a decision, and the one function that carries them out.
 
-A decision is a plain function of the image: it awaits nothing and changes nothing. What it leads to is written first,
-then taken into the image, then told to brokers.
+A decision is a plain function of the image: it awaits nothing and changes nothing. Its effects are written first, then
+taken into the image, then sent to brokers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 
 
 class Ask(enum.Enum):
-    """What brokers are asked to report of the topic."""
+    """A report about the topic that brokers are asked for."""
 
     STOCK_PRODUCERS = enum.auto()
     APPENDED_BYTES = enum.auto()
@@ -37,42 +37,45 @@ _ASK = {Ask.STOCK_PRODUCERS: stock_producers.ask, Ask.APPENDED_BYTES: appended_b
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What one decision leads to. By default nothing happens."""
+    """The effects of one decision. By default nothing happens."""
 
     topic: str = ""
-    """The topic that the decision is about; empty: it is about a config."""
+    """The topic that the decision is about; empty when it is about a config."""
     znode: TopicZnode | None = None
-    """What the image is to have as its znode; None: what it has."""
+    """The topic's new znode in the image; None when the image keeps the old one."""
     version: int = -1
-    """The zkVersion of ``znode`` where it is stored already."""
+    """The zkVersion of ``znode`` when it is stored already."""
     created: int = 0
-    """Partitions of the topic where it is new. It is in the image once its znode is read."""
+    """How many partitions a new topic has. A new topic is in the image once its znode is read."""
     writes: Sequence[CreateOp | SetOp | DeleteOp] = ()
-    """One multi: ``znode`` first, or a config, or the config and the znode of a new topic; empty: all is stored."""
+    """The operations of one multi: ``znode`` first, or a config, or a new topic's config and znode; may be empty."""
     states: Sequence[Sequence[StateChange]] = ()
-    """Partition states. With ``writes`` they are among these; else each group is whole in one multi, several groups may
-    share one."""
+    """Partition states to write. With ``writes`` they are among its operations.
+
+    Without ``writes`` each group is in one multi, and several groups may share a multi.
+    """
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
     leader_and_isr: Sequence[TopicPartition] = ()
-    """Partitions whose replicas are told their leader."""
+    """Partitions whose replicas get a LeaderAndIsr request."""
     metadata: Sequence[TopicPartition] = ()
-    """Partitions that every broker is told about."""
+    """Partitions that every broker gets in an UpdateMetadata request."""
     events: Sequence[ResizesDue] = ()
     step: str = ""
-    """The step of a resize that is logged and counted; empty: none."""
+    """The step of a resize that is logged and counted; empty for none."""
     stepped: Sequence[int] = ()
     """The partitions that ``step`` is logged with."""
     response: Any = None
     waits: Sequence[Wait] = ()
-    """What has to happen before ``response`` may be sent."""
+    """Parts of ``response`` that must be complete, or time out, before it is sent."""
 
 
 async def carry_out(context: Context, effects: Effects) -> None:
-    """Write, then change the image and the batch. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``;
-    then nothing was written, and the image and the batch are as they were. Only of states without ``writes`` those of
-    the multis before may be written; these are in the image.
+    """Write, then change the image and the batch. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
+
+    After an error nothing is written, and the image and the batch are unchanged. Only ``states`` without ``writes`` may
+    be written in part: those of the multis before the failed one are then also in the image.
     """
     version = effects.version
     if effects.writes:
@@ -87,7 +90,7 @@ async def carry_out(context: Context, effects: Effects) -> None:
 
 
 def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:
-    """Take over the configs and states that are written; the znode of the topic is taken over after them."""
+    """Take the written configs and states into the image; ``apply`` takes the topic's znode after them."""
     states = {paths.partition_state(*change.tp): change for group in effects.states for change in group}
     for op, version in zip(effects.writes, versions):
         if isinstance(op, DeleteOp):
@@ -99,12 +102,12 @@ def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -
 
 
 def apply(context: Context, effects: Effects, version: int) -> None:
-    """Take over what is written; ``version`` is the zkVersion of the topic's znode."""
+    """Take the written effects into image, batch and events; ``version`` is the zkVersion of the topic's znode."""
     if effects.created:
         context.image.created[effects.topic] = effects.created
     topic = context.image.topics.get(effects.topic)
     if topic is None:
-        return  # a config, or the topic does not exist, which the response says
+        return  # the effects are those of a config, or of a topic that does not exist
     for ask in effects.asks:
         _ASK[ask](context, topic)
     if effects.znode is not None:
@@ -122,7 +125,7 @@ def apply(context: Context, effects: Effects, version: int) -> None:
 
 
 def adopt(topic: TopicImage, znode: TopicZnode, version: int) -> None:
-    """Have the image of a topic as its znode is: some partitions may be assigned now, or not any more."""
+    """Take a znode into the image of its topic, and add or remove partitions as its assignment has them."""
     topic.znode, topic.version = znode, version
     for p in sorted(znode.partitions.keys() - topic.partitions.keys() - topic.unreadable):
         topic.partitions[p] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))

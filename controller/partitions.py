@@ -23,12 +23,12 @@ from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
 
 logger = structlog.get_logger(__name__)
 FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1
-"""Partitions that get their first state before other events are looked at: each takes two operations of a multi."""
+"""Partitions that get a first state before other events are handled. Each takes two operations of a multi."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The new state of a partition; ``create``: it has no znode yet; ``isr_only``: its leader asked for it."""
+    """The new state of a partition; ``create``: it has no znode yet; ``isr_only``: its leader requested the change."""
 
     tp: TopicPartition
     state: PartitionState
@@ -37,19 +37,21 @@ class StateChange:
 
 
 async def elect_after_broker_change(context: Context) -> None:
-    """Write what the present brokers change: leaders, ISRs, and first leaders of partitions that had none."""
+    """Update leaders and ISRs for the live brokers, and elect first leaders of partitions that never had one."""
     await elect(context, list(context.image.led_partitions()))
     await lead_first(context, context.image.topics)
 
 
 async def elect_offline(context: Context) -> None:
-    """Look again for leaders of the partitions that have none: some may have become electable."""
+    """Elect leaders again for the partitions that have none: a replica of theirs may be electable now."""
     await elect(context, [led for led in context.image.led_partitions() if led[3].leader == NO_LEADER])
 
 
 async def elect(context: Context, partitions: Sequence[Led]) -> None:
-    """Write what the present brokers change for these partitions: a leader that is gone is replaced, a replica that is
-    gone leaves the ISR. An unclean leader is the last resort, where the topic allows it.
+    """Update the leaders and ISRs of these partitions for the live brokers.
+
+    A leader that is gone is replaced, and a replica that is gone leaves the ISR. An unclean leader is the last resort,
+    where the topic allows it.
     """
     image, began = context.image, context.clock.monotonic()
     changes, hopeless = [], []
@@ -89,14 +91,15 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
 
 
 def unclean_order(topic: TopicImage, partition: int) -> list[int]:
-    """The replicas, those that are only being added last: they have the least."""
+    """The replicas, preferred ones first. Those that are being added have the fewest records, and are last."""
     adding = topic.znode.adding_replicas.get(partition, [])
     return sorted(topic.replicas(partition), key=lambda replica: replica in adding)
 
 
 async def lead_first(context: Context, topics: Iterable[str]) -> None:
-    """Write first states for new partitions of ``topics`` of which some replica is live: some of them now, the others
-    by and by, so that nothing that happens meanwhile waits for them.
+    """Write first states for new partitions of ``topics`` that have an electable replica.
+
+    One call writes a limited number, and ``FirstLeadersDue`` continues with the rest: other events do not wait for all.
     """
     image = context.image
     image.awaiting_first_leaders.update(dict.fromkeys(topics))
@@ -111,18 +114,18 @@ async def lead_first(context: Context, topics: Iterable[str]) -> None:
 
 
 def first_elections(context: Context, topics: Iterable[str]) -> Iterator[StateChange]:
-    """First states for the new partitions of ``topics`` of which some replica is live."""
+    """First states for the new partitions of ``topics`` that have an electable replica."""
     image = context.image
     for name in sorted(topics):
         topic = image.topics[name]
         if name in image.deletions or topic.frozen or (topic.unreadable and topic.has_layouts()):
-            continue  # without what cannot be read nobody knows what is new
+            continue  # it is unknown which partitions are new as long as a state is unreadable
         gained = topic.moves.losers_of
         for index, partition in sorted(topic.partitions.items()):
             if partition.status is not PartitionStatus.NEW or index >= topic.znode.undeleted_partition_count:
                 continue
             if index in gained:
-                continue  # what a grow adds is led once those who lose keys to it have answered
+                continue  # a partition that a grow adds gets a leader once the partitions that lose keys have answered
             tp = TopicPartition(name, index)
             electable = image.electable(tp)
             state = leader_selection.first_state(topic.replicas(index), electable, image.controller_epoch)
@@ -131,7 +134,7 @@ def first_elections(context: Context, topics: Iterable[str]) -> Iterator[StateCh
 
 
 async def write_states(context: Context, changes: Sequence[StateChange]) -> set[TopicPartition]:
-    """Write the changes, several to a multi. Those that ZooKeeper does not take are left out; returns whose they are.
+    """Write the changes, several to a multi. Returns the partitions whose changes ZooKeeper refused.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``.
     """
@@ -148,8 +151,10 @@ async def write_states(context: Context, changes: Sequence[StateChange]) -> set[
 
 
 async def write_together(context: Context, groups: Sequence[Sequence[StateChange]]) -> None:
-    """Write groups of changes, each group whole in one multi, in order. Raises ``ZkError`` too, for a group that cannot
-    be written: those before it are written then.
+    """Write groups of changes in order; a group is never split between multis.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``, and ``ZkError`` for a multi that cannot be written. The multis
+    before it are then written.
     """
     by_path = _by_path([change for group in groups for change in group])
     for ops in chunks(await _operations(context, groups)):
@@ -169,7 +174,7 @@ async def _write_chunk(context: Context, ops: Sequence[ZkOp], by_path: Mapping[s
 
 
 async def _operations(context: Context, groups: Sequence[Sequence[StateChange]]) -> list[list[ZkOp]]:
-    """The operations of each group; the first that needs a znode above its state creates it."""
+    """The operations of each group. The first group that needs a missing parent znode creates it."""
     present = await _present_parents(
         context, {change.tp.topic for group in groups for change in group if change.create}
     )
@@ -193,7 +198,7 @@ async def _operations(context: Context, groups: Sequence[Sequence[StateChange]])
 
 
 async def _present_parents(context: Context, topics: Iterable[str]) -> set[str]:
-    """The znodes above partition states that are there."""
+    """The parent znodes of partition states that exist."""
     present: set[str] = set()
 
     async def look(topic: str) -> None:
@@ -207,7 +212,7 @@ async def _present_parents(context: Context, topics: Iterable[str]) -> set[str]:
 
 
 async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
-    """The czxid of the znodes just created: one for all of a multi."""
+    """The czxid of the znodes that a multi created, the same for all of them; -1 when it created none."""
     created = next((change for change in changes if change.create), None)
     if created is None:
         return -1

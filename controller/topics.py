@@ -39,9 +39,9 @@ logger = structlog.get_logger(__name__)
 
 
 async def on_topics_changed(context: Context) -> None:
-    """Read the list of topics: new ones come online, ones that vanished are forgotten.
+    """Read the list of topics: load the new ones, and forget the deleted ones.
 
-    Raises ``ImageStaleError`` when one vanished that could not be read: every broker is told then what it hosts.
+    Raises ``ImageStaleError`` when a malformed topic is gone: every broker then gets the full list of its replicas.
     """
     image = context.image
     names = await context.store.children(paths.TOPICS, context.events.watch(TopicsChanged()))
@@ -63,9 +63,9 @@ def _forget(context: Context, name: str) -> None:
 
 
 async def load_topics(context: Context, names: list[str]) -> None:
-    """Read topics with all their partition states into the image; a malformed znode is logged and left out.
+    """Read topics with all their partition states into the image. A malformed znode is logged and left out.
 
-    Raises ``ImageStaleError`` when one can be read again: there is more to be done about it than about a new one.
+    Raises ``ImageStaleError`` when a malformed znode is readable again: its topic takes more steps than a new one.
     """
     unread = [name for name in names if name in context.image.malformed]
     await read_each(names, functools.partial(_load_topic, context))
@@ -74,9 +74,9 @@ async def load_topics(context: Context, names: list[str]) -> None:
 
 
 async def on_topic_changed(context: Context, name: str) -> None:
-    """Read one topic again. Another count begins a resize, or is queued; what may not be is written back.
+    """Read one topic again. Another partition count begins a resize or is queued; a refused edit is undone.
 
-    A znode created anew is another topic of the same name, whoever deleted the one before (KAFKA-12257).
+    A znode that was created again is a new topic of the same name, whoever deleted the old topic (KAFKA-12257).
     """
     known = context.image.topics.get(name)
     found = await context.store.get(paths.topic(name), context.events.watch(TopicChanged(name)))
@@ -85,7 +85,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
     if found is None:
         if known is not None:
             _forget(context, name)
-            context.events.put(TopicsChanged())  # there may be another of its name by now, with nobody watching it
+            context.events.put(TopicsChanged())  # a new topic of this name may exist by now, without a watch
         return
     if known is not None and found.czxid != known.czxid:
         logger.warning("topic.recreated_by_hand", topic=name)
@@ -108,7 +108,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
 async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> None:
     """Accept an edit of the topic's znode, or undo one that the rules refuse.
 
-    Raises ``ImageStaleError`` for a frozen topic: all of it is judged again.
+    Raises ``ImageStaleError`` for a frozen topic: the whole topic is then judged again.
     """
     path = paths.topic(topic.name)
     if topic.frozen:
@@ -125,7 +125,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
 def decide_edit(
     image: ClusterImage, config: ControllerConfig, topic: TopicImage, edited: TopicZnode, version: int
 ) -> Effects:
-    """What becomes of an edit that is stored as zkVersion ``version``. ``response`` is the verdict."""
+    """The effects of an edit that is stored as zkVersion ``version``. ``response`` is the verdict."""
     try:
         verdict = judge_edit(view.snapshot_of(image, topic), edited, goal.setting_of(image, config, topic))
     except KafkaError as error:
@@ -139,7 +139,7 @@ def decide_edit(
 
 
 def undone(topic: TopicImage, version: int) -> Effects:
-    """What undoes an edit that is stored as zkVersion ``version``."""
+    """The effects that undo an edit stored as zkVersion ``version``."""
     write = SetOp(paths.topic(topic.name), topic.znode.encode(), version)
     return Effects(topic.name, topic.znode, writes=(write,))
 
@@ -182,10 +182,10 @@ async def _load_topic(context: Context, name: str) -> None:
 
 
 async def _convert(context: Context, topic: TopicImage, present: Collection[str]) -> list[TopicPartition] | None:
-    """Give the states of a topic that an earlier release resized their lineages. Returns whose states those are, all of
-    which has to be read again then; None: nothing is converted.
+    """Write lineages into the partition states of a topic that an earlier release resized.
 
-    Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
+    Returns the changed partitions, and the topic has to be read again; None when nothing is converted. Raises
+    ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
     """
     if topic.unreadable or context.image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
         return None
@@ -210,9 +210,9 @@ async def _convert(context: Context, topic: TopicImage, present: Collection[str]
 
 
 async def _load_partitions(context: Context, topic: TopicImage) -> Collection[str]:
-    """Read the states, many at a time; of a topic that was created just now there are none to be read.
+    """Read the partition states of a topic, many at a time. A topic that was just created has none.
 
-    Returns the names of the znodes above states.
+    Returns the names of the partition znodes, which are the parents of the states.
     """
     present = set(await context.store.children(paths.partitions(topic.name)))
     found: dict[int, PartitionImage] = {}
@@ -232,7 +232,7 @@ async def _load_partitions(context: Context, topic: TopicImage) -> Collection[st
 
 
 async def _load_partition(context: Context, topic: TopicImage, index: int) -> PartitionImage | None:
-    """None: its state is malformed."""
+    """Read the state of one partition; None when it is malformed."""
     path = paths.partition_state(topic.name, index)
     found = await context.store.get(path)
     if found is None:
@@ -245,14 +245,14 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> Pa
         await _await_repair(context, TopicPartition(topic.name, index), found.version)
         return None
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
-    mzxid = 0 if path in context.image.suspects else found.mzxid  # who restarted since it was edited, nobody saw
+    mzxid = 0 if path in context.image.suspects else found.mzxid  # 0: every broker may have restarted since the edit
     return PartitionImage(status, state, found.version, found.czxid, mzxid)
 
 
 async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
-    """Partitions whose state znode was deleted by hand: the znode above it is still there.
+    """Partitions whose state znode was deleted by hand while its parent znode is still there.
 
-    A new state would be a new incarnation, and brokers would delete the log of the one before.
+    A new state would be a new incarnation: brokers would delete the log of the old one.
     """
     missing = [index for index in topic.partitions if topic.state(index) is None]
     if not missing:
@@ -264,17 +264,17 @@ async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
 
 
 async def on_state_changed(context: Context, tp: TopicPartition) -> None:
-    """A state that was watched changed. Raises ``ImageStaleError`` when it is not as this controller wrote it."""
+    """Handle the change of a watched state. Raises ``ImageStaleError`` unless this controller wrote the state."""
     partition, path = context.image.partition(tp), paths.partition_state(*tp)
     found = await context.store.get(path, context.events.watch(StateChanged(tp)))
     if partition is not None and partition.state is None and found is None:
-        return  # this controller took it away, when it converted the topic
+        return  # this controller deleted the state when it converted the topic
     if partition is None or found is None or found.version != partition.epoch:
         raise ImageStaleError(f"{path} changed, which could not be judged")
 
 
 async def _await_repair(context: Context, tp: TopicPartition, version: int) -> None:
-    """Have everything read again when the state, read at ``version``, is another."""
+    """Watch a state that was read at ``version``: once it changes, everything is read again."""
     path = paths.partition_state(*tp)
     context.image.suspects.add(path)
     watched = await context.store.get(path, context.events.watch(StateChanged(tp)))
@@ -283,7 +283,7 @@ async def _await_repair(context: Context, tp: TopicPartition, version: int) -> N
 
 
 async def _settle(context: Context, topic: TopicImage, present: Collection[str]) -> None:
-    """Write what the znode of a topic that was read lacks, undo what an edit may not change, or freeze the topic."""
+    """Complete the znode of a topic that was read, undo a refused edit of it, or freeze the topic."""
     found = topic.znode
     snapshot = await _with_stray_states(context, topic, present)
     new_id = functools.partial(new_topic_id, context.rng)
@@ -307,8 +307,10 @@ async def _settle(context: Context, topic: TopicImage, present: Collection[str])
 def decide_found(
     image: ClusterImage, config: ControllerConfig, topic: TopicImage, snapshot: Snapshot, new_id: Callable[[], UUID]
 ) -> Effects:
-    """What becomes of a topic that was read, and is not in the image yet. ``response`` is the verdict; without a
-    ``znode`` the topic is frozen. ``snapshot`` has its stray states; ``new_id`` is for a znode without a topic id.
+    """The effects for a topic that was read and is not in the image yet. ``response`` is the verdict.
+
+    Effects without a ``znode`` freeze the topic. ``snapshot`` has the topic's stray states. ``new_id`` makes the id for
+    a znode without a topic id.
     """
     found, path = topic.znode, paths.topic(topic.name)
     is_edited = proven(snapshot).topic != snapshot.topic
@@ -333,9 +335,9 @@ def _log_partly_done(path: str, verdict: Verdict) -> None:
 
 
 async def _with_stray_states(context: Context, topic: TopicImage, present: Collection[str]) -> Snapshot:
-    """The topic with states of partitions too that an edit took out of the assignment.
+    """The snapshot of a topic, with the states of partitions that an edit removed from the assignment.
 
-    ``present``: the names of the znodes above states.
+    ``present``: the names of the partition znodes, which are the parents of the states.
     """
     snapshot = view.snapshot_of(context.image, topic)
     stray = [int(name) for name in sorted(present) if name.isdigit() and int(name) not in topic.znode.partitions]
@@ -348,7 +350,7 @@ async def _with_stray_states(context: Context, topic: TopicImage, present: Colle
 
 
 async def _freeze(context: Context, topic: TopicImage, snapshot: Snapshot, why: str) -> None:
-    """Let the topic serve on by the layout that its partitions have, until an edit ends what contradicts itself."""
+    """Freeze the topic: the layout of its partition states is served until an edit removes the contradiction."""
     logger.error("topic.frozen", path=paths.topic(topic.name), why=why)
     topic.frozen = why
     topic.znode = as_served(snapshot)
@@ -358,7 +360,7 @@ async def _freeze(context: Context, topic: TopicImage, snapshot: Snapshot, why: 
 
 
 async def _undo(context: Context, effects: Effects) -> None:
-    """When another edit came, its watch tells of it, and that is undone."""
+    """Undo an edit. If the znode was edited once more, the watch reports it, and that edit is judged next."""
     try:
         await carry_out(context, effects)
     except ImageStaleError as error:

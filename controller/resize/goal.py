@@ -1,6 +1,6 @@
-"""The goal of a resize in the topic's znode, and the queued count, for requests and for edits.
+"""Writes the goal of a resize and the queued count into the topic's znode, for requests and for edits.
 
-``ordered_resize.judgement`` decides. This module gives it the configuration and the cluster's limits, and writes.
+``ordered_resize.judgement`` decides. This module gives it the configuration and the cluster's limits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = structlog.get_logger(__name__)
 
 
 def setting_of(image: ClusterImage, config: ControllerConfig, topic: TopicImage) -> Setting:
-    """What resizes of the topic are judged by besides its znodes. ``assign`` raises ``KafkaError``."""
+    """The configs and limits by which resizes of the topic are judged. ``assign`` raises ``KafkaError``."""
     values = topic_values(image, topic.name)
     return Setting(
         assign=lambda new: assign_new(image, config, topic, new),
@@ -48,7 +48,7 @@ def setting_of(image: ClusterImage, config: ControllerConfig, topic: TopicImage)
 
 
 def not_now(image: ClusterImage) -> str:
-    """Why no topic of the cluster can be resized; empty: each can."""
+    """Why no topic of the cluster can be resized now; empty when topics can be."""
     if image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         return ""
     return (
@@ -58,7 +58,7 @@ def not_now(image: ClusterImage) -> str:
 
 
 async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) -> None:
-    """Begin the resize that was queued, once it may begin; what never can be is dropped."""
+    """Begin the queued resize once it may begin. A count that is refused for good is dropped."""
     effects = decide_wanted(context.image, context.config, topic, snapshot)
     verdict, wanted = effects.response, topic.znode.wanted
     if verdict is None:
@@ -72,7 +72,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
 
 
 def decide_wanted(image: ClusterImage, config: ControllerConfig, topic: TopicImage, snapshot: Snapshot) -> Effects:
-    """What becomes of the count that was queued. ``response`` is the verdict; None: no count waits for this moment."""
+    """The effects of judging the queued count. ``response`` is the verdict; None when no count is to be judged now."""
     wanted = topic.znode.wanted
     if wanted is None:
         return Effects(topic.name)
@@ -86,15 +86,17 @@ def decide_wanted(image: ClusterImage, config: ControllerConfig, topic: TopicIma
 
 
 def log_wait(topic: TopicImage, why: str) -> None:
-    """Once for each reason, however often it is looked at."""
+    """Log why a resize waits, once for each reason."""
     if topic.wait_logged != why:
         topic.wait_logged = why
         logger.warning("resize.delayed", topic=topic.name, why=why)
 
 
 def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: bool = False) -> Effects:
-    """What it takes that the topic has another znode, which replaces the one of zkVersion ``version``, or is stored as
-    that one. Brokers hear of a goal with the first bump, so that no order goes before that one.
+    """The effects that give the topic another znode.
+
+    ``version`` is the zkVersion of the stored znode: of the replaced one, or with ``is_stored`` of ``znode`` itself.
+    Brokers get a new goal with the first partition state that has it, so no request to them precedes that state.
     """
     kept = {p: found for p, found in topic.partitions.items() if p in znode.partitions}
     after = dataclasses.replace(topic, znode=znode, partitions=kept)
@@ -116,7 +118,7 @@ def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: b
 
 
 def step_between(before: TopicZnode, znode: TopicZnode) -> str:
-    """The step for a goal that is new, taken back or queued; empty where nothing of that changed."""
+    """The step for a goal that is new, cancelled, queued or unqueued; empty for any other change."""
     if znode.layout_version != before.layout_version:
         is_cancel = znode.undeleted_partition_count == znode.previous_undeleted_partition_count
         return "cancelled" if is_cancel else "asked-for"
@@ -126,6 +128,6 @@ def step_between(before: TopicZnode, znode: TopicZnode) -> str:
 
 
 def log_change(context: Context, topic: TopicImage, before: TopicZnode) -> None:
-    """The line for what a topic was found to have become."""
+    """Log the step that a changed znode of a topic stands for, if it stands for one."""
     if step := step_between(before, topic.znode):
         log_step(context, topic, step, [])

@@ -1,7 +1,8 @@
-"""Carries out what ``ordered_resize`` says is due, for every topic: some of it in each call, the rest in the next.
+"""Carries out the steps of resizes that ``ordered_resize`` decides: a limited number of them in each call.
 
-All there is to resume from is in the znodes. Answers are in none: a new controller tells every leader again and waits.
-What is written of a topic is answered before anything else is decided of it, for there is one task of decisions.
+A resize is resumed from the znodes alone. No znode has the brokers' responses: a new controller sends its requests to
+every leader again and waits. One task makes all decisions, so ZooKeeper acknowledges a write of a topic before the next
+decision about that topic.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from anabranch.runtime.env import DeleteOp, SetOp, ZkError
 from anabranch.zk_schemas import paths
 
 CHANGED_AT_ONCE = MAX_OPERATIONS
-"""Partitions whose states a resize changes before other events are looked at."""
+"""Partitions whose states resizes change before the controller handles other events."""
 
 
 async def advance(context: Context) -> None:
@@ -54,7 +55,7 @@ def concerns(context: Context, names: Sequence[str]) -> bool:
 
 
 async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
-    """Write what is due of one topic; how many partitions were changed."""
+    """Write the steps that are due of one topic. Returns how many partitions were changed."""
     removal.stop(context, topic)
     ends.ask(context, topic)
     if not announcing.is_over(context, topic):
@@ -72,8 +73,9 @@ async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
 
 
 def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]:
-    """What is due of a topic, in the order in which it is carried out: steps of one kind together; empty: only waiting
-    is left. At most ``at_most`` partitions are changed, or those of the first step.
+    """The effects that are due of a topic, in order; empty when the resize only waits.
+
+    Steps of one kind are in one ``Effects``. They change at most ``at_most`` partitions, or those of the first step.
     """
     by_name: dict[str, list[Step]] = {}
     for step in _first(next_steps(snapshot), at_most):
@@ -82,7 +84,7 @@ def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]
 
 
 def _first(steps: Sequence[Step], at_most: int) -> list[Step]:
-    """As many steps as fit; one that is too large for any slice is one alone."""
+    """The first steps that change at most ``at_most`` partitions; the very first is taken whatever its size."""
     taken: list[Step] = []
     for step in steps:
         at_most -= _size(step)
@@ -97,7 +99,7 @@ def _size(step: Step) -> int:
 
 
 def _together(topic: TopicImage, name: str, steps: Sequence[Step]) -> Effects:
-    """Steps of one kind. One that changes the topic's znode is the only one of its kind."""
+    """The effects of steps of one kind. A step that changes the topic's znode is the only one of its kind."""
     states = [_changes(topic, step) for step in steps]
     stepped = sorted(p for step in steps for p in (*step.states, *step.deleted))
     if all(step.topic is None for step in steps):
