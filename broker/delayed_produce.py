@@ -1,6 +1,6 @@
-"""A produce that waits: with acks=all for the watermark of its partitions, with ``log.flush=ack`` for the disk.
+"""A produce request that waits: with acks=all for the high watermarks, with ``log.flush=ack`` for the disk.
 
-With acks=all a refusal for good waits too, as long as a replica in sync may have the batch from an earlier leader. A
+With acks=all a permanent refusal waits too, as long as a replica in sync may have the batch from an earlier leader. A
 batch that was repeated before its turn waits for its turn (``retry_order``).
 """
 
@@ -23,22 +23,22 @@ from anabranch.protocol.types import TopicPartition
 
 
 class Awaited(ABC):
-    """One partition's part of a produce, and the answer that waits for its replicas."""
+    """One partition's part of a produce request, whose answer is not final yet."""
 
     __slots__ = ("_sent", "answer", "partition")
 
     def __init__(self, partition: Partition, answer: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
         self.partition = partition
         self.answer = answer
-        """It counts once this is done."""
+        """The answer; valid once ``is_done`` is true."""
         self._sent = sent
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether there is an answer."""
+        """Whether the answer is final."""
 
     def refuse(self, code: ErrorCode) -> bool:
-        """Answer with an error, after which the batch is repeated; always True."""
+        """Answer with an error that makes the producer repeat the batch; always True."""
         if self._sent is not None:
             self._sent.refused(code)
         index = self.answer.index
@@ -47,9 +47,9 @@ class Awaited(ABC):
 
 
 Part: TypeAlias = PartitionProduceResponse | Awaited
-"""A partition's answer, or what has it later."""
+"""A partition's answer, or the object that gets it later."""
 Parts: TypeAlias = Sequence[tuple[str, Sequence[Part]]]
-"""Those of a request, by topic, in the order of the request."""
+"""The parts of a request, by topic, in the order of the request."""
 
 
 def waiting_of(parts: Parts) -> list[Awaited]:
@@ -71,7 +71,7 @@ def answer_of(parts: Parts) -> ProduceResponse:
 
 
 class AwaitedAppend(Awaited):
-    """A batch that was appended, or had been before: the watermark or the disk is to reach its end."""
+    """A batch that is in the log: it waits until the high watermark or the disk reaches its end."""
 
     __slots__ = ("_appended",)
 
@@ -93,7 +93,7 @@ class AwaitedAppend(Awaited):
 
 
 class AwaitedInTerm(Awaited):
-    """A part without a batch in the log: it waits as long as the partition is led here in the same term."""
+    """A part without a batch in the log: it waits as long as this broker leads the partition in the same term."""
 
     __slots__ = ("_term",)
 
@@ -109,16 +109,19 @@ class AwaitedInTerm(Awaited):
 
     @abstractmethod
     def has_answer(self) -> bool:
-        """What is waited for; asked as long as the partition is led here in the same term."""
+        """Whether the answer is final; called only while this broker leads the partition in the same term."""
 
 
 class AwaitedRefusal(AwaitedInTerm):
-    """A batch refused for good, so that its producer may write it otherwise: nobody who may lead next is to have it."""
+    """A batch that is refused for good: the refusal waits until no possible next leader has the batch.
+
+    After the refusal its producer may write the records again in another way.
+    """
 
     __slots__ = ()
 
     def park(self) -> None:
-        """It has to wait: until it is answered, the batch may be one to be repeated."""
+        """Note that the refusal waits: until it is sent, the producer may have to repeat the batch."""
         if self._sent is not None:
             self._sent.to_be_repeated()
 
@@ -131,7 +134,7 @@ class AwaitedRefusal(AwaitedInTerm):
 
 
 class AwaitedTurn(AwaitedInTerm):
-    """A batch that came before its turn: it is appended when that comes, or else refused by ``answer``."""
+    """A batch that came before its turn. It is appended when its turn comes, or else refused with ``answer``."""
 
     __slots__ = ("_append", "_appended", "_held_bytes", "_held_until", "_memory", "_order")
 
@@ -149,24 +152,24 @@ class AwaitedTurn(AwaitedInTerm):
         self._order = order
         self._held_until = held_until
         self._append: Callable[[], Part] | None = append
-        """Has the batch in memory; None once it is not held any more."""
+        """Keeps the batch in memory; None once the batch is not held any more."""
         self._appended: Part | None = None
         self._memory = memory
         self._held_bytes = held_bytes
         memory.hold(held_bytes)
 
     def take_turn(self) -> None:
-        """Append the batch, unless it is answered because the partition was led by another in between."""
+        """Append the batch, unless it is answered already, for instance after a change of the leader."""
         if self._append is not None and not self.is_done():
             self._appended = self._append()
             self._free()
 
     def end_with(self, purgatory: Purgatory, operation: DelayedProduce) -> None:
-        """Have the purgatory end the hold in time, which is before that of the whole request."""
+        """Let the purgatory end the hold at its own deadline, apart from the deadline of the whole request."""
         purgatory.park(EndOfHold(self._held_until, self, operation))
 
     def let_go(self) -> None:
-        """Answer without waiting for the turn any longer."""
+        """End the wait for the turn: the batch is answered with its refusal."""
         self._order.let_go(self)
         self._free()
 
@@ -188,7 +191,7 @@ class AwaitedTurn(AwaitedInTerm):
 
 
 class EndOfHold(DelayedOperation):
-    """Lets a batch go whose turn has not come; other parts of its request may wait longer."""
+    """Ends the hold of one batch at its deadline; other parts of its request may wait longer."""
 
     __slots__ = ("_awaited", "_operation")
 
@@ -204,7 +207,7 @@ class EndOfHold(DelayedOperation):
 
 
 class DelayedProduce(DelayedOperation):
-    """Answers once every partition has what is waited for, lost its leader here, or the request's time is over."""
+    """Answers a produce request once all its parts have final answers, or its timeout is over."""
 
     __slots__ = ("_answer", "_parts", "_purgatory", "_waiting")
 
@@ -217,7 +220,7 @@ class DelayedProduce(DelayedOperation):
 
     @classmethod
     def park(cls, purgatory: Purgatory, deadline: float, parts: Parts) -> Deferred[ProduceResponse]:
-        """Watch the partitions of the parts that wait; the answer comes later."""
+        """Watch the partitions of the parts that wait. The returned answer is filled later."""
         waiting = waiting_of(parts)
         operation = cls(purgatory, deadline, waiting, parts)
         for awaited in waiting:
@@ -244,7 +247,7 @@ class DelayedProduce(DelayedOperation):
         self._complete()
 
     def _watch_only(self, left: Sequence[Awaited]) -> None:
-        """A request may name a partition more than once: it is watched as long as one part of it waits."""
+        """Stop watching the partitions that have no part in ``left``; a request may name a partition more than once."""
         if len(left) == len(self._waiting):
             return
         watched = {awaited.partition for awaited in left}

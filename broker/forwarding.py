@@ -1,7 +1,7 @@
-"""Requests that the active controller decides. A broker forwards them in the same API and version.
+"""Forwards the requests that the active controller decides, in the same API and version.
 
-NOT_CONTROLLER is retried here. The answer is held back until this broker shows the change, within the request's time
-and ``MAX_WAIT_S``, so that a client that asks next finds it.
+NOT_CONTROLLER is retried here. The response waits until this broker shows the change, so that the client's next request
+finds it. The request's timeout and ``MAX_WAIT_S`` limit the wait.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def forward(
     version: int | None = None,
     wait: Callable[[Callable[[], bool], float], Awaitable[bool]] | None = None,
 ) -> Answer:
-    """Ask the active controller, and wait until this broker shows the change.
+    """Send the request to the active controller, and wait until this broker shows the change.
 
-    ``results(response)`` are the parts with an error code. ``visible(response)``: this broker shows the change.
-    ``failed``: the response for a controller that does not answer. ``version``: another one than the client's for the
-    request to the controller. ``wait`` waits for another state than the metadata.
+    ``results(response)`` are the parts with an error code. ``visible(response)``: whether this broker shows the change.
+    ``failed`` makes the response when the controller does not answer. ``version``: the version of the request to the
+    controller, by default the client's. ``wait`` waits for another state than the metadata.
     """
     asked_version = ctx.api_version if version is None else version
     node = ctx.node

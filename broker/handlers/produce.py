@@ -1,15 +1,20 @@
 """Produce (0): append record batches.
 
-acks 0, 1 and all; with ``log.flush=ack`` an answer waits for the disk. Versions 0-2 are advertised for librdkafka 2.0
-(KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an
-error closes the connection, so that the client refreshes its metadata. DUPLICATE_SEQUENCE_NUMBER is an answer of
-success without an offset: to a batch older than those a partition remembers. KIP-253: from version 9 on a producer
-names the layout it placed the records by; ``replication.layout`` says what is refused. What is refused for good with
-acks=all is answered once no replica in sync has the batch from an earlier leader: its producer may write the records
-again, in another partition or with other sequences. What an idempotent producer had in flight behind a batch that it is
-to repeat is refused as well where the log does not know its next sequence (``awaited_batches``); Apache Kafka writes
-it, and librdkafka then takes the first batch for written. Skipped: transactions. A transactional id is refused, and so
-is a transactional batch without one: nobody would end its transaction, and the last stable offset would stay below it.
+acks 0, 1 and all are supported; with ``log.flush=ack`` a response waits for the disk. Versions 0-2 are advertised for
+librdkafka 2.0 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has
+no response; an error closes the connection, so that the client refreshes its metadata. DUPLICATE_SEQUENCE_NUMBER means
+success without an offset: the batch is older than those that the partition remembers.
+
+KIP-253: from version 9 on a producer names the layout by which it placed the records; ``replication.layout`` decides
+which batches are refused. With acks=all a permanent refusal is sent once no replica in sync has the batch from an
+earlier leader: the producer may then write the records again, in another partition or with other sequences.
+
+An idempotent producer may have batches in flight behind a batch that it has to repeat. They are refused as well when
+the log does not know the producer's next sequence (``awaited_batches``). Apache Kafka appends them, and librdkafka then
+takes the first batch for written.
+
+Skipped: transactions. A transactional id is refused. A transactional batch without an id is refused too: its
+transaction would never end, and the last stable offset would stay below it.
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 ACKS_ALL = -1
 _ADMIN_CLIENT_ID = "__admin_client"
-"""The client id that may produce to internal topics all the same (Kafka's ``AdminUtils``)."""
+"""The only client id that may produce to internal topics (Kafka's ``AdminUtils``)."""
 _FIRST_BATCH_V2_VERSION = 3
 _FIRST_ZSTD_VERSION = 7
 _NO_TRANSACTIONS = "transactions are not supported by this cluster"
@@ -145,7 +150,7 @@ def _hold(
     early: EarlyBatchError,
     refusal: PartitionProduceResponse,
 ) -> AwaitedTurn:
-    """Keep a copy of the batch: what its request came in is read into again."""
+    """Hold a copy of the batch until its turn: the buffer of its request is reused."""
     copy = PartitionProduceData(index=partition.key.partition, records=memoryview(bytearray(records)))
     hold_ms = ctx.node.config.values["ordered.delivery.legacy.producers.max.hold.ms"]
     held_until = ctx.node.env.clock.monotonic() + hold_ms / 1000
@@ -159,7 +164,7 @@ def _hold(
 
 
 def _in_turn(ctx: RequestContext, partition: Partition, admission: Admission | None) -> Admission:
-    """What a batch must pass while others are to be repeated."""
+    """The admission check of a batch while other batches have to be repeated."""
     session = ctx.session
 
     def admit(batch: RecordBatch) -> None:
@@ -188,14 +193,14 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
     except KafkaError as error:
         if ctx.session.refreshes_seldom and ctx.node.metadata.coming_leader(key) == ctx.node.config.broker_id:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key} has no leader yet") from error
-        # Another broker may lead a marked one, and have the batch already: the answer is its to give.
+        # Another broker may lead a marked partition and have the batch already: only its leader may refuse the batch.
         gone = ctx.node.metadata.merged_away(*key)
         merged = refusal_of_absent(key.partition, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
         raise error if merged is None else merged from error
 
 
 def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryview:
-    """The records, after what does not depend on the log is checked: version, codec, transactions, internal topics."""
+    """The records, after the checks that need no log: version, codec, transactions, internal topics."""
     if ctx.api_version < _FIRST_BATCH_V2_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only record batch v2 (Produce version 3 and up) is stored"
@@ -245,7 +250,7 @@ def _refuse(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
 
 
 def _answer(request: ProduceRequest, response: ProduceResponse) -> Answer:
-    """The response, or for acks=0 nothing; after an error the connection goes."""
+    """The response; with acks=0 None, and an error closes the connection."""
     if request.acks != 0:
         return response
     for topic in response.responses:

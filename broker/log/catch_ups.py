@@ -1,4 +1,4 @@
-"""Bringing producers up to the ends of their logs in the background, after truncations."""
+"""Rebuilds the producer state of logs up to their ends in the background, after truncations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _AGAIN_S = 1.0
 
 
 class CatchUps:
-    """The logs whose producers are behind. After an error that passes, a log is tried again after a pause.
+    """The logs whose producer state is behind. After a transient error a log is tried again after a pause.
 
-    ``is_current`` tells whether a log still is the one of its partition; another one is passed over.
+    ``is_current`` decides whether a log is still the one of its partition; any other log is skipped.
     """
 
     def __init__(self, background: Background, is_current: Callable[[PartitionLog], bool]) -> None:
@@ -29,12 +29,12 @@ class CatchUps:
         self._woken = trio.Event()
 
     def want(self, log: PartitionLog) -> None:
-        """The producers of the log are behind."""
+        """Note that the producer state of the log is behind."""
         self._behind[log.partition] = log
         self._woken.set()
 
     async def run(self) -> None:
-        """Catch up with what is behind, until cancelled."""
+        """Catch up the noted logs, until cancelled."""
         while True:
             with trio.move_on_after(_AGAIN_S if self._behind else math.inf):
                 await self._woken.wait()

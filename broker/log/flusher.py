@@ -16,7 +16,7 @@ from anabranch.runtime.env import Clock
 class LogFlusher:
     """Flushes logs that need it and syncs the identity files of new ones.
 
-    ``is_current`` tells whether a log still is the one of its partition; another one is passed over.
+    ``is_current`` decides whether a log is still the one of its partition; any other log is skipped.
     """
 
     def __init__(self, clock: Clock, background: Background, is_current: Callable[[PartitionLog], bool]) -> None:
@@ -28,7 +28,7 @@ class LogFlusher:
         self._woken = trio.Event()
 
     def want(self, log: PartitionLog) -> None:
-        """Flush the log soon; calls in between are one."""
+        """Flush the log soon; several calls before the flush have the effect of one."""
         self._wanted[log.partition] = log
         self._woken.set()
 
@@ -38,11 +38,11 @@ class LogFlusher:
         self._woken.set()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Flush nothing of a partition whose log is gone."""
+        """Do not flush the log of this partition: it is gone."""
         self._wanted.pop(partition, None)
 
     async def run(self) -> None:
-        """Flush what is wanted, until cancelled."""
+        """Flush the wanted logs, until cancelled."""
         while True:
             await self._woken.wait()
             self._woken = trio.Event()
