@@ -1,4 +1,4 @@
-"""Running one piece of work against an admin client."""
+"""Runs a function with an admin client, for commands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from anabranch.command_error import CommandError
 T = TypeVar("T")
 
 API_TIMEOUT_MS = 20_000
-"""How long a command tries before it gives up, in ms: someone is waiting at a terminal."""
+"""How long a command tries before it fails, in ms: a user waits at a terminal."""
 
 
 def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """``work`` with a client of ``bootstrap_server``; its result."""
+    """Run ``work`` with a client of ``bootstrap_server``, and return its result."""
 
     async def run() -> T:
         async with Admin(
@@ -42,7 +42,7 @@ def absent_topic(name: str) -> CommandError:
 
 
 async def each(names: Iterable[str], work: Callable[[str], Awaitable[object]]) -> dict[str, KafkaError]:
-    """Do ``work`` with one name after the other; what was refused, by name. A cluster that is away ends it."""
+    """Do ``work`` with one name after the other. Returns the refusals by name; an unreachable cluster ends the loop."""
     refused: dict[str, KafkaError] = {}
     for name in names:
         try:

@@ -139,7 +139,7 @@ def _write_page(path: Path, directory: Path, report: AuditReport, lanes: int, ro
 
 
 def _print(report: AuditReport, strict: bool) -> None:
-    """The table of checks, the violations that are named, and the verdict."""
+    """Print the table of checks, the named violations, and the verdict."""
     console = Console(highlight=False)
     console.print(
         f"{counted(report.segments, 'segment file', ',')}, {counted(report.bytes, 'byte', ',')}, "
@@ -156,7 +156,7 @@ def _print(report: AuditReport, strict: bool) -> None:
 
 
 class _Parts:
-    """A line for each part of the audit, which stays with the time that it took."""
+    """A line for each part of the audit. The line stays, with the time that the part took."""
 
     def __init__(self, lines: Progress) -> None:
         self._lines = lines
@@ -178,9 +178,9 @@ class _Parts:
 
 @contextlib.contextmanager
 def _shown() -> Iterator[_Parts | None]:
-    """Lines on a terminal, None elsewhere. A clock runs in each, also where Spark has no task.
+    """Lines on a terminal, None elsewhere. Each line has a running clock, even when Spark has no task.
 
-    They are drawn through a descriptor of their own: what goes to that of stderr is captured while Spark starts.
+    The lines use a descriptor of their own: output to stderr's descriptor is captured while Spark starts.
     """
     if not Console(stderr=True).is_terminal:
         yield None

@@ -1,4 +1,4 @@
-"""``--partitions auto``: what the controller measured of a topic, and what it makes of that."""
+"""``--partitions auto``: the controller's measurements of a topic, and its decision on the partition count."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_on(configs: Mapping[str, ConfigEntry]) -> bool:
 
 
 async def stop_choosing(admin: Admin, topic: str, changes: dict[str, str | None]) -> bool:
-    """Add to the ``changes`` that go with a count what leaves it as it is set; whether there was need to."""
+    """Add a change that turns autoscaling off, so that a count set by the user stays. Returns whether it was on."""
     configs = await admin.describe_configs(topics=[topic], keys=[AUTOSCALE_KEY])
     if AUTOSCALE_KEY in changes or not is_on(configs[topic]):
         return False
@@ -51,7 +51,7 @@ async def autoscale_row(
     configs: Mapping[str, ConfigEntry],
     changes: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """What is measured, what follows from it with ``changes`` made to the configs, and what that waits for."""
+    """The measurements, the decision on them with ``changes`` made to the configs, and the reasons for its wait."""
     set_to = {name: entry.value for name, entry in configs.items() if name in TOPIC_CONFIGS} | dict(changes or {})
     given = {name: value for name, value in set_to.items() if value is not None}
     policy = Policy.of({key.name: key.default for key in TOPIC_CONFIGS} | TOPIC_CONFIGS.parse_given(given))

@@ -1,4 +1,4 @@
-"""``anabranch cluster``, ``brokers``, ``log-dirs``, ``delete-records``: the brokers, and what lies on their disks."""
+"""``anabranch cluster``, ``brokers``, ``log-dirs``, ``delete-records``: the brokers and their disks."""
 
 from __future__ import annotations
 

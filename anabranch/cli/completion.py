@@ -1,4 +1,4 @@
-"""``anabranch completion``: what a shell needs to complete commands and options."""
+"""``anabranch completion``: scripts with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
 
     script = build_app().generate_completion(prog_name=NAME, shell=shell)
     if shell == "zsh":
-        # A file in fpath that only defines functions does nothing unless one has the name of the file.
+        # zsh calls only the function that has the name of its file in fpath.
         script = script.replace(f"_cyclopts_{NAME}", f"_{NAME}")
     print(script)
     return 0

@@ -1,4 +1,4 @@
-"""``anabranch configs``: what topics and brokers are configured with, and what brokers log."""
+"""``anabranch configs``: the configs of topics and brokers, and the levels of loggers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def describe(
 
 
 def _check_name(kind: Kind, name: str) -> None:
-    """Raise ``UsageError`` for what cannot be a name, before a broker is asked."""
+    """Raise ``UsageError`` for an impossible name, before a request is sent."""
     if kind != "topic":
         _broker_id(kind, name)
 
@@ -156,7 +156,7 @@ async def _alter(admin: Admin, kind: Kind, name: str, changes: Mapping[str, str 
 
 @contextmanager
 def _may_be_a_controller(server: int) -> Iterator[None]:
-    """Name the option for loggers of a controller where no broker has that id: brokers do not know controllers."""
+    """If no broker has the id, name the option for a controller's loggers: brokers do not know controllers."""
     try:
         yield
     except KafkaError as error:

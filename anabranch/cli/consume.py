@@ -21,13 +21,13 @@ from anabranch.command_error import CommandError, UsageError
 
 POLL_MS = 200
 LEAVE_LIMIT_S = 10.0
-"""How long Ctrl-C waits for the group's coordinator."""
+"""How long the command waits for the group's coordinator after Ctrl-C."""
 TEXT, JSON, TSV = "text", "json", "tsv"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin without a group; the end where nothing is given."""
+    """The place to begin without a group; by default the end."""
 
     partition: int | None = None
     offset: int | None = None
@@ -122,7 +122,7 @@ def consume(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read and printed."""
+    """The topics to read, and how to print their records."""
 
     topics: tuple[str, ...]
     start: Start
@@ -133,7 +133,7 @@ class Reading:
 
 
 async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading) -> int:
-    """The exit status: 130 or 143 after a signal."""
+    """Read and print. Returns the exit status: 130 or 143 after a signal, else 0."""
     reader = Consumer(bootstrap_servers=bootstrap, **settings)
     async with Interrupts() as interrupts:
         with anyio.CancelScope() as scope:
@@ -167,7 +167,7 @@ def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beg
 
 
 def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:
-    """What is printed of a record, its line end included."""
+    """The function that formats a record for printing, with its line end."""
     if format != TEXT and text != TextFormat():
         raise UsageError("--key-separator and --print-... are for the format text")
     if format == JSON:
@@ -185,7 +185,7 @@ def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:
 
 
 async def _check_topics(bootstrap: str, topics: Iterable[str], partition: int | None) -> None:
-    """Say at once what does not exist: a consumer waits for a topic that may be created any time."""
+    """Raise ``CommandError`` for a missing topic or partition: a consumer would wait until it is created."""
     async with Admin(bootstrap_servers=bootstrap, client_id="anabranch-consume") as admin:
         existing = {listing.name for listing in await admin.list_topics()}
         for topic in topics:
@@ -200,7 +200,7 @@ async def _check_topics(bootstrap: str, topics: Iterable[str], partition: int | 
 
 
 async def _begin(consumer: Consumer, topics: tuple[str, ...], start: Start, *, in_group: bool) -> None:
-    """Subscribe, or take the one partition asked for, and go to where reading begins."""
+    """Subscribe to the topics, or assign the one partition, and seek to the start."""
     if start.partition is not None:
         consumer.assign([TopicPartition(topics[0], start.partition)])
     else:

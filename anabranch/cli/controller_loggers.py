@@ -1,4 +1,4 @@
-"""What a controller logs: asked of its own listener, as a controller is none of the brokers that clients know."""
+"""The loggers of a controller, through its own listener: clients know only brokers."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def demo(
 
 
 def prepare(directory: Path) -> None:
-    """An empty directory. Raises ``CommandError`` for one that holds something else than an earlier demo."""
+    """Empty the directory. Raises ``CommandError`` when it has other files than those of an earlier demo."""
     marker = directory / MARKER
     if directory.exists() and not marker.exists() and any(directory.iterdir()):
         raise CommandError(f"{directory} holds something else; give the demo a directory of its own with --dir")
@@ -110,7 +110,7 @@ async def _run(
 
 
 def show(result: DemoResult, directory: Path, console: Console) -> None:
-    """In one screen what was proved; PASS, or FAIL and the first offending records; where to look on."""
+    """Print the result on one screen: the facts, PASS or FAIL with the first offending records, the next commands."""
     verdict = result.verdict
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("events, keys, moves of keys", f"{verdict.events:,}, {verdict.keys:,}, {result.keys_moved:,}")
@@ -146,7 +146,7 @@ def _stream_text(result: DemoResult) -> str:
 
 
 def spark_text(audit: Mapping[str, Any]) -> str:
-    """How many of the audit's checks could be decided, and how they ended."""
+    """The number of decided checks of the audit, and their outcomes."""
     names: dict[str, list[str]] = {"passed": [], "violated": [], "unknown": []}
     for check in audit.get("checks", []):
         names[check["status"]].append(check["name"])
@@ -156,14 +156,14 @@ def spark_text(audit: Mapping[str, Any]) -> str:
 
 
 def hand_over_text(took: Percentiles) -> str:
-    """From the parent's last record saved to the child's first delivered."""
+    """The time from saving the source's last record to delivering the target's first, as text."""
     if took.p50_ms is None or took.p99_ms is None:
         return "no key waited"
     return f"p50 {took.p50_ms:.1f} ms, p99 {took.p99_ms:.1f} ms ({counted(took.count, 'key', ',')} waited)"
 
 
 def verdicts(result: DemoResult) -> Table:
-    """Ours beside the control."""
+    """A table of the ordered topic's results beside those of the control."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "ordered", "control: hash modulo count"):
         table.add_column(title, justify="right" if title else "left")

@@ -1,4 +1,4 @@
-"""``anabranch dump-log``: what the files of a partition hold, with the options of ``kafka-dump-log``."""
+"""``anabranch dump-log``: prints the files of a partition, with the options of ``kafka-dump-log``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def dump_log(
 
 
 def _dump(path: Path, what: What, *, as_json: bool) -> int:
-    """Print a file; how many places of it are damaged."""
+    """Print a file. Returns how many places in it are damaged."""
     faults = []
     try:
         lines = dump_file(path, what)

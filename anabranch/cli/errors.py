@@ -1,4 +1,4 @@
-"""Errors as a user of the command line sees them: one line that says what happened and what to do."""
+"""Errors as a user of the command line sees them: one line with the error and its remedy."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def report_error(error: BaseException) -> int:
 
 
 def report_some(errors: Iterable[BaseException]) -> int:
-    """Print what went wrong with some of what a command was asked for; the exit status, 0 when nothing did."""
+    """Print each error of a command that failed in part. Returns the exit status, 0 without errors."""
     return max(map(report_error, errors), default=0)
 
 
 def failures(refused: Mapping[str, KafkaError]) -> dict[str, dict[str, str]]:
-    """What was refused by name, for JSON."""
+    """The errors by name, for JSON."""
     return {name: {"error": error.code.name, "message": error.message} for name, error in refused.items()}
 
 
 def report_deleted(names: Iterable[str], refused: Mapping[str, KafkaError], *, as_json: bool) -> int:
-    """Print which were deleted, and what is wrong with the others; the exit status."""
+    """Print the deleted names, and the errors of the others. Returns the exit status."""
     deleted = [name for name in names if name not in refused]
     if as_json:
         print_json({"deleted": deleted, "failed": failures(refused)})
@@ -48,7 +48,7 @@ def report_deleted(names: Iterable[str], refused: Mapping[str, KafkaError], *, a
 
 
 def message_of(error: BaseException) -> str:
-    """What is wrong, for a user."""
+    """The error as text for a user."""
     if isinstance(error, CommandError | ConfigError | ZookeeperUnavailableError | InputError):
         return str(error)
     if isinstance(error, KafkaError):
@@ -60,14 +60,14 @@ def message_of(error: BaseException) -> str:
 
 
 def exit_status_of(error: BaseException) -> int:
-    """2 for what a command was asked for, 1 for what it met."""
+    """2 for wrong usage or configuration, 1 for a failure."""
     if isinstance(error, ConfigError):
         return UsageError.exit_status
     return error.exit_status if isinstance(error, CommandError) else CommandError.exit_status
 
 
 def _single_cause(error: BaseException) -> BaseException:
-    """The error inside groups that hold just one."""
+    """The error inside exception groups that have only one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -100,7 +100,7 @@ def _print(report: ExportReport) -> None:
         print(f"{copy}: offsets {ranges} were removed from the log before they were exported")
     for broker in report.unread:
         print(f"broker {broker} names no directory of its replicas; they were not exported")
-    if "://" not in report.directory:  # the audit reads directories
+    if "://" not in report.directory:  # the audit reads only directories
         print(f"anabranch audit {report.directory}")
 
 

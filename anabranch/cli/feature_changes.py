@@ -1,4 +1,4 @@
-"""What `anabranch features` asks for and prints (KIP-584, CLI tool usage). No IO."""
+"""The requests and the output of `anabranch features` (KIP-584, CLI tool usage). No IO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.protocol.errors import KafkaError
 
 
 class Change(NamedTuple):
-    """A level that a feature is to have, None for none."""
+    """A change of one feature to the level ``new``; None deletes it."""
 
     feature: str
     existing: int | None
@@ -19,7 +19,7 @@ class Change(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """In the KIP's words."""
+        """The operation in the KIP's words."""
         if self.new is None:
             return "[Delete]"
         if self.existing is None:
@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
 
 def parse_levels(entries: Iterable[str], separator: str) -> dict[str, int]:
-    """``feature=level`` each, or with another separator. Raises ``CommandError``."""
+    """The levels in entries such as ``feature=level``, by feature. Raises ``CommandError``."""
     levels: dict[str, int] = {}
     for entry in entries:
         name, found, level = entry.rpartition(separator)
@@ -45,14 +45,14 @@ def parse_levels(entries: Iterable[str], separator: str) -> dict[str, int]:
 
 
 def changes(known: FeatureMetadata, levels: Mapping[str, int], deleted: Iterable[str] = ()) -> list[Change]:
-    """Each feature's change, by name."""
+    """The change of each feature, in the order of the names."""
     finalized = {name: levels.max for name, levels in known.finalized.items()}
     wanted: dict[str, int | None] = {**levels, **dict.fromkeys(deleted)}
     return [Change(name, finalized.get(name), wanted[name]) for name in sorted(wanted)]
 
 
 def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
-    """To the highest level that this release of the tool has of each feature, where that is higher."""
+    """The changes that raise features to the highest levels of this release of the tool."""
     raised = {
         name: level
         for name, level in release.items()
@@ -62,7 +62,7 @@ def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Chan
 
 
 def downgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
-    """To the highest level that this release of the tool has, where that is lower; what it does not have is deleted."""
+    """The changes that lower features to the highest levels of this release; unknown features are deleted."""
     lowered = {
         name: release[name]
         for name, finalized in known.finalized.items()
@@ -72,7 +72,7 @@ def downgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Ch
 
 
 def updates(wanted: Iterable[Change], downgrade: UpgradeType) -> dict[str, FeatureUpdate]:
-    """What to ask for; downgrades and deletions are of the type given."""
+    """The request for the changes; downgrades and deletions have the type ``downgrade``."""
     return {
         change.feature: FeatureUpdate(change.new or 0, downgrade if change.is_downgrade else UpgradeType.UPGRADE)
         for change in wanted
@@ -111,7 +111,7 @@ def outcome(change: Change, error: KafkaError | None, *, dry_run: bool) -> str:
 
 
 def as_json(wanted: Iterable[Change], failed: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, object]:
-    """All changes, and why some failed, for programs."""
+    """All changes, and the errors of those that failed, for programs."""
     rows = [
         {
             "feature": change.feature,
@@ -125,7 +125,7 @@ def as_json(wanted: Iterable[Change], failed: Mapping[str, Mapping[str, str]], *
 
 
 def question(downgrades: Iterable[Change]) -> str:
-    """What is to be confirmed before levels go down."""
+    """The question that the user confirms before levels go down."""
     lines = ["Please confirm before downgrading the following features:"]
     for number, change in enumerate(downgrades, 1):
         target = "deleted" if change.new is None else f"v{change.new} (new)"

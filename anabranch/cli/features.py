@@ -1,4 +1,4 @@
-"""``anabranch features``: which feature levels are finalized, and other ones (KIP-584)."""
+"""``anabranch features``: shows and changes the finalized feature levels (KIP-584)."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def apply(
     dry_run: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Ask the cluster for the changes, after confirmation where levels go down; the exit status: 1 if one failed."""
+    """Request the changes, after confirmation when levels go down. Returns the exit status: 1 if a change failed."""
     known = with_admin(bootstrap_server, lambda admin: admin.describe_features())
     changes = chosen(known)
     if not changes and as_json:

@@ -1,4 +1,4 @@
-"""How long ago what a group has yet to read was written."""
+"""The age of the records that a group has yet to read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_ONCE = 32
 
 
 async def timestamp_at(reader: LogReader, tp: TopicPartition, offset: int) -> int | None:
-    """The timestamp of the first record at or after ``offset``; None without one, or where the leader does not tell."""
+    """The timestamp of the first record at or after ``offset``; None without one, or when the leader gives an error."""
     try:
         fetched = await reader.fetch(tp, offset)
     except KafkaError:
@@ -30,7 +30,7 @@ async def timestamp_at(reader: LogReader, tp: TopicPartition, offset: int) -> in
 
 
 async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The timestamps of the first records at or after ``offsets``, of the partitions whose leaders tell in time."""
+    """The timestamps of the first records at or after ``offsets``, of the partitions whose leaders respond in time."""
     found: dict[TopicPartition, int] = {}
     limit = anyio.CapacityLimiter(AT_ONCE)
 
@@ -52,7 +52,7 @@ async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]
 
 
 def add_lag_seconds(bootstrap: str, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Set ``lag_seconds`` in every row: the age of the first record that is not committed; None: nobody can tell."""
+    """Set ``lag_seconds`` in every row: the age of the first record that is not committed; None when unknown."""
     for group in groups:
         rows = {TopicPartition(row["topic"], row["partition"]): row for row in group["partitions"]}
         behind = {tp: row["committed_offset"] for tp, row in rows.items() if row["lag"]}

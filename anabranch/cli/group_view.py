@@ -1,4 +1,4 @@
-"""What ``anabranch groups describe`` prints of a group, in 80 columns."""
+"""The output of ``anabranch groups describe`` for a group, in 80 columns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FIELDS = (
     "client_id",
     "host",
 )
-"""Of a row, as JSON and tab-separated lines have them."""
+"""The fields of a row, as in JSON and in tab-separated lines."""
 
 
 def print_group(group: Mapping[str, Any]) -> None:
-    """The group, a table for each topic with its totals, and the members by the numbers that the tables have."""
+    """Print the group, a table with totals for each topic, and the members by their numbers in the tables."""
     members = {row["member"]: row for row in group["partitions"] if row["member"] is not None}
     numbers = {member: number for number, member in enumerate(sorted(members), 1)}
     state = group["state"]
@@ -55,7 +55,7 @@ def _line(row: Mapping[str, Any], numbers: Mapping[str, int]) -> list[Any]:
 
 
 def _total(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """The sum of the lags, and the longest time; over what is known."""
+    """The sum of the known lags, and the longest known time."""
     rows = list(rows)
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     times = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]

@@ -1,4 +1,4 @@
-"""``anabranch groups``: who reads what, how far they are, where they start again."""
+"""``anabranch groups``: the members of groups, their positions and lags, and resets of committed offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from anabranch.command_error import CommandError, UsageError
 from anabranch.ordered_resize.explain import Wait
 
 EXPIRING_WITHIN_MS = 600_000
-"""How long before retention removes what is waited for that is told: as ``retention.warning.ms`` of controllers."""
+"""Awaited records are shown as expiring this long before retention removes them: as controllers' warnings have it
+(``retention.warning.ms``)."""
 
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
@@ -96,7 +97,7 @@ def absent_group(group: str) -> CommandError:
 
 
 async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every group that there is, and the names of those that there are not."""
+    """The groups that exist, and the names of those that do not."""
     described: list[dict[str, Any]] = []
     absent = []
     for group_id, group in (await admin.describe_groups(group_ids)).items():
@@ -146,13 +147,13 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
 async def _ends(
     admin: Admin, partitions: list[TopicPartition], topics: Mapping[str, TopicDescription]
 ) -> dict[TopicPartition, int]:
-    """High watermarks, without those of partitions that have no leader or were removed: nobody can tell them."""
+    """The high watermarks of the partitions that exist and have leaders."""
     led = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions if info.leader >= 0}
     return await known_offsets(admin, [tp for tp in partitions if tp in led], "latest")
 
 
 async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[dict[str, Any]]:
-    """Where leaders hold stock consumers, of other groups too, because of this group."""
+    """The partitions whose leaders hold stock consumers, also of other groups, because of this group."""
     resized = [name for name, topic in sorted(topics.items()) if is_resized(topic)]
     configs = await admin.describe_configs(topics=resized, keys=[HOLD_KEY]) if resized else {}
     return [
@@ -174,7 +175,7 @@ def wait_sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
 async def _waits(
     admin: Admin, group_id: str, topic: TopicDescription, owners: Mapping[TopicPartition, MemberDescription]
 ) -> list[dict[str, Any]]:
-    """Who waits for whom in one topic; nothing in one that was never resized."""
+    """The waits between partitions of one topic; empty when the topic was never resized."""
     if not is_resized(topic):
         return []
     name = topic.name
@@ -213,14 +214,14 @@ async def _found_waits(
     starts: Mapping[TopicPartition, int],
     owners: Mapping[TopicPartition, MemberDescription],
 ) -> list[BlockedBy]:
-    """``starts``: where the logs begin, of the partitions whose leaders can tell."""
+    """The waits in one topic. ``starts``: the log start offsets of the partitions whose leaders respond."""
     name = topic.name
     try:
         positions = await admin.group_positions(group_id, [TopicPartition(name, p.partition) for p in topic.partitions])
     except KafkaError as error:
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:
             raise
-        positions = {}  # below level 2 of group_coordinator nobody can tell: who needs a position waits
+        positions = {}  # unknown below level 2 of group_coordinator: partitions that need them wait
     numbers = [info.partition for info in topic.partitions]
     group = GroupOnTopic(
         await lineages(admin, name, numbers),
@@ -244,7 +245,7 @@ async def _found_waits(
 
 
 async def _kept_from(admin: Admin, topic: str, partitions: set[TopicPartition]) -> dict[int, int]:
-    """By partition, where the records begin that retention leaves alone for longer than ``EXPIRING_WITHIN_MS``."""
+    """By partition, the offset from which retention keeps records for longer than ``EXPIRING_WITHIN_MS``."""
     if not partitions:
         return {}
     keys = ["cleanup.policy", "retention.ms", WAITS_KEY, MAX_KEY]
@@ -261,7 +262,7 @@ async def _kept_from(admin: Admin, topic: str, partitions: set[TopicPartition]) 
 
 
 class Reset(NamedTuple):
-    """Where one partition's committed offset goes; ``old`` None when there was none."""
+    """The new committed offset of one partition; ``old`` is None when there was none."""
 
     topic: str
     partition: int
@@ -280,7 +281,7 @@ def _milliseconds(when: datetime) -> int:
 
 
 class Where(NamedTuple):
-    """Where a group goes on: exactly one of these."""
+    """The place from which a group continues: exactly one of these."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -293,7 +294,7 @@ class Where(NamedTuple):
 async def plan_reset(
     admin: Admin, group: str, topic: str, partitions: Sequence[int] | None, where: Where
 ) -> list[Reset]:
-    """What each partition's offset would be set to; all partitions where none are named."""
+    """The reset of each partition's offset; of all partitions when none is named."""
     description = (await admin.describe_topics([topic]))[topic]
     existing = [info.partition for info in description.partitions]
     if absent := sorted(set(partitions or ()) - set(existing)):

@@ -20,7 +20,7 @@ def waits(configs: Mapping[str, ConfigEntry]) -> bool:
 
 
 async def held_rows(admin: Admin, topic: TopicDescription) -> list[dict[str, Any]]:
-    """The records that leaders hold back, by partition. Leaders that do not answer are left out."""
+    """The records that leaders keep beyond retention, by partition. Leaders that do not respond are left out."""
     leaders = {info.partition: info.leader for info in topic.partitions if info.leader >= 0}
     rows = []
     for broker in sorted(set(leaders.values())):

@@ -1,4 +1,4 @@
-"""Lines of a file descriptor, each as soon as it is there."""
+"""Reads the lines of a file descriptor, each as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ READ_BYTES = 1 << 16
 
 
 class LineSplitter:
-    """Whole lines out of pieces of any size; what has no end yet waits for it."""
+    """Joins pieces of any size into whole lines; an incomplete line waits for its end."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -35,7 +35,7 @@ class LineSplitter:
 
 
 async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
-    """Lines of ``fd`` in the order and at the time they come; ends with the input. May be cancelled while it waits."""
+    """The lines of ``fd``, as soon as they come, until the input ends. May be cancelled while it waits."""
     splitter = LineSplitter()
     can_wait = True
     while True:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for commands that have something to finish."""
+"""Ctrl-C and SIGTERM for commands that must finish their work before they end."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 TOGETHER_S = 0.5
-"""Signals so close to the first are the same: ``timeout`` sends one to the process and one to its group."""
+"""Signals within this time count as one: ``timeout`` sends one to the process and one to its group."""
 REMIND_S = 2.0
-"""How long a command may take to finish before it prints what it waits for."""
+"""The time after the first signal when a command that still runs prints the reason for its wait."""
 
 
 class Interrupts:
-    """``async with``: the first SIGINT or SIGTERM has the command finish, the second has it give up what it waits for.
+    """``async with``: on the first SIGINT or SIGTERM the command finishes its work, on the second it stops waiting.
 
-    A third ends the process as a signal does by default, and so does the second where nothing can be given up.
+    A third signal ends the process as signals do by default. So does the second when the command cannot stop waiting.
     """
 
     def __init__(self) -> None:
         self.status = 0
-        """The exit status that the signal asks for: 130 or 143; 0 while none came."""
+        """The exit status after the signal: 130 or 143; 0 before one came."""
         self.gave_up = False
         """Whether ``give_up`` was called."""
         self._on_first: Callable[[], object] = lambda: None
@@ -36,7 +36,7 @@ class Interrupts:
         self._tasks: TaskGroup
 
     def on_first(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when the signal comes, or at once if it came."""
+        """Call ``callback`` when the first signal comes, or at once if it came already."""
         self._on_first = callback
         if self.status:
             callback()
@@ -46,7 +46,7 @@ class Interrupts:
     ) -> None:
         """Call ``give_up`` when a second signal comes, or ``limit_s`` after the first.
 
-        ``waits_for`` says what the command waits for; it is printed when the command has not ended after ``REMIND_S``.
+        ``waits_for`` names the reason for the wait; it is printed when the command has not ended after ``REMIND_S``.
         """
         self._give_up, self._waits_for, self._limit_s = give_up, waits_for, limit_s
 
@@ -82,7 +82,7 @@ class Interrupts:
         self._try_to_give_up()
 
     def _try_to_give_up(self) -> bool:
-        """False when there is nothing to give up, or no more."""
+        """Call ``give_up``; False when there is none, or when it was called already."""
         if self._give_up is None or self.gave_up:
             return False
         self.gave_up = True

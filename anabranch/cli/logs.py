@@ -1,4 +1,4 @@
-"""What the clients log, as a command shows it."""
+"""The clients' log lines, as a command shows them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class _Told(logging.Handler):
 
 @contextmanager
 def warnings_shown(show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Give the warnings of the clients to ``show``, each as one line like this command's own errors.
+    """Give the clients' warnings to ``show``, each as one line in the form of this command's errors.
 
-    None: to standard error.
+    By default they go to standard error.
     """
     logger = logging.getLogger("anabranch")
     handler = logging.StreamHandler(sys.stderr) if show is None else _Told(show)

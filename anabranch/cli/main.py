@@ -48,7 +48,7 @@ FILES = {
 
 
 def build_app() -> App:
-    """The command tree; nothing of it is imported until it is called or its help is asked for."""
+    """The command tree. A command is imported when it is called or its help is shown."""
     app = App(
         name="anabranch",
         help="A message log that speaks the Kafka protocol. `anabranch up` starts a cluster on this machine.",
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:
         _end_without_reader()
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # rich's own end, which says 1
+        if isinstance(ended.__context__, BrokenPipeError):  # rich turns the error into exit status 1
             _end_without_reader()
         raise
     except Exception as error:
@@ -86,13 +86,13 @@ def _wrong_usage(error: CycloptsError) -> RenderableType:
 
 
 def _end_without_reader() -> NoReturn:
-    """Who read our output went away; nothing is left to say."""
+    """End without output: the reader of standard output is gone."""
     sys.stderr.close()
     sys.exit(141)
 
 
 def _check_texts(arguments: Sequence[str]) -> None:
-    """Refuse names that are no text before one reaches an encoder; paths of files may be any bytes."""
+    """Refuse arguments that are not UTF-8, before one reaches an encoder. Paths of files may be any bytes."""
     if not arguments or arguments[0] not in CLIENTS:
         return
     for argument in arguments:

@@ -14,7 +14,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 def whole(_type: Any, tokens: Sequence[Token]) -> int:
-    """A whole number; by itself cyclopts rounds a fraction."""
+    """Parse a whole number: cyclopts itself would round a fraction."""
     try:
         return int(tokens[0].value)
     except ValueError:
@@ -37,10 +37,10 @@ def _between(lowest: int, highest: int, *others: int) -> Parameter:
 
 Int: TypeAlias = Annotated[int, Parameter(converter=whole)]
 Natural: TypeAlias = Annotated[int, _between(0, INT32)]
-"""A partition, a broker, a time in milliseconds, a count that may be 0."""
+"""A number from 0: a partition, a broker, a time in milliseconds, a count."""
 Offset: TypeAlias = Annotated[int, _between(0, INT64)]
 NewTopicCount: TypeAlias = Annotated[int, _between(1, INT32, BROKERS_CHOOSE)]
-"""Of partitions or replicas of a new topic."""
+"""A count of partitions or replicas for a new topic."""
 Bootstrap: TypeAlias = Annotated[
     str,
     Parameter(name=["--bootstrap-server", "-b"], env_var="ANABRANCH_BOOTSTRAP_SERVER", help="Brokers, host:port,..."),
@@ -68,6 +68,6 @@ def pairs_of(option: str, settings: Sequence[str] | None, example: str) -> dict[
 
 
 def client_settings(settings: Sequence[str] | None) -> dict[str, Any]:
-    """The pairs of ``--set`` as client configs; dots in Kafka's names become underscores."""
+    """The pairs of ``--set`` as client configs: dots in Kafka's names become underscores."""
     pairs = pairs_of("--set", settings, "compression_type=zstd")
     return {key.replace(".", "_"): value for key, value in pairs.items()}

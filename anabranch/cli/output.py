@@ -19,14 +19,14 @@ def print_json(value: Any) -> None:
 
 
 def cell(value: Any) -> Any:
-    """A value as a table shows it: lists with commas, nothing as a dash."""
+    """A value as a table shows it: lists with commas, a missing value as a dash."""
     if value is None:
         return "-"
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
 def print_tsv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """The names, then a line for each row, with tabs between; nothing for what is not there."""
+    """Print the names, then a line for each row, with tabs between; a missing value is empty."""
     for row in [columns, *rows]:
         print("\t".join("" if value is None else _escaped(str(cell(value))) for value in row))
 
@@ -36,7 +36,7 @@ def _escaped(text: str) -> str:
 
 
 def coloured(text: str, colour: str) -> str:
-    """For a terminal that knows colours (``TERM=dumb`` does not) and of someone who does not refuse them (NO_COLOR)."""
+    """The text in a colour, if stdout is a terminal with colours (not ``TERM=dumb``) and NO_COLOR is not set."""
     refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return f"{colour}{text}{_PLAIN}" if colour and not refused and sys.stdout.isatty() else text
 
@@ -44,7 +44,7 @@ def coloured(text: str, colour: str) -> str:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], colour: Callable[[Sequence[Any]], str] = lambda _: ""
 ) -> None:
-    """A plain table; columns of numbers to the right. Nothing is ever cut: a terminal wraps what is too wide for it."""
+    """Print a plain table; columns of numbers are aligned to the right. No cell is cut: a terminal wraps long lines."""
     body = [list(row) for row in rows]
     numeric = [_are_numbers([row[index] for row in body]) for index in range(len(columns))]
     lines = [list(columns), *([str(cell(value)) for value in row] for row in body)]
@@ -56,7 +56,7 @@ def print_table(
 
 
 def _are_numbers(values: list[Any]) -> bool:
-    """Whether there are numbers and nothing else but gaps and the word of the last line."""
+    """Whether the values are numbers, apart from missing ones and the word in the line of totals."""
     given = [value for value in values if value is not None and value != TOTAL]
     return bool(given) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
 
@@ -64,7 +64,7 @@ def _are_numbers(values: list[Any]) -> bool:
 def print_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, as_tsv: bool, none: str = ""
 ) -> None:
-    """Rows as the user wants them; ``none`` is printed when there are none."""
+    """Print rows in the format that the user chose; as a table, ``none`` replaces an empty one."""
     if as_json:
         print_json(rows)
     elif as_tsv:
@@ -76,12 +76,12 @@ def print_rows(
 
 
 def counted(count: int, noun: str, form: str = "") -> str:
-    """How many there are of what: ``1 record``, ``2 records``. ``form`` is the number's, such as ``,``."""
+    """A count and its noun: ``1 record``, ``2 records``. ``form`` is the number's format, such as ``,``."""
     return f"{count:{form}} {noun if count == 1 else noun + 's'}"
 
 
 def size(count: int | None) -> str:
-    """Bytes as people read them."""
+    """A size in bytes, as text for people."""
     if count is None:
         return "-"
     amount, unit = float(count), "B"
@@ -92,7 +92,7 @@ def size(count: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time as people read it."""
+    """A duration, as text for people."""
     if seconds is None:
         return "-"
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):

@@ -1,4 +1,4 @@
-"""How this program is started from a shell like the one it was started from."""
+"""The command that starts this program again from the same shell."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ NAME = "anabranch"
 
 
 def own_command(found: str | None, executable: str, directory: str) -> str:
-    """What to type for ``anabranch``.
+    """The text to type for ``anabranch``.
 
-    ``found`` is the command of that name on the PATH, ``executable`` the Python that runs this, ``directory`` where
-    the shell is. A command of the same name from another installation is not this program.
+    ``found`` is the command of that name on the PATH, ``executable`` the Python that runs this program, ``directory``
+    the shell's working directory. A command of the same name from another installation is not this program.
     """
     script = Path(executable).parent / NAME
     if found is not None and Path(found).resolve() == script.resolve():

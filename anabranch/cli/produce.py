@@ -1,4 +1,4 @@
-"""``anabranch produce``: standard input as records."""
+"""``anabranch produce``: writes the lines of standard input as records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from anabranch.cli.record_text import Input, InputError, parse_json, parse_text
 from anabranch.command_error import CommandError, UsageError
 
 MAX_UNCONFIRMED_READS = 64
-"""Pieces of input, 64 KiB each, whose records may wait for their acknowledgements at once."""
+"""How many pieces of input, 64 KiB each, may wait for the acknowledgements of their records."""
 
 
 def produce(
@@ -66,7 +66,7 @@ def produce(
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """How a line becomes a record."""
+    """The format of input lines, and their parser."""
 
     separator: bytes | None = None
     format: str = "text"
@@ -80,23 +80,23 @@ Sent = tuple[int, Input, RecordHandle]
 
 @dataclass(slots=True)
 class Writing:
-    """Lines on their way to a topic. ``failures`` are the lines that were not written, and why."""
+    """Writes lines to a topic. ``failures`` are the lines that were not written, with their errors."""
 
     producer: Producer
     topic: str
     lines: Lines
     unsettled: int = 0
-    """Records sent whose outcome is open."""
+    """How many sent records have no outcome yet."""
     given_up: int = 0
-    """The same when they were no longer waited for."""
+    """The value of ``unsettled`` when ``give_up`` was called."""
     written: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
     refused_with_others: list[tuple[int, Input]] = field(default_factory=list)
     stop: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Around the reading: no more lines are taken."""
+    """The scope of the reading; cancelling it ends the input."""
 
     async def run(self, source: AsyncIterator[list[bytes]]) -> None:
-        """Write until the source ends, a line fails, or ``stop`` is cancelled; then settle what was sent."""
+        """Write until the source ends, a line fails, or ``stop`` is cancelled. Then wait for the sent records."""
         into, out = anyio.create_memory_object_stream[list[Sent]](MAX_UNCONFIRMED_READS)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._confirm, out)
@@ -110,12 +110,12 @@ class Writing:
         self.failures.sort()
 
     async def _read(self, source: AsyncIterator[list[bytes]], into: ObjectSendStream[list[Sent]]) -> None:
-        await self.producer.partitions_for(self.topic)  # nothing is taken from the input that has nowhere to go
+        await self.producer.partitions_for(self.topic)  # no input is read before the topic is known to exist
         number = 0
         async for lines in source:
             sent: list[Sent] = []
             try:
-                with anyio.CancelScope(shield=True):  # what was sent is confirmed, also when the reading ends here
+                with anyio.CancelScope(shield=True):  # sent records are confirmed even if reading ends here
                     for line in lines:
                         number += 1
                         if self.stop.cancel_called:
@@ -148,7 +148,7 @@ class Writing:
         return handle
 
     async def give_up(self) -> None:
-        """Wait for no more acknowledgements."""
+        """Stop waiting for acknowledgements."""
         self.given_up = self.unsettled
         await self.producer.close(timeout_ms=0)
 
@@ -173,12 +173,12 @@ class Writing:
             self.unsettled -= 1
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs; ``failed`` are the lines that were not written, in order."""
+        """The result for programs; ``failed`` are the lines that were not written, in order."""
         failed = [{"line": number, "message": why} for number, why in self.failures]
         return {"topic": self.topic, "written": self.written, "failed": failed}
 
     def report(self) -> str:
-        """What became of the lines, in one sentence."""
+        """The result in one sentence."""
         written = f"{_records_were(self.written)} written"
         if not self.failures:
             return written
@@ -187,7 +187,7 @@ class Writing:
         return f"line {number} of standard input{more}: {why}; {written}"
 
     def report_given_up(self) -> str:
-        """What became of the lines when not all acknowledgements were waited for."""
+        """The result in one sentence after ``give_up``."""
         return (
             f"{_records_were(self.written)} written; {_records_were(self.given_up)} not acknowledged, "
             "and may have been written"

@@ -1,4 +1,4 @@
-"""What a command waits for, on a terminal, when it takes longer than a moment."""
+"""Shows the reason for a command's wait on a terminal, when the wait is long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AFTER_S = 2.0
 
 
 class Waiting:
-    """A line on standard error that appears after ``AFTER_S`` and is gone at the end; nothing where none can see it."""
+    """A line on standard error that appears after ``AFTER_S`` and is removed at the end; only on a terminal."""
 
     def __init__(self, text: str, console: Console) -> None:
         self._spinner = Spinner("dots", text)
@@ -34,7 +34,7 @@ class Waiting:
                 self._live.start()
 
     def say(self, text: str) -> None:
-        """What is waited for now."""
+        """Show a new reason for the wait."""
         self._spinner.update(text=text)
 
     def end(self) -> None:
@@ -48,14 +48,14 @@ _current: list[Waiting] = []
 
 
 def say(text: str) -> None:
-    """What is waited for now, where anything is shown of it."""
+    """Show a new reason for the wait, if a line is shown."""
     if _current:
         _current[-1].say(text)
 
 
 @contextmanager
 def waiting(text: str, console: Console | None = None) -> Iterator[None]:
-    """Show ``text``, or what was said since, for as long as the block runs."""
+    """Show ``text``, or the last text given to ``say``, while the block runs."""
     line = Waiting(text, console or Console(stderr=True))
     _current.append(line)
     line.start()

@@ -28,7 +28,7 @@ class RecordLike(Protocol):
 
 @dataclass(slots=True)
 class Input:
-    """A record to be produced; None for partition and timestamp lets the producer choose."""
+    """A record to produce. The producer chooses a partition or timestamp that is None."""
 
     key: bytes | None
     value: bytes | None
@@ -38,11 +38,14 @@ class Input:
 
 
 class InputError(ValueError):
-    """A line that is no record; the message says why."""
+    """A line that is no record; the message gives the reason."""
 
 
 def parse_text(line: bytes, separator: bytes | None) -> Input:
-    """A line as a value, or as key and value around the first ``separator``. Raises ``InputError`` without one."""
+    """A line as a value, or as key and value around the first ``separator``.
+
+    Raises ``InputError`` for a line without the separator.
+    """
     if separator is None:
         return Input(None, line)
     key, found, value = line.partition(separator)
@@ -57,9 +60,11 @@ _PLACES = frozenset({"topic", "offset", "leader_epoch"})
 
 
 def parse_json(line: bytes) -> Input:
-    """An object with ``value`` and, if wanted, ``key``, ``headers``, ``partition``, ``timestamp``; the names that
-    ``to_json`` writes. Texts are UTF-8; ``key_base64`` and ``value_base64`` take bytes. Raises ``InputError``, which
-    names the field."""
+    """A record from a JSON object with the fields that ``to_json`` writes.
+
+    ``value`` is required; ``key``, ``headers``, ``partition`` and ``timestamp`` are optional. Texts are UTF-8;
+    ``key_base64`` and ``value_base64`` take bytes. Raises ``InputError``, which names the field.
+    """
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -119,7 +124,7 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
 
 
 def to_json(record: RecordLike) -> str:
-    """One line. Bytes that are not UTF-8 come as ``..._base64``."""
+    """The record as one line of JSON. Bytes that are not UTF-8 are in ``..._base64``."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -141,7 +146,7 @@ def to_json(record: RecordLike) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """Which fields a line shows, before the value."""
+    """The fields that a line shows before the value."""
 
     key_separator: bytes | None = None
     show_place: bool = False
@@ -169,11 +174,13 @@ _TSV_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\
 
 
 class FormatError(ValueError):
-    """A format string that says nothing; the message says why."""
+    """A format string that cannot be parsed; the message gives the reason."""
 
 
 class FormatString:
-    """kcat's: ``%s`` value, ``%S`` its length (-1 for none), ``%R`` that as four bytes, ``%k`` key, ``%K`` its length,
+    """A format string of kcat.
+
+    ``%s`` value, ``%S`` its length (-1 for none), ``%R`` the length as four bytes, ``%k`` key, ``%K`` its length,
     ``%T`` timestamp, ``%h`` headers, ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%%``; ``\\n \\r \\t \\xHH``.
     """
 
@@ -203,7 +210,7 @@ class FormatString:
                 self._parts.append(letter.encode())
 
     def text(self, record: RecordLike) -> bytes:
-        """What is printed; a line end only where the format has one."""
+        """The text of a record, with a line end only if the format has one."""
         return b"".join(part if isinstance(part, bytes) else _field(part, record) for part in self._parts)
 
 
@@ -235,8 +242,10 @@ def _length(data: bytes | None) -> int:
 
 
 def to_tsv(record: RecordLike) -> bytes:
-    """Topic, partition, offset, timestamp, key, value; tabs, line ends and backslashes in the last two are escaped, a
-    missing one is ``\\N``, as in PostgreSQL's COPY."""
+    """Topic, partition, offset, timestamp, key and value, with tabs between.
+
+    Tabs, line ends and backslashes in key and value are escaped, and a missing one is ``\\N``, as in PostgreSQL's COPY.
+    """
     place = b"%s\t%d\t%d\t%d" % (record.topic.encode(), record.partition, record.offset, record.timestamp)
     return b"\t".join([place, _tsv(record.key), _tsv(record.value)])
 

@@ -1,4 +1,4 @@
-"""``anabranch topics alter --partitions``: what a resize would do, and waiting until it is done."""
+"""``anabranch topics alter --partitions``: the plan of a resize, and the wait until it is done."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ REFUSALS = frozenset(
 """Errors by which the controller refuses a resize; any other error means that the request failed."""
 
 NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
-"""Of a count that the topic can never have, and of an internal topic; any other refusal may pass."""
+"""The errors for an impossible count and for an internal topic; any other refusal may pass."""
 
 
 _DRAINS = frozenset({DRAIN_KEY, LOSS_KEY, "cleanup.policy", "retention.ms"})
-"""Whether marked partitions ever get empty is judged by these, and the last thing that the controller asks."""
+"""The configs that decide whether marked partitions ever get empty. The controller checks this last."""
 LOSS_FLAG = "--delete-latest-values-when-drained"
 
 
 async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> None:
-    """Raise ``CommandError`` for a resize that is refused, unless for configs that are among the ``changes``."""
+    """Raise ``CommandError`` when the resize is refused, unless the refusal is for configs that ``changes`` set."""
     refused, _ = await _judgement(admin, name, count)
     if refused is not None and not await _is_of_configs(admin, name, count, refused, changes):
         raise CommandError(refused)
 
 
 async def check_loss(admin: Admin, name: str, count: int) -> None:
-    """Raise ``CommandError`` where a resize for which the loss of values was agreed to marks no partition."""
+    """Raise ``CommandError`` when the user accepted the loss of values, but the resize marks no partition."""
     topic = (await admin.describe_topics([name]))[name]
     refused, advice = await _judgement(admin, name, count)
     values = await _values(admin, name, {})
-    # The answer to a shrink of a compacted topic names the key. One that only takes a grow back marks nothing.
+    # The response to a shrink of a compacted topic names the key. A shrink that only cancels a grow marks nothing.
     is_taken_back = refused is None and is_compacted(values) and not any(LOSS_KEY in line for line in advice)
     if count >= topic.partition_count or is_taken_back:
         raise CommandError(
@@ -84,7 +84,7 @@ async def _is_of_configs(admin: Admin, name: str, count: int, refused: str, chan
 
 
 async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> dict[str, Any]:
-    """What ``--partitions count`` would do to topic ``name`` when ``changes`` are made first, as JSON values."""
+    """The effect of ``--partitions count`` on the topic ``name`` after ``changes``, as JSON values."""
     topic = (await admin.describe_topics([name]))[name]
     before = topic.partition_count
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
@@ -105,16 +105,16 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "ordered_delivery": topic.ordered_delivery,
         "moved_share": float(share),
         "moves": [_move_row(move, leaders) for move in planned],
-        # The controller judges by the config as it is; that it can be emptied is the last thing it asks of a shrink.
+        # The controller judges by the present config, without ``changes``. Its check of the drain is the last one.
         "refused": None if only_drain else refused,
-        # Its advice on marked partitions is by the present config, too.
+        # The controller's advice on marked partitions is by the present config, too.
         "notes": [line for line in advice if LOSS_KEY not in line]
         + (await _notes(admin, topic, count, changes, planned) if is_possible else []),
     }
 
 
 async def _judgement(admin: Admin, name: str, count: int) -> tuple[str | None, list[str]]:
-    """Why it is refused, None if it is not; what is to be known of it all the same."""
+    """The reason why the resize is refused, or None; and the controller's warnings about it."""
     try:
         advice = await admin.create_partitions({name: count}, validate_only=True)
     except KafkaError as error:
@@ -137,7 +137,7 @@ def _move_row(move: Move, leaders: Mapping[int, int]) -> dict[str, Any]:
 async def _notes(
     admin: Admin, topic: TopicDescription, count: int, changes: Mapping[str, str | None], planned: Iterable[Move]
 ) -> list[str]:
-    """What else to know of a change that can be made, now or later."""
+    """Notes about a resize that is possible, now or later."""
     before = topic.partition_count
     notes = _order_notes(topic)
     sources = set(range(count, before)) or {move.source for move in planned}
@@ -175,7 +175,7 @@ def _replica_notes(topic: TopicDescription, before: int, count: int) -> list[str
 async def _lag_notes(
     admin: Admin, topic: TopicDescription, sources: Collection[int], committed: Committed
 ) -> list[str]:
-    """What groups have yet to read of the partitions that lose keys: until then they get no newer records of those."""
+    """How many records groups have yet to read of the partitions that lose keys, before newer records of those keys."""
     if not sources:
         return []
     ends = await offsets(admin, topic)
@@ -198,7 +198,7 @@ async def _drain_notes(
     changes: Mapping[str, str | None],
     committed: Committed,
 ) -> list[str]:
-    """When the partitions that are merged away will be gone."""
+    """Notes about the time when the partitions that are merged away are deleted."""
     values = await _values(admin, topic.name, changes)
     kept, retention_ms = Marked.of(values), values["retention.ms"]
     notes = []
@@ -221,7 +221,7 @@ async def _drain_notes(
 
 
 def _partitions(partitions: Collection[int], singular: str = "", plural: str = "") -> str:
-    """Partitions by their numbers, and a verb for one or for many."""
+    """The numbers of partitions as text, followed by a verb in singular or plural."""
     verb = _verb(partitions, singular, plural)
     numbers = ", ".join(map(str, sorted(partitions)))
     return f"{_verb(partitions, 'partition', 'partitions')} {numbers}" + (f" {verb}" if verb else "")
@@ -232,7 +232,7 @@ def _verb(partitions: Collection[int], singular: str, plural: str) -> str:
 
 
 def print_plan(plan: Mapping[str, Any]) -> None:
-    """A dry run for people."""
+    """Print a dry run for people."""
     before, after = plan["partitions"], plan["partitions_after"]
     share = Fraction(plan["moved_share"])
     moving = f", about {percent(share)} of the keys move" if share else ""
@@ -252,9 +252,9 @@ def print_plan(plan: Mapping[str, Any]) -> None:
 
 
 async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[str], *, waits: bool) -> None:
-    """Ask for a grow or shrink to ``count`` after the configs ``changed``. Raises ``CommandError``.
+    """Request a resize to ``count`` after the configs ``changed``. Raises ``CommandError``.
 
-    Who ``waits`` until it is done does so too where the controller has not answered in time.
+    A timeout of the request is no error when the command ``waits`` until the resize is done.
     """
     done = f" ({', '.join(changed)} changed all the same)" if changed else ""
     try:
@@ -269,7 +269,7 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
 
 
 async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[int]:
-    """Return when a grow or shrink to ``count`` is done: what is left to drain. Raises ``CommandError`` at the end."""
+    """Wait until a resize to ``count`` is done. Returns the marked partitions; raises ``CommandError`` on timeout."""
     missing = "the controller has not begun"
     with anyio.move_on_after(timeout_ms / 1000):
         while True:
@@ -283,7 +283,7 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
 
 
 async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[int]:
-    """Return when no partition is marked for deletion any more. Raises ``CommandError`` at the end."""
+    """Wait until no partition is marked for deletion. Returns an empty list; raises ``CommandError`` on timeout."""
     marked: list[int] = []
     with anyio.move_on_after(timeout_ms / 1000):
         while True:
@@ -308,14 +308,14 @@ def _left(of_topic: Mapping[int, int], ends: Mapping[int, tuple[int, int]], part
 
 
 async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
-    """What a resize to ``count`` still needs; empty when nothing."""
+    """The condition that a resize to ``count`` still misses; empty when the resize is done."""
     if topic.partition_count != count:
         are = "is" if topic.partition_count == 1 else "are"
         return f"{counted(topic.partition_count, 'partition')} {are} in use"
     without_leader = [p.partition for p in topic.partitions if p.leader < 0]
     if without_leader:
         return f"{_partitions(without_leader, 'has', 'have')} no leader"
-    if topic.layout_version < 0:  # of a cluster without layouts, such as Kafka's: nobody splits anything off
+    if topic.layout_version < 0:  # a cluster without layouts, such as Kafka's, splits no partitions
         return ""
     known = existing(await lineages(admin, topic.name, (p.partition for p in topic.partitions)))
     merges = last_merges(known)

@@ -1,4 +1,4 @@
-"""What a resize does to the keys of a topic, and the tree that its splits made. Pure (KIP-253, Proposed Changes 1)."""
+"""The moves of keys in a resize of a topic, and the tree of its splits. Pure (KIP-253, Proposed Changes 1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.protocol.key_placement import ancestor_below, children, modulus
 
 
 class Move(NamedTuple):
-    """Keys that go from one partition to another; ``share`` of all keys, as far as their hashes are even."""
+    """Keys that go from one partition to another. ``share`` is their share of all keys when hashes are even."""
 
     source: int
     target: int
@@ -26,7 +26,7 @@ def key_share(partition: int, initial: int, undeleted: int) -> Fraction:
 
 
 def moves(initial: int, before: int, after: int) -> list[Move]:
-    """Splits of a grow, merges of a shrink, by the partition that appears or goes."""
+    """The splits of a grow or the merges of a shrink, in the order of the partitions that are added or removed."""
     if after > before:
         return [
             Move(ancestor_below(new, initial, before), new, key_share(new, initial, after))
@@ -39,7 +39,7 @@ def moves(initial: int, before: int, after: int) -> list[Move]:
 
 
 def unordered_share(before: int, after: int) -> Fraction:
-    """The share of all keys that move where a key's partition is its hash modulo the count."""
+    """The share of all keys that move when a key's partition is its hash modulo the count."""
     return 1 - Fraction(min(before, after), math.lcm(before, after))
 
 
@@ -48,7 +48,7 @@ def percent(share: Fraction) -> str:
 
 
 def split_tree(initial: int, existing: Collection[int], label: Callable[[int], str]) -> list[str]:
-    """One line for each partition below its parent, the first ``initial`` as roots."""
+    """One line for each partition, below the line of its parent; the first ``initial`` partitions are the roots."""
     total = max(existing, default=-1) + 1
     lines: list[str] = []
 

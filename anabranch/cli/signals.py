@@ -7,10 +7,10 @@ import signal
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this process until the server in it takes the signal itself.
+    """Let SIGTERM end this process until its server handles the signal itself.
 
-    Everywhere else that is the default. The first process of a container has none: it would not notice a SIGTERM that
-    comes while it waits for ZooKeeper.
+    For other processes that is the default. The first process of a container has no default: without this it would
+    ignore a SIGTERM while it waits for ZooKeeper.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))

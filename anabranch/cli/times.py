@@ -1,4 +1,4 @@
-"""Times as a user gives them."""
+"""Parsing of times that a user gives."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from anabranch.command_error import UsageError
 
 
 def milliseconds(option: str, text: str, zone: tzinfo | None = None) -> int:
-    """Milliseconds since 1970, of such a number or of a time in ISO 8601.
+    """Milliseconds since 1970, from such a number or from a time in ISO 8601.
 
-    A time that names no zone is one of ``zone``; None: of this machine's. Raises ``UsageError``.
+    A time without a zone is in ``zone``, or in this machine's zone when that is None. Raises ``UsageError``.
     """
     if text.isdecimal() and len(text) < 19:
         return int(text)

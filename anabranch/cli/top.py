@@ -1,4 +1,4 @@
-"""``anabranch top``: how much is written to each topic and how far behind each group is, live."""
+"""``anabranch top``: the write rates of topics and the lags of groups, live."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from anabranch.cli.output import counted, duration, print_json
 from anabranch.cli.topic_view import known_offsets, marked_partitions
 
 Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
-"""Takes the rows of the topics and of the groups."""
+"""A function that shows the rows of the topics and of the groups."""
 SHOWN = 20
-"""Topics and groups at most, those with most first."""
+"""The most topics and the most groups that are shown, the busiest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the cluster said at one time."""
+    """The state of the cluster at one time."""
 
     at_s: float
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def top(
 
 
 class Screen:
-    """The tables on the whole terminal, and above them a warning of the client until it can measure again."""
+    """The tables on the whole terminal, below a warning of the client as long as it cannot measure."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, screen=True, auto_refresh=False)
@@ -119,7 +119,7 @@ async def take_sample(admin: Admin) -> Sample:
     for group in groups:
         try:
             offsets = await admin.list_group_offsets(group.group_id)
-        except KafkaError:  # its coordinator moves: it is there again in the next round
+        except KafkaError:  # the group's coordinator moves; the next round has the group again
             continue
         committed[group.group_id] = {tp: at.offset for tp, at in offsets.items()}
     return Sample(
@@ -133,7 +133,7 @@ async def take_sample(admin: Admin) -> Sample:
 
 
 def topic_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
-    """The topics, most written first. What came with a new partition counts from its start."""
+    """The topics, the most written first. Of a new partition all records count."""
     seconds = max(now.at_s - before.at_s, 0.001)
     rows = []
     for name, bad in now.unhealthy.items():
@@ -153,7 +153,7 @@ def topic_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
 
 
 def group_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
-    """The groups, those furthest behind first; ``seconds_left``: None for one that comes no nearer to the end."""
+    """The groups, those furthest behind first. ``seconds_left`` is None for a group whose lag does not shrink."""
     seconds = max(now.at_s - before.at_s, 0.001)
     rows = []
     for group, committed in now.committed.items():
@@ -175,12 +175,12 @@ def group_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
 
 
 def rows_for(lines: int) -> int:
-    """Rows of each table, so that both have room on a screen of ``lines``, with their headings and what is left out."""
+    """How many rows each table can have on a screen of ``lines``, with the headings and the line about hidden rows."""
     return max(1, min(SHOWN, (lines - 3) // 2))
 
 
 def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], shown: int = SHOWN) -> Group:
-    """Both tables of at most ``shown`` rows, and what they leave out."""
+    """Both tables of at most ``shown`` rows, and a line with the number of hidden rows."""
     first = _table("topic", "partitions", "records/s", "unhealthy", "drain")
     for row in topics[:shown]:
         bad = Text(str(row["unhealthy"]), style="red" if row["unhealthy"] else "")
@@ -198,7 +198,7 @@ def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]
 
 def _table(name: str, *numbers: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(name, overflow="ellipsis", max_width=30)  # it alone gets narrower where there is no room
+    table.add_column(name, overflow="ellipsis", max_width=30)  # only this column shrinks on a narrow terminal
     for column in numbers:
         table.add_column(column, justify="left" if column == "state" else "right", no_wrap=True)
     return table

@@ -1,4 +1,4 @@
-"""What ``anabranch topics describe`` shows: partitions, offsets, configs, and the layout of a resized topic."""
+"""The output of ``anabranch topics describe``: partitions, offsets, configs, and the layout of a resized topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leade
 from anabranch.zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
-"""How long brokers are asked for what is shown: of a partition that was just removed nobody can tell."""
+"""The time limit for brokers' responses: no broker knows a partition that was just removed."""
 HOLD_KEY = "ordered.delivery.legacy.consumers"
 IN_USE, MARKED, NEW = "in use", "marked", "new"
 
@@ -27,7 +27,7 @@ Committed = Mapping[str, Mapping[int, int]]
 
 
 async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
-    """Everything about ``names``, or about all topics, as JSON values."""
+    """The descriptions of the topics ``names``, or of all topics, as JSON values."""
     wanted = names or [listing.name for listing in await admin.list_topics()]
     described = await admin.describe_topics(wanted)
     configs = await admin.describe_configs(topics=wanted)
@@ -50,13 +50,13 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
 async def consumer_hold_rows(
     admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
 ) -> list[dict[str, Any]]:
-    """Which groups hold stock consumers of the topic, and where; nothing in one whose consumers are not held."""
+    """The groups for which stock consumers of the topic are held, by partition; empty when the topic holds none."""
     key = configs.get(HOLD_KEY)
     if key is None or key.value != "hold" or not is_resized(topic):
         return []
     try:
         holds = await admin.consumer_holds(topic)
-    except KafkaError:  # an older broker, or a leader that is away: the rest is shown all the same
+    except KafkaError:  # a broker is older or a leader is away; the rest can still be shown
         return []
     return [
         {"partition": p, "from_epoch": hold.served_epoch + 1, "is_held": hold.is_held, **wait._asdict()}
@@ -66,7 +66,7 @@ async def consumer_hold_rows(
 
 
 async def unfinished_resize(admin: Admin, topic: TopicDescription) -> str | None:
-    """What the resize under way and the queued one wait for, or why the topic is frozen; None: nothing of these."""
+    """The reasons why resizes of the topic wait, or why it is frozen; None when neither is the case."""
     count = topic.undeleted_partition_count
     if count < 0 or topic.internal:
         return None
@@ -78,19 +78,19 @@ async def unfinished_resize(admin: Admin, topic: TopicDescription) -> str | None
 
 
 def is_resized(topic: TopicDescription) -> bool:
-    """Whether the topic has a layout other than its first; a plain Kafka broker tells of none."""
+    """Whether the topic has a layout other than its first; a plain Kafka broker reports no layouts."""
     return topic.layout_version > 0
 
 
 def marked_partitions(topic: TopicDescription) -> list[int]:
-    """Those that are to go when they are drained."""
+    """The partitions that are deleted once they are drained."""
     if topic.undeleted_partition_count < 0:
         return []
     return [p.partition for p in topic.partitions if p.partition >= topic.undeleted_partition_count]
 
 
 async def lineages(admin: Admin, topic: str, partitions: Iterable[int]) -> dict[int, PartitionLineage]:
-    """Which partitions had the keys of these before, as far as a broker can tell."""
+    """The lineages of these partitions: which partitions had their keys before. Unknown ones are left out."""
     asked = [TopicPartition(topic, p) for p in partitions]
     return {tp.partition: known for tp, known in (await admin.lineages(asked, timeout_ms=ANSWER_WITHIN_MS)).items()}
 
@@ -101,7 +101,7 @@ def existing(known: Mapping[int, PartitionLineage]) -> dict[int, Lineage]:
 
 
 async def offsets(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
-    """(log start offset, high watermark) of the partitions whose leaders can tell."""
+    """(log start offset, high watermark) of each partition whose leader responds."""
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
     earliest = await known_offsets(admin, led, "earliest")
     latest = await known_offsets(admin, led, "latest")
@@ -109,7 +109,7 @@ async def offsets(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int,
 
 
 async def known_offsets(admin: Admin, partitions: list[TopicPartition], spec: str) -> dict[TopicPartition, int]:
-    """Offsets by spec, of the partitions whose leaders can tell."""
+    """The offsets for ``spec`` of the partitions whose leaders respond."""
     if not partitions:
         return {}
     found = await admin.list_offsets(dict.fromkeys(partitions, spec), within_ms=ANSWER_WITHIN_MS)
@@ -117,9 +117,9 @@ async def known_offsets(admin: Admin, partitions: list[TopicPartition], spec: st
 
 
 async def committed_offsets(admin: Admin, topic: str) -> dict[str, dict[int, int]]:
-    """What each group that reads ``topic`` has committed there; those decide what a drained partition is.
+    """The committed offsets of each group that reads ``topic``. These groups decide whether a partition is drained.
 
-    A group reads what it has committed offsets of, and what its members hold partitions of.
+    A group reads the topic if it has committed offsets of it, or if its members have partitions of it.
     """
     found: dict[str, dict[int, int]] = {}
     for group in await admin.list_groups():
@@ -131,7 +131,7 @@ async def committed_offsets(admin: Admin, topic: str) -> dict[str, dict[int, int
 
 
 async def _holds(admin: Admin, group: str, topic: str) -> bool:
-    """Whether members of the group hold partitions of the topic, as far as their assignments can be read."""
+    """Whether members of the group have partitions of the topic; False when an assignment cannot be parsed."""
     with contextlib.suppress(ValueError):
         members = (await admin.describe_groups([group]))[group].members
         return any(tp.topic == topic for member in members for tp in member.partitions)
@@ -202,7 +202,7 @@ def _partition_row(
 
 
 def remaining(end_offset: int | None, log_start_offset: int | None, committed: int | None) -> int | None:
-    """Offsets a group has yet to read of a marked partition; None while its leader does not tell where it ends."""
+    """How many offsets of a marked partition a group has yet to read; None when the partition's end is unknown."""
     if end_offset is None or log_start_offset is None:
         return None
     return max(0, end_offset - max(log_start_offset, committed if committed is not None else 0))
@@ -213,7 +213,7 @@ def _known(value: int) -> int | None:
 
 
 def _overrides(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
-    """The configs set for the topic itself."""
+    """The configs that are set for the topic itself."""
     return {e.name: e.value for e in entries.values() if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
 
 
@@ -221,7 +221,7 @@ def _overrides(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
 
 
 SUMMED_UP_FROM = 200
-"""So many partitions of a topic are summed up, unless all are asked for."""
+"""A topic with this many partitions is shown as sums, unless every partition is requested."""
 _NAMED = 20
 FIELDS = ("partition", "leader", "leader_epoch", "replicas", "isr", "log_start_offset", "high_watermark")
 
@@ -250,7 +250,7 @@ def print_topic(topic: Mapping[str, Any], *, every_partition: bool = True) -> No
 
 
 def _print_sums(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each leader, and the first of the partitions that are not as they should be."""
+    """Print a line for each leader, and the first partitions that have no leader or replicas out of sync."""
     by_leader: dict[Any, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_leader.setdefault(row["leader"], []).append(row)
@@ -277,7 +277,7 @@ def _print_sums(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each group that holds, or held, stock consumers of a partition."""
+    """A sentence for each group and partition with stock consumers that are or were held for the group."""
     return [
         f"partition {row['partition']} from epoch {row['from_epoch']} "
         + ("is held for stock consumers: " if row["is_held"] else "was held: ")
@@ -291,7 +291,7 @@ def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def layout_lines(topic: Mapping[str, Any]) -> list[str]:
-    """The counts, and the tree of splits with what is known of each partition."""
+    """The counts, and the tree of splits with a few words on each partition."""
     rows = {row["partition"]: row for row in topic["partitions"]}
     initial, undeleted = topic["initial_partition_count"], topic["undeleted_partition_count"]
     marked = len(rows) - undeleted
@@ -302,7 +302,7 @@ def layout_lines(topic: Mapping[str, Any]) -> list[str]:
 
 
 def _story(row: Mapping[str, Any]) -> str:
-    """What was and will be with one partition, in a few words."""
+    """The past and the future of one partition, in a few words."""
     parts = [] if row["state"] == IN_USE else [row["state"]]
     if row["created_from"] is not None:
         parts.append(f"split from {_epoch(row['created_from'], row['leader_epoch_after_creation'])}")

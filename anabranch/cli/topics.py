@@ -297,7 +297,7 @@ async def _alter(
     *,
     loses: bool,
 ) -> list[int] | None:
-    """The partitions that are left to drain, if the topic has the count by now; None when it is not known to."""
+    """Change configs and count. Returns the partitions left to drain; None when it does not wait for the count."""
     count = partitions
     if count is not None and await stop_choosing(admin, topic, changes):
         described = (await admin.describe_topics([topic]))[topic]
@@ -504,7 +504,7 @@ def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment],
 def _report(
     done: Iterable[TopicPartition], refused: Mapping[TopicPartition, KafkaError], said: str, *, as_json: bool
 ) -> int:
-    """Print what was done and what was refused; the exit status."""
+    """Print the successes and the refusals. Returns the exit status."""
     if as_json:
         failed = failures({str(tp): error for tp, error in refused.items()})
         print_json({"done": [str(tp) for tp in done], "failed": failed})

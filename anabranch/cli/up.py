@@ -78,7 +78,7 @@ async def _serve(config: LocalClusterConfig, ready_file: Path | None) -> None:
 
 
 def welcome(cluster: LocalCluster, command: str) -> str:
-    """What is running and what to type next; ``command`` is what starts this program."""
+    """A text with the running servers and the next commands to try; ``command`` starts this program."""
     bootstrap = cluster.bootstrap
     server = "" if bootstrap.split(",")[0] == DEFAULT_BOOTSTRAP else f" -b {bootstrap}"
     metrics = "".join(f"\n  {name:<15} http://{address}/metrics" for name, address in cluster.metrics.items())

@@ -1,6 +1,6 @@
-"""Which partitions of a group wait for which others across a resize, from what brokers tell. Pure (KIP-253).
+"""The partitions of a group that wait for others across a resize, from brokers' responses. Pure (KIP-253).
 
-The consumers' own gates decide; this is the same gate, fed from outside, for ``anabranch groups describe``.
+The consumers' own gates decide. ``anabranch groups describe`` computes the waits with the same gate from outside.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.ordered_resize.gate import Ask, Gate
 
 
 class BlockedBy(NamedTuple):
-    """``is_blocked``: the partition has nothing left to deliver but what waits."""
+    """A wait; ``is_blocked``: all records that the partition still has to deliver wait."""
 
     wait: Wait
     is_blocked: bool
@@ -30,7 +30,7 @@ class GroupOnTopic:
         log_start_offsets: Mapping[int, int],
         owners: Mapping[int, str],
     ) -> None:
-        """``positions``: the next offsets that the group has not processed, -1 where the coordinator does not know."""
+        """``positions``: the first offsets that the group has not processed, -1 when the coordinator does not know."""
         self._gate, self._owners = Gate(), owners
         facts = self._gate.facts
         for p, answer in lineages.items():
@@ -41,11 +41,11 @@ class GroupOnTopic:
         self._gate.assign(p for p, answer in lineages.items() if answer.lineage is not None)
 
     def unknown(self, asked: Collection[int]) -> list[int]:
-        """Partitions that a lineage names, not ``asked`` about yet: they may have been removed."""
+        """Partitions that lineages name and that are not in ``asked``: they may be deleted already."""
         return sorted({q for p in self._gate.held for q in self._gate.named(p)} - set(asked))
 
     def ends_to_ask(self, asked: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
-        """(partition, leader epoch) whose ends are to be found out, but for those that were ``asked`` for."""
+        """The (partition, leader epoch) pairs whose end offsets are needed and are not in ``asked``."""
         lineages = self._gate.facts.lineages
         wanted = {
             (q, f)
@@ -57,11 +57,11 @@ class GroupOnTopic:
         return sorted(wanted - set(asked))
 
     def on_lineage(self, partition: int, answer: PartitionLineage) -> None:
-        """25301 was answered."""
+        """Take a partition's lineage, the response to API 25301."""
         self._gate.facts.on_lineage(partition, answer.lineage, answer.over)
 
     def on_end(self, partition: int, epoch: int, end_offset: int) -> None:
-        """Where a leader epoch that is over ended, exclusive."""
+        """Take the end offset, exclusive, of a leader epoch that is over."""
         self._gate.facts.on_end(partition, epoch, end_offset)
 
     def waits(self) -> list[BlockedBy]:

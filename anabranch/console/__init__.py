@@ -1,1 +1,1 @@
-"""A web page of a cluster: what is wrong, how keys move, who waits for whom. Brokers carry none of it."""
+"""A web page of a cluster: its problems, the moves of keys, and the waits of consumers. Brokers have no part of it."""

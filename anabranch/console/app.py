@@ -28,16 +28,16 @@ from anabranch.console.security import MAX_FORM_BYTES, Guard, is_token, new_toke
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 
 EVERY_S = 1.0
-"""How often an open page is brought up to date."""
+"""The interval at which an open page is updated."""
 MOST_DONE = 100
-"""So many sentences of what was done wait for the page that shows them."""
+"""The most sentences about changes that are kept for the pages that show them."""
 STREAMS = 100
-"""So many pages are kept up to date at once; the others are asked to try later."""
+"""The most pages that are updated at once; other browsers are asked to try later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleConfig:
-    """``bootstrap``: as clients are given it. ``hosts``: names besides those of the loopback."""
+    """The console's settings. ``bootstrap`` is for clients. ``hosts`` are names besides those of the loopback."""
 
     bootstrap: str
     hosts: Sequence[str] = ()
@@ -121,7 +121,7 @@ class Console:
         params, page = found
 
         async def events() -> AsyncIterator[str]:
-            self._streams += 1  # counted here: for a browser that leaves at once this never runs
+            self._streams += 1  # counted only when it runs: a browser may leave before that
             last = None
             try:
                 while True:
@@ -142,7 +142,7 @@ class Console:
     # ------------------------------------------------------------ changes
 
     async def _plan(self, request: Request) -> Response:
-        """What a change would do; nothing is changed. What may be long, or nobody's affair, comes in a form's body."""
+        """Show a change without making it. Values that may be long or private come in the body of a POST."""
         change = changes.CHANGES.get(request.path_params["change"])
         if change is None:
             return await self._not_found(request, NotThereError(""))
@@ -189,7 +189,7 @@ class Console:
 
 
 async def _body(request: Request) -> str:
-    """The form. Raises ``BadQueryError`` where it is too large."""
+    """The form's body. Raises ``BadQueryError`` when it is too large."""
     data = bytearray()
     async for part in request.stream():
         data += part
@@ -203,7 +203,7 @@ async def _healthy(_request: Request) -> Response:
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
-    """The HTTP status for what went wrong, and a sentence."""
+    """The HTTP status for an error, and a sentence about it."""
     if isinstance(error, BadQueryError | UsageError):
         return 400, str(error)
     if isinstance(error, PermissionError):
@@ -243,7 +243,7 @@ def _templates() -> Environment:
 
 
 def _time_text(ms: int, form: str) -> str:
-    """UTC; a producer may set a time that no calendar has: then its milliseconds."""
+    """The time in UTC, or its milliseconds: a producer may set a time that no calendar has."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):

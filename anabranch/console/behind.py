@@ -1,4 +1,4 @@
-"""Why a group is behind, partition by partition, and what to do about it. Pure."""
+"""The reasons why a group is behind, partition by partition, with their remedies. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from anabranch.cli.output import counted, duration
 from anabranch.console.rates import outlook
 
 NAMED = 8
-"""So many partitions are named in a sentence."""
+"""The most partitions that a sentence names."""
 
 
 KEEPS_UP_S = 3.0
-"""Who is less than this behind keeps up, whatever the rates of the moment are."""
+"""A member that is less than this behind keeps up, whatever the present rates are."""
 
 
 class Reason(NamedTuple):
-    """``level``: ``error`` where it does not pass by itself, ``warning`` else."""
+    """A reason and its remedy; ``level`` is ``error`` if it does not pass by itself, else ``warning``."""
 
     level: str
     text: str
@@ -26,12 +26,12 @@ class Reason(NamedTuple):
 
 
 def reasons(group: Mapping[str, Any]) -> list[Reason]:
-    """Of what ``Watch.group`` tells; nothing for a group that is at the end of everything."""
+    """The reasons in the data of ``Watch.group``; empty for a group that has read everything."""
     rows: Sequence[Mapping[str, Any]] = group["partitions"]
     waits: Sequence[Mapping[str, Any]] = [wait for wait in group["waits"] if wait["blocked"]]
     found = []
     if group["state"] in ("PreparingRebalance", "CompletingRebalance"):
-        # Nobody owns anything until it is over: all else that could be said now is not so in a moment.
+        # No member owns partitions until the rebalance is over, so any other reason would be obsolete at once.
         todo = "It passes within seconds. If it lasts, a member joins and leaves again and again: look at their logs."
         return [Reason("warning", "The group rebalances: its members agree on who reads what.", todo)]
     lag = sum(row["lag"] or 0 for row in rows)
@@ -73,7 +73,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
 
 
 def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
-    """Of the partitions of a topic that one member reads; None while it keeps up, or was not watched for long.
+    """The reason for one member's lag in its partitions of a topic; None if it keeps up, or without known rates.
 
     ``spare``: there are more partitions than members.
     """
@@ -102,7 +102,7 @@ def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
 
 
 def _roots(waits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Waits for partitions that do not wait themselves: the others go on after these."""
+    """The waits for partitions that do not wait themselves: the other waits end after these."""
     blocked = {(wait["topic"], wait["partition"]) for wait in waits}
     roots = [wait for wait in waits if (wait["topic"], wait["waits_for"]) not in blocked]
     return roots or list(waits)
@@ -142,7 +142,7 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
 
 
 def summary(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Totals of a group: lag in records and seconds, partitions that wait, the busiest member."""
+    """The totals of a group: lag in records and seconds, waiting partitions, the busiest member."""
     rows = group["partitions"]
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     seconds = [row["lag_s"] for row in rows if row.get("lag_s") is not None]

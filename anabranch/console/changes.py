@@ -1,4 +1,4 @@
-"""Changes: each is first shown, with the command line that does the same, and made when it is confirmed."""
+"""Changes of the cluster: each is first shown with the equivalent command line, and made when it is confirmed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ PLACES = ("earliest", "latest", "offset", "time")
 
 
 class Plan(NamedTuple):
-    """A change that was asked for and not made. ``form`` is sent back to make it; ``refused``: why that cannot be."""
+    """A requested change that is not made yet. The browser sends ``form`` back to make it.
+
+    ``refused`` is the reason why the change cannot be made.
+    """
 
     title: str
     back: str
@@ -36,7 +39,7 @@ class Plan(NamedTuple):
 class Change(NamedTuple):
     plan: Callable[[Watch, Query, str], Awaitable[Plan]]
     make: Callable[[Watch, Plan, str], Awaitable[str]]
-    """Returns what was done, as a sentence. Raises ``KafkaError`` or ``CommandError``."""
+    """Makes the change, and returns a sentence about it. Raises ``KafkaError`` or ``CommandError``."""
 
 
 async def plan_of_resize(watch: Watch, query: Query, bootstrap: str) -> Plan:
@@ -130,7 +133,7 @@ CHANGES: Mapping[str, Change] = {
     "reset": Change(plan_of_reset, reset),
     "produce": Change(plan_of_produce, produce),
 }
-"""By the last part of the path ``/change/...``."""
+"""The changes, by the last part of the path ``/change/...``."""
 
 
 def _command(*words: str, bootstrap: str) -> str:

@@ -1,4 +1,4 @@
-"""The pages: what each shows, by path. A page is shown whole, and its live part again and again."""
+"""The data of each page, by path. A page is rendered whole once, and its live part again and again."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
 from anabranch.protocol.addresses import join_address
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
-"""The cluster page names so many groups, which have at least so many records of a topic to read."""
+"""The cluster page names at most ``MOST_BEHIND`` groups, with a lag of at least ``FAR_BEHIND`` records in a topic."""
 ROWS = 50
-"""Of a table on one page."""
+"""The most rows of a table on one page."""
 MOST_RECORDS = 500
 
 
 class Query(Mapping[str, str]):
-    """What stands behind the question mark, each name once."""
+    """The query string of a URL; each name has one value."""
 
     def __init__(self, text: str) -> None:
         self._values = {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
@@ -61,7 +61,7 @@ class Query(Mapping[str, str]):
 
 
 class BadQueryError(Exception):
-    """What was asked makes no sense; the message says why."""
+    """A query that makes no sense; the message gives the reason."""
 
 
 class Rendered(NamedTuple):
@@ -111,7 +111,7 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
 
 
 def _free(directories: Iterable[LogDirDescription]) -> list[tuple[str, int, int]]:
-    """(path, free bytes, bytes) of each log directory whose broker says how large its file system is (KIP-827)."""
+    """(path, free bytes, bytes) of each log directory whose broker reports the size of the file system (KIP-827)."""
     return [
         (d.path, d.usable_bytes, d.total_bytes)
         for d in directories
@@ -120,7 +120,7 @@ def _free(directories: Iterable[LogDirDescription]) -> list[tuple[str, int, int]
 
 
 async def _furthest_behind(watch: Watch, topics: Mapping[str, TopicDescription]) -> list[tuple[str, int, str]]:
-    """(group, records to read, topic) of the groups furthest behind; nothing in a cluster with very many partitions."""
+    """(group, lag in records, topic) of the groups furthest behind; empty in a cluster with very many partitions."""
     if sum(len(topic.partitions) for topic in topics.values()) > MOST_RATED:
         return []
     lags = await watch.worst_lags([topic for topic in topics.values() if not topic.internal])
@@ -129,7 +129,7 @@ async def _furthest_behind(watch: Watch, topics: Mapping[str, TopicDescription])
 
 
 def _rates_by_leader(watch: Watch, topics: Iterable[TopicDescription]) -> dict[int, float]:
-    """Records a second written to the partitions that each broker leads, as far as they were watched."""
+    """By broker, the records a second that are written to the partitions it leads, if their rates are known."""
     rates: dict[int, float] = {}
     for topic in topics:
         for p in topic.partitions:
@@ -142,13 +142,13 @@ def _rates_by_leader(watch: Watch, topics: Iterable[TopicDescription]) -> dict[i
 async def _features(watch: Watch) -> dict[str, str]:
     try:
         found = (await watch.cached("features", watch.admin.describe_features, 10)).value
-    except Exception:  # a broker that has none, as a plain Kafka before 2.7
+    except Exception:  # the broker has no features, as in Kafka before 2.7
         return {}
     return {name: f"{level.min}-{level.max}" for name, level in sorted(found.finalized.items())}
 
 
 def _paged(names: list[str], query: Query) -> dict[str, Any]:
-    """The names that have ``q`` in them, a page of them, and what the links say."""
+    """One page of the names that contain ``q``, and the values for the links to other pages."""
     wanted = query.get("q", "").strip()
     chosen = [name for name in names if wanted.lower() in name.lower()]
     pages = max(1, -(-len(chosen) // ROWS))
@@ -282,7 +282,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
 
 async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
     name = (await watch.existing_topic(path["topic"])).name
-    described = (await watch.admin.describe_topics([name]))[name]  # a key may have moved a moment ago
+    described = (await watch.admin.describe_topics([name]))[name]  # fresh, because keys may have moved a moment ago
     numbers = [p.partition for p in described.partitions if p.leader >= 0]
     formats = FORMATS if watch.registry is None else (*FORMATS, BY_SCHEMA)
     values: dict[str, Any] = {"topic": described, "query": query, "formats": formats, "found": None, "wrong": None}
@@ -312,7 +312,10 @@ async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rende
 
 
 async def _ranges(watch: Watch, topic: str, partitions: list[int], where: str, count: int) -> Ranges:
-    """From ``beginning``, ``end`` (the last ``count``), an offset or a time in ISO 8601 up to the present end."""
+    """The ranges from ``where`` up to the present ends.
+
+    ``where`` is ``beginning``, ``end`` (the last ``count`` records), an offset, or a time in ISO 8601.
+    """
     tps = [TopicPartition(topic, p) for p in partitions]
     first = await watch.admin.list_offsets(dict.fromkeys(tps, "earliest"))
     last = await watch.admin.list_offsets(dict.fromkeys(tps, "latest"))
@@ -362,6 +365,6 @@ PAGES: dict[str, Page] = {
     "/groups/{group:path}": group,
     "/configs/{kind}/{name}": configs,
 }
-"""By path, as Starlette writes it."""
+"""The pages by path, in Starlette's form."""
 LIVE = ("/", "/topics", "/topics/{topic}", "/groups", "/groups/{group:path}")
 """Pages that change while they are open."""

@@ -1,4 +1,4 @@
-"""What is wrong in a cluster now, in words, and what to do about it. Pure."""
+"""The problems of a cluster, in words, with their remedies. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from anabranch import ClusterDescription, TopicDescription
 from anabranch.cli.output import counted
 
 NAMED = 5
-"""So many partitions are named of each kind; the rest is counted."""
+"""The most partitions of each kind that are named; the others are counted."""
 
 
 class Problem(NamedTuple):
-    """``level``: ``error`` where reads or writes fail or records are at risk, ``warning`` else."""
+    """A problem; ``level`` is ``error`` if reads or writes fail or records are at risk, else ``warning``."""
 
     level: str
     text: str
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
 def find_problems(
     cluster: ClusterDescription, topics: Iterable[TopicDescription], lost_dirs: Mapping[int, Sequence[str]]
 ) -> list[Problem]:
-    """``lost_dirs``: log directories out of use, by broker."""
+    """The problems of a cluster. ``lost_dirs`` are the log directories that are out of use, by broker."""
     live = {node.id for node in cluster.nodes}
     away: dict[int, int] = defaultdict(int)
     leaderless, under_replicated = [], []

@@ -9,31 +9,31 @@ from typing import NamedTuple
 from anabranch.cli.output import duration
 
 WINDOW_S = 10.0
-"""Rates are those of the last so many seconds by default."""
+"""The default window of rates: the last seconds that they are computed from."""
 KEPT_S = 60.0
 """How long samples are kept."""
 EVERY_S = 1.0
-"""Samples that follow within less replace the one before."""
+"""The least time between kept samples: a sample that comes sooner replaces the last one."""
 
 
 class Sample(NamedTuple):
     at_s: float
-    """Of a monotonic clock."""
+    """The time of a monotonic clock."""
     offset: int
 
 
 class Samples:
-    """An offset that goes up, as it was seen over time."""
+    """Samples over time of an offset that goes up."""
 
     def __init__(self, window_s: float = WINDOW_S, least_s: float = 0.0) -> None:
-        """There is no rate of less than ``least_s``."""
+        """``least_s``: samples over less time give no rate."""
         self._window_s, self._least_s = window_s, least_s
         self._kept: deque[Sample] = deque()
 
     def add(self, at_s: float, offset: int) -> None:
         kept = self._kept
         if kept and offset < kept[-1].offset:
-            kept.clear()  # another topic of the same name, or a truncated log
+            kept.clear()  # the topic was created again, or the log was truncated
         if len(kept) > 1 and at_s - kept[-2].at_s < EVERY_S:
             kept.pop()
         kept.append(Sample(at_s, offset))
@@ -42,12 +42,12 @@ class Samples:
 
     @property
     def last(self) -> int:
-        """The offset that was seen last, 0 for none."""
+        """The last offset, 0 without samples."""
         return self._kept[-1].offset if self._kept else 0
 
     @property
     def rate(self) -> float | None:
-        """Offsets a second over the window; None before there are two samples."""
+        """Offsets a second over the window; None before there are two samples over at least ``least_s``."""
         if len(self._kept) < 2 or self._kept[-1].at_s - self._kept[0].at_s < self._least_s:
             return None
         last = self._kept[-1]
@@ -65,7 +65,7 @@ class Hottest(NamedTuple):
 
     @property
     def name(self) -> str | None:
-        """The key as it can be asked for on a page; None for one that is empty or no text."""
+        """The key as text for a link; None for a key that is empty or not UTF-8."""
         try:
             return self.key.decode() or None
         except UnicodeDecodeError:
@@ -73,7 +73,7 @@ class Hottest(NamedTuple):
 
 
 def hottest(keys: Iterable[bytes | None]) -> Hottest | None:
-    """Of the keys of some records, None for a record without; None where no record has one."""
+    """The most frequent of the keys of some records; None when no record has a key."""
     counts = Counter(keys)
     records = counts.total()
     del counts[None]
@@ -84,7 +84,7 @@ def hottest(keys: Iterable[bytes | None]) -> Hottest | None:
 
 
 def outlook(lag: int, written: float | None, read: float | None) -> str:
-    """What becomes of a lag at these rates, in words."""
+    """A forecast of a lag at these rates, in words."""
     if lag == 0:
         return "is at the end"
     if written is None or read is None:

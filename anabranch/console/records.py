@@ -15,22 +15,22 @@ from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 
 SHOWN_BYTES = 2_000
-"""So much of a key or value is on the page; the rest is counted."""
+"""The most bytes of a key or value on a page; the page has the number of the others."""
 SEARCH_S = 5.0
 SEARCH_RECORDS = 200_000
-"""A search ends after so much time or so many records, and says how far it came."""
+"""A search ends after ``SEARCH_S`` or this many records, and shows the offsets that it reached."""
 READ_AT_ONCE = 32
-"""So many partitions are read at once."""
+"""How many partitions are read at once."""
 FORMATS = ("text", "json", "hex")
 BY_SCHEMA = "schema"
-"""The format besides these where a schema registry is known."""
+"""A further format, when a schema registry is known."""
 
 Ranges: TypeAlias = Mapping[int, tuple[int, int]]
-"""Offsets from and to, exclusive, by partition."""
+"""The first offset and the end offset, exclusive, by partition."""
 
 
 class Shown(NamedTuple):
-    """A record as the page has it; times in ms since 1970, lengths in bytes, -1: null."""
+    """A record as shown on a page; times in ms since 1970, lengths in bytes, -1 for null."""
 
     partition: int
     offset: int
@@ -44,7 +44,7 @@ class Shown(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a look brought. ``next_offsets``: where to go on, by partition. ``searched``: records looked at."""
+    """The result of a search. ``next_offsets``: where to continue, by partition. ``searched``: the records examined."""
 
     records: list[Shown]
     next_offsets: dict[int, int]
@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 def text_of(data: bytes | None, how: str) -> str:
-    """Bytes for people: cut to ``SHOWN_BYTES``; what is no text is written as hex."""
+    """Bytes as text for people, cut to ``SHOWN_BYTES``; bytes that are no text become hex."""
     if data is None:
         return "null"
     cut = data[:SHOWN_BYTES]
@@ -75,7 +75,7 @@ def text_of(data: bytes | None, how: str) -> str:
 
 
 class Texts:
-    """Makes texts of records: as ``how`` says, one of ``FORMATS``, or by the schemas of a registry."""
+    """Makes texts of records in the format ``how``: one of ``FORMATS``, or by the schemas of a registry."""
 
     def __init__(self, how: str, registry: Registry | None = None) -> None:
         self._how, self._registry = how, registry if how == BY_SCHEMA else None
@@ -106,7 +106,7 @@ class Texts:
 async def browse(
     reader: LogReader, topic: str, ranges: Ranges, count: int, texts: Texts, contains: bytes = b""
 ) -> Found:
-    """The first ``count`` records of each partition's range, then the oldest ``count`` of all.
+    """The oldest ``count`` records in the ranges, chosen from the first ``count`` of each partition.
 
     ``contains``: only records whose key or value has these bytes.
     """
@@ -120,14 +120,14 @@ def _has(record: Record, contains: bytes) -> bool:
 async def follow(
     reader: LogReader, topic: TopicDescription, ranges: Ranges, key: bytes, count: int, texts: Texts
 ) -> Found:
-    """The records of a key, in every partition where it may have lived; ``ranges`` as for ``browse``."""
+    """The records of a key, in every partition that may have had the key; ``ranges`` as for ``browse``."""
     places = set(places_of(key, topic))
     chosen = {p: range_ for p, range_ in ranges.items() if p in places}
     return await _look(reader, topic.name, chosen, count, texts, lambda record: record.key == key)
 
 
 def places_of(key: bytes, topic: TopicDescription) -> list[int]:
-    """The partitions that a key has had under the counts from the first up to the most partitions there are now."""
+    """The partitions of a key under all counts from the initial one to the number of existing partitions."""
     key_hash, initial = positive_hash(key), max(1, topic.initial_partition_count)
     most = max((p.partition for p in topic.partitions), default=0) + 1
     if topic.initial_partition_count <= 0 or not topic.ordered_delivery:
@@ -190,12 +190,12 @@ async def _look(
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a whole number that a 64-bit integer holds."""
+    """Whether the text is a whole number that fits a 64-bit integer."""
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63
 
 
 def parse_partitions(text: str, there: Iterable[int]) -> list[int]:
-    """``3`` or ``0,2,5-8``; all for an empty text. Raises ``ValueError`` that names what is wrong."""
+    """The partitions in a text such as ``3`` or ``0,2,5-8``; all for an empty text. Raises ``ValueError``."""
     known = sorted(there)
     if not text.strip():
         return known

@@ -1,7 +1,7 @@
-"""Records that begin with the id of a schema: Avro, Protobuf and JSON Schema, by a registry with Confluent's REST API.
+"""Decodes records that begin with the id of a schema in a registry: Avro, Protobuf and JSON Schema.
 
-Such a key or value is a zero byte, the id (four bytes), and the data. In Protobuf the number of the message within its
-file stands between (Confluent, "Schema Registry: Wire format").
+The registry has Confluent's REST API. Such a key or value is a zero byte, the id (four bytes), and the data. In
+Protobuf the path of the message within its file is between id and data (Confluent, "Schema Registry: Wire format").
 """
 
 from __future__ import annotations
@@ -41,31 +41,34 @@ from google.protobuf import (
 DECODED_BYTES = 1024 * 1024
 """A larger key or value is not decoded."""
 SCHEMA_BYTES = 4 * 1024 * 1024
-"""Of an answer of the registry."""
+"""The most bytes of a response of the registry."""
 REFERENCES = 100
-"""So many other schemas a schema may need."""
+"""The most other schemas that a schema may need."""
 KEPT_SCHEMAS = 1_000
 REGISTRY_TIMEOUT_S = 3.0
 AGAIN_S = 10.0
-"""So long a registry that gave no schema is not asked for it again."""
+"""The pause before the registry is asked again for a schema that it did not give."""
 _HEAD_BYTES = 5
 _KNOWN_FILES = (
     any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, source_context_pb2, struct_pb2, timestamp_pb2,
     type_pb2, wrappers_pb2,
 )  # fmt: skip
-"""Each behind those that it needs. A registry gives none of them."""
-os.environ.setdefault("AVRO_MAX_COLLECTION_ITEMS", "100000")  # items that take no bytes could be any number
+"""Protobuf's own files, each after those that it needs. A registry has none of them."""
+os.environ.setdefault("AVRO_MAX_COLLECTION_ITEMS", "100000")  # items of zero bytes could have any count
 
 Decoder: TypeAlias = Callable[[bytes], str]
-"""From the data behind the id to JSON. Raises ``UndecodableError``."""
+"""Decodes the data after the id to JSON. Raises ``UndecodableError``."""
 
 
 class UndecodableError(Exception):
-    """What keeps a key or value from being decoded."""
+    """The reason why a key or value cannot be decoded."""
 
 
 class Schema(NamedTuple):
-    """``kind``: AVRO, PROTOBUF or JSON. ``references``: other schemas that it needs, by name, before their users."""
+    """A schema; ``kind`` is AVRO, PROTOBUF or JSON.
+
+    ``references`` are the other schemas that it needs, by name. Each comes before the schemas that need it.
+    """
 
     kind: str
     text: str
@@ -73,7 +76,7 @@ class Schema(NamedTuple):
 
 
 def split(data: bytes) -> tuple[int, bytes]:
-    """The id of the schema, and what is behind it. Raises ``UndecodableError``."""
+    """The id of the schema, and the data after it. Raises ``UndecodableError``."""
     if len(data) < _HEAD_BYTES or data[0] != 0:
         raise UndecodableError("it does not begin with the id of a schema")
     if len(data) > DECODED_BYTES:
@@ -82,7 +85,7 @@ def split(data: bytes) -> tuple[int, bytes]:
 
 
 def decoder_of(schema: Schema) -> Decoder:
-    """Raises ``UndecodableError`` for a schema that cannot be used."""
+    """The decoder for a schema. Raises ``UndecodableError`` for a schema that cannot be used."""
     make = {"AVRO": _avro, "PROTOBUF": _protobuf, "JSON": lambda _: _json}.get(schema.kind)
     if make is None:
         raise UndecodableError(f"its schema is of the unknown kind {schema.kind!r}")
@@ -95,7 +98,7 @@ def _explained(what: str, function: Callable[[Any], Any], argument: Any) -> Any:
         return function(argument)
     except UndecodableError:
         raise
-    except Exception as error:  # the libraries raise what they like for bytes that anybody may have written
+    except Exception as error:  # the libraries raise errors of any kind for arbitrary bytes
         raise UndecodableError(f"{what}: {type(error).__name__} {error}"[:300]) from error
 
 
@@ -120,7 +123,7 @@ def _avro(schema: Schema) -> Decoder:
 
 
 def _other(value: object) -> str:
-    """What JSON has no form for: bytes, and the logical types of Avro."""
+    """The text for values that JSON does not have: bytes, and the logical types of Avro."""
     if isinstance(value, bytes):
         return value.hex(" ")
     return format(value, "f") if isinstance(value, decimal.Decimal) else str(value)
@@ -149,7 +152,7 @@ def _protobuf(schema: Schema) -> Decoder:
 
 
 def _add(pool: Any, name: str, serialized: bytes) -> Any:
-    """The file in the pool, under ``name`` where there is one."""
+    """Add a file to the pool and return it; its name is ``name`` unless that is empty."""
     file = descriptor_pb2.FileDescriptorProto.FromString(serialized)
     file.name = name or file.name or "schema.proto"
     pool.AddSerializedFile(file.SerializeToString())
@@ -157,7 +160,7 @@ def _add(pool: Any, name: str, serialized: bytes) -> Any:
 
 
 def _message_path(data: bytes) -> tuple[list[int], int]:
-    """Which message, from the outermost in, and where it begins. One zero stands for the first of the file."""
+    """The indexes of nested messages from the outermost in, and the position after them. A 0 alone means [0]."""
     count, at = _zigzag(data, 0)
     if count == 0:
         return [0], at
@@ -183,10 +186,10 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Registry:
-    """A schema registry at ``url``; a user and a password may stand in it. Entered with ``async with``."""
+    """A schema registry at ``url``, which may have a user and a password. Use it with ``async with``."""
 
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """``transport`` stands in for the network in tests."""
+        """``transport`` replaces the network in tests."""
         self._url = url.rstrip("/")
         self._http = httpx.AsyncClient(timeout=REGISTRY_TIMEOUT_S, transport=transport)
         self._decoders: dict[int, Decoder] = {}
@@ -201,7 +204,7 @@ class Registry:
         await self._http.aclose()
 
     async def decode(self, data: bytes) -> str:
-        """JSON for people. Raises ``UndecodableError``."""
+        """The data as JSON for people. Raises ``UndecodableError``."""
         schema_id, behind = split(data)
         async with self._lock:
             if schema_id not in self._decoders:
@@ -236,7 +239,7 @@ class Registry:
         return Schema(kind, _text(answer), references)
 
     async def _add_references(self, answer: Mapping[str, Any], suffix: str, found: dict[str, str]) -> None:
-        """Depth first, so that each stands behind those that it needs."""
+        """Add the referenced schemas, depth first, so that each comes after those that it needs."""
         for reference in answer.get("references") or ():
             name, subject, version = (str(reference.get(field)) for field in ("name", "subject", "version"))
             if name in found:
@@ -276,7 +279,7 @@ def _text(answer: Mapping[str, Any]) -> str:
 
 
 def _kept(one: dict[int, Any]) -> dict[int, Any]:
-    """``one`` with room for one more."""
+    """Remove the oldest entries of ``one`` until it has room for one more."""
     while len(one) >= KEPT_SCHEMAS:
         del one[next(iter(one))]
     return one

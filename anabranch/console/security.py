@@ -1,8 +1,8 @@
-"""What a browser may be talked into by another site, and is not: other hosts' names, forged forms, scripts in records.
+"""Protection of the browser against other sites: against foreign host names, forged forms, and scripts in records.
 
-- **Host**: a page of another site can have its name resolve to this address (DNS rebinding). Requests whose Host is
-  not one of the console's names are refused.
-- **Forms**: a change needs this process's token, and an Origin of its own where the browser sends one.
+- **Host**: another site can let its name resolve to this address (DNS rebinding). A request is refused if its Host is
+  not one of the console's names.
+- **Forms**: a change needs this process's token. If the browser sends an Origin, it must be the console's.
 - **Content**: templates escape every value. The policy lets the page load its own two files, and nothing else.
 """
 
@@ -28,10 +28,10 @@ MAX_FORM_BYTES = 1024 * 1024
 
 
 class Guard:
-    """An ASGI application that passes on what may come in, and adds the headers to every answer."""
+    """An ASGI application that passes on allowed requests, and adds the headers to every response."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
-        """``hosts``: names besides those of the loopback, without ports."""
+        """``hosts``: the console's names besides those of the loopback, without ports."""
         self._app = app
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
 
@@ -63,7 +63,7 @@ def host_name(host: str) -> str:
 
 
 def new_token() -> str:
-    """What a form of this process carries."""
+    """A new random token for the forms of this process."""
     return secrets.token_urlsafe(32)
 
 

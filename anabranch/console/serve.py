@@ -22,21 +22,21 @@ from anabranch.console.watch import Watch
 from anabranch.runtime.real_anyio import client_env
 
 API_TIMEOUT_MS = 5_000
-"""How long the cluster is asked for what a page shows."""
+"""The time limit for the requests of a page to the cluster."""
 REQUEST_TIMEOUT_MS = 3_000
-"""How long one broker is waited for."""
+"""The time limit for the response of one broker."""
 GRACE_S = 1.0
-"""Requests that are being answered get so long to end."""
+"""The time that open requests get to end after the signal."""
 END_S = 2.0
-"""So long after the signal the process ends whatever happens: Hypercorn waits for a client that reads nothing."""
+"""The process ends at most this long after the signal: Hypercorn itself waits for a client that reads nothing."""
 REQUEST_S = 10
-"""A request's head has to be there within so much time."""
+"""The time limit for the arrival of a request's head."""
 
 
 def serve(
     bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool, schema_registry: str | None
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ``CommandError`` where the address is taken."""
+    """Serve until SIGINT or SIGTERM. Raises ``CommandError`` when the address is taken."""
     trio.run(_serve, bootstrap, host, port, hosts, allow_changes, schema_registry)
 
 
@@ -61,7 +61,7 @@ async def _serve(
         }
         async with (
             Admin(**settings) as admin,
-            LogReader(env=client_env(), **settings, fetch_max_wait_ms=0) as reader,  # a page waits for no new records
+            LogReader(env=client_env(), **settings, fetch_max_wait_ms=0) as reader,  # pages do not wait for new records
             Registry(schema_registry) if schema_registry else contextlib.nullcontext() as registry,
         ):
             console = Console(Watch(admin, reader, registry), ConsoleConfig(bootstrap, (host, *hosts), allow_changes))
@@ -76,7 +76,7 @@ def _http_config(listener: socket.socket) -> Config:
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]
     config.graceful_timeout = GRACE_S
-    config.keep_alive_timeout = REQUEST_S  # also until a request's head is there; a stream has no limit
+    config.keep_alive_timeout = REQUEST_S  # also the limit for a request's head; a stream has no limit
     config.h11_max_incomplete_size = 64 * 1024
     config.include_server_header = False
     config.accesslog = None

@@ -1,7 +1,7 @@
 """The tree of splits and merges of a topic over time, from the lineages of its partitions. Pure (KIP-253).
 
-An entry of a lineage says that a partition got keys of others. Entries in one column may belong to the same resize:
-no entry of a column needs another one of it, and all began within ``TOGETHER_MS``.
+An entry of a lineage means that a partition gained keys of others. Entries in one column may belong to the same resize:
+none of them needs another one of the column, and all began within ``TOGETHER_MS``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 190
 
 
 class Gain(NamedTuple):
-    """``partition`` has keys of the ``losers`` from its leader epoch ``epoch`` on: their last epochs by number."""
+    """``partition`` has keys of the ``losers`` from its leader epoch ``epoch`` on.
+
+    ``losers`` are the last epochs in which other partitions had the keys, by partition.
+    """
 
     partition: int
     epoch: int
@@ -24,14 +27,14 @@ class Gain(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Gains that may belong to one resize; ``at_ms`` is when the first is known to have begun, since 1970."""
+    """Gains that may belong to one resize; ``at_ms`` is the earliest known time of their begin, in ms since 1970."""
 
     gains: list[Gain]
     at_ms: int | None
 
 
 class Lane(NamedTuple):
-    """One partition, in px. ``spans`` are (from, to, whether it was in use): else it was marked for deletion."""
+    """One partition, in px. ``spans`` are (from, to, was in use); when not in use, it was marked for deletion."""
 
     partition: int
     y: int
@@ -50,7 +53,7 @@ class Edge(NamedTuple):
     """Keys that go from one lane to another, in px."""
 
     kind: str
-    """split or merge."""
+    """``split`` or ``merge``."""
     source: int
     target: int
     epoch: int
@@ -66,13 +69,13 @@ class Tree(NamedTuple):
     lanes: list[Lane]
     edges: list[Edge]
     columns: list[tuple[int, int | None]]
-    """(x in px, ms since 1970 or None)."""
+    """The columns as (x in px, ms since 1970 or None)."""
     left_out: int
-    """Partitions beyond the most that are drawn."""
+    """The number of partitions that are not drawn."""
 
 
 def gains_of(lineages: Mapping[int, Lineage]) -> list[Gain]:
-    """Every gain that the lineages still have."""
+    """All gains in the lineages."""
     return [
         Gain(p, entry.epoch, entry.losers)
         for p, lineage in lineages.items()
@@ -82,14 +85,14 @@ def gains_of(lineages: Mapping[int, Lineage]) -> list[Gain]:
 
 
 def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int]) -> list[Column]:
-    """In order. ``began_ms`` by (partition, epoch), of those whose first record is there."""
+    """The columns of gains, in order. ``began_ms`` are the known times of first records, by (partition, epoch)."""
     waiting = {(gain.partition, gain.epoch): gain for gain in gains}
     found: list[Column] = []
     placed: set[int] = set()
     while waiting:
         ready = [gain for gain in waiting.values() if not _needs(gain, waiting)]
         if not ready:
-            ready = list(waiting.values())  # no order can be told: a lineage contradicts another
+            ready = list(waiting.values())  # lineages contradict each other, so there is no order
         times = [(gain, began_ms.get((gain.partition, gain.epoch))) for gain in ready]
         known = [time for _, time in times if time is not None]
         first = min(known, default=None)
@@ -110,12 +113,12 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
 
 
 def _is_created_after(gain: Gain, partition: int | None) -> bool:
-    """Whether a split created its partition after this one: numbers are given in order."""
+    """Whether a split created the gain's partition after ``partition``: splits assign numbers in ascending order."""
     return partition is not None and gain.partition > partition and all(p < gain.partition for p in gain.losers)
 
 
 def _needs(gain: Gain, waiting: Mapping[tuple[int, int], Gain]) -> bool:
-    """Whether something that is not placed yet came before."""
+    """Whether a gain that is not in a column yet came before this one."""
     return any(
         (p == gain.partition and epoch < gain.epoch) or (p in gain.losers and epoch <= gain.losers[p])
         for p, epoch in waiting
@@ -126,7 +129,7 @@ def _needs(gain: Gain, waiting: Mapping[tuple[int, int], Gain]) -> bool:
 def draw(
     partitions: Collection[int], in_use: int, initial: int, columns: list[Column], most_lanes: int, most_columns: int
 ) -> Tree:
-    """Lanes from top to bottom, columns from left to right; the newest ``most_columns`` of them."""
+    """Draw partitions as lanes from top to bottom, and the newest ``most_columns`` columns from left to right."""
     columns = columns[-most_columns:]
     named = set(partitions) | {p for column in columns for gain in column.gains for p in (gain.partition, *gain.losers)}
     chosen = sorted(named)[:most_lanes]
@@ -149,7 +152,7 @@ def draw(
 
 
 def _spans(turns: list[tuple[int, bool]], end_x: int) -> list[tuple[int, int, bool]]:
-    """``turns``: from where on a lane is in use, or not."""
+    """The spans between ``turns``, which are the places where a lane starts or ends its use."""
     ends = [x for x, _ in turns[1:]] + [end_x]
     return [(x, end, in_use) for (x, in_use), end in zip(turns, ends, strict=True) if end > x]
 

@@ -1,4 +1,4 @@
-"""Who waits for whom, as a graph: a partition left of those that its keys are waited for in. Pure."""
+"""The waits between partitions as a graph: a waiting partition is left of those that it waits for. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anabranch.cli.output import counted
 
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 150, 44, 110, 14, 8
 MOST_TEXT = 18
-"""Letters of a topic's name or a member's in a box."""
+"""The most letters of a topic's or member's name in a box."""
 
 
 class Box(NamedTuple):
-    """A partition, in px; ``reader`` reads it, ``blocks``: something waits for it now."""
+    """A partition, in px; ``reader`` reads it; ``waits``, ``blocks``: it is blocked, or blocks another one, now."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """``text`` is how many records are to be read before; ``blocked``: nothing is given of the waiting one."""
+    """A wait. ``text`` is the number of records to read first; ``blocked``: the waiting partition delivers nothing."""
 
     path: str
     x: int
@@ -45,7 +45,7 @@ class Graph(NamedTuple):
 
 
 def graph_of(waits: Sequence[Mapping[str, Any]], most: int) -> Graph:
-    """Of the first ``most`` waits of ``Watch.group``. What waits for nothing stands on the right."""
+    """The graph of the first ``most`` waits of ``Watch.group``. Partitions that wait for nothing are on the right."""
     waits = waits[:most]
     edges = [((w["topic"], w["partition"]), (w["topic"], w["waits_for"])) for w in waits]
     depth = _depths(edges)
@@ -75,7 +75,7 @@ def graph_of(waits: Sequence[Mapping[str, Any]], most: int) -> Graph:
 
 
 def _depths(edges: Sequence[tuple[tuple[str, int], tuple[str, int]]]) -> dict[tuple[str, int], int]:
-    """The longest way from each place to one that waits for nothing. A circle, which no broker makes, ends it."""
+    """The longest path from each partition to one that waits for nothing; 0 for all if the waits form a cycle."""
     depth = {place: 0 for edge in edges for place in edge}
     for _ in depth:
         changed = False
@@ -96,7 +96,7 @@ def _arrow(start: tuple[int, int], end: tuple[int, int], wait: Mapping[str, Any]
     title = f"partition {wait['partition']} waits for {records} of partition {wait['waits_for']}"
     middle = (x0 + x1) // 2
     path = f"M{x0} {y0} C{middle} {y0} {middle} {y1} {x1 - 2} {y1}"
-    # Where several arrows meet, their texts stand beside their own beginnings.
+    # The text is beside the arrow's start, because several arrows may end at the same place.
     return Arrow(path, x0 + 6, y0 - 4, left, bool(wait["blocked"]), title)
 
 

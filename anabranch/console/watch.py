@@ -1,7 +1,8 @@
-"""Asks the cluster for what pages show, when a page is open.
+"""Requests the data of open pages from the cluster.
 
-An answer is used again until it is ``FRESH_S`` old, or ten times as old as it took to get: many open pages, or a large
-cluster, do not load brokers more. When the cluster does not answer, the last answer is shown with what went wrong.
+A response is used again until it is ``FRESH_S`` old, or ``COST_FACTOR`` times as old as the request took: many open
+pages, or a large cluster, do not load brokers more. When the cluster does not respond, the last response is shown with
+the error.
 """
 
 from __future__ import annotations
@@ -37,31 +38,31 @@ T = TypeVar("T")
 FRESH_S = 0.8
 COST_FACTOR = 10.0
 BROKER_ANSWERS_S = 5.0
-"""Of a broker that takes longer nothing is shown."""
+"""The time limit for one broker's response; a slower broker is left out."""
 SIZES_FRESH_S = 10.0
 AWAY_S = 3.0
-"""Where no broker answered, none is asked for so long: a page asks several things, and does not wait for each."""
+"""After a timeout no request is sent for this time: a page makes several requests, and must not wait for each."""
 ASKED_AT_ONCE = 32
 LANES, COLUMNS, GAINS = 48, 40, 400
-"""Of the tree: partitions and resizes drawn, and splits and merges looked at."""
+"""Limits of the tree: partitions drawn, resizes drawn, and splits and merges examined."""
 TIMED = 64
-"""So many gains, the newest, are dated by their first record."""
+"""How many gains, the newest, get a date from their first record."""
 FIRST_UNREAD = 64
-"""Of so many partitions the first record that a group has not read is looked up, for the lag in seconds."""
+"""For this many partitions the first record that a group has not read is fetched, for the lag in seconds."""
 READ_WINDOW_S = 30.0
-"""Groups commit every few seconds: over less than this they seem to stand still."""
+"""The window of reading rates. Groups commit every few seconds: over a shorter window they seem to stand still."""
 READ_LEAST_S = 10.0
 SAMPLED, SAMPLE_FRESH_S = 200, 10.0
-"""So many of a partition's newest records tell its hottest key, and for so long."""
+"""How many of a partition's newest records give its hottest key, and for how many seconds."""
 MOST_KEPT = 50_000
-"""Samples of so many partitions, and of so many partitions of groups, are kept."""
+"""The most partitions, and the most partitions of groups, whose samples are kept."""
 MOST_RATED = 2_000
-"""Rates of topics are told where a page's topics have at most so many partitions in all."""
+"""A page shows rates if its topics have at most this many partitions in all."""
 
 
 @dataclass(slots=True)
 class Seen(Generic[T]):
-    """An answer; ``error`` is why no newer one could be had."""
+    """A response; ``error`` is the reason why there is no newer one."""
 
     value: T
     at_s: float
@@ -74,11 +75,11 @@ class NotThereError(Exception):
 
 
 class UnreachableError(Exception):
-    """Nothing was ever answered; the message says why."""
+    """The cluster has never responded to this request; the message gives the reason."""
 
 
 class Watch:
-    """Asks one cluster. ``registry`` has the schemas of its records, where one is known."""
+    """Sends requests to one cluster. ``registry`` has the schemas of its records, if one is known."""
 
     def __init__(self, admin: Admin, reader: LogReader, registry: Registry | None = None) -> None:
         self.admin, self.reader, self.registry = admin, reader, registry
@@ -93,7 +94,10 @@ class Watch:
     async def cached(
         self, key: object, ask: Callable[[], Awaitable[T]], fresh_s: float = FRESH_S, *, since_s: float = -math.inf
     ) -> Seen[T]:
-        """The answer to ``ask``, not from before ``since_s``. Raises ``UnreachableError`` where there was never one."""
+        """The result of ``ask``, not older than ``since_s``.
+
+        Raises ``UnreachableError`` when there is no result at all, or when the error cannot be retried.
+        """
         async with self._locks.setdefault(key, anyio.Lock()):
             seen = cast("Seen[T] | None", self._seen.get(key))
             began = time.monotonic()
@@ -118,7 +122,7 @@ class Watch:
             return found
 
     def _forget(self, most: int = 2_000) -> None:
-        """Drop the oldest of very many answers: who looks at each of 10,000 topics once needs them no more."""
+        """Drop the oldest results, such as those of a user who looked at each of 10,000 topics once."""
         while len(self._seen) > most:
             oldest = min(self._seen, key=lambda key: self._seen[key].at_s)
             del self._seen[oldest]
@@ -135,7 +139,7 @@ class Watch:
         return await self.cached("cluster", self.admin.describe_cluster)
 
     async def topics(self, *, since_s: float = -math.inf) -> Seen[dict[str, TopicDescription]]:
-        """Every topic, asked for not before ``since_s``."""
+        """Every topic, requested not before ``since_s``."""
 
         async def ask() -> dict[str, TopicDescription]:
             names = [topic.name for topic in await self.admin.list_topics()]
@@ -144,7 +148,7 @@ class Watch:
         return await self.cached("topics", ask, since_s=since_s)
 
     async def log_dirs(self) -> Seen[dict[int, list[LogDirDescription]]]:
-        """The log directories of the brokers that answer: one that does not is among what is wrong already."""
+        """The log directories of the brokers that respond; other brokers are among the page's problems already."""
 
         async def ask(broker: int) -> list[LogDirDescription]:
             return (await self.admin.describe_log_dirs([broker]))[broker]
@@ -152,7 +156,7 @@ class Watch:
         return await self._of_brokers("log dirs", ask)
 
     async def releases(self) -> Seen[dict[int, str | None]]:
-        """The release of this software that each broker runs, of those that answer; None for another project's."""
+        """The release of this software on each broker that responds; None for a broker of another project."""
         return await self._of_brokers("releases", self.admin.describe_release)
 
     async def _of_brokers(self, what: str, ask: Callable[[int], Awaitable[T]]) -> Seen[dict[int, T]]:
@@ -171,7 +175,7 @@ class Watch:
         return await self.cached(what, ask_all, SIZES_FRESH_S)
 
     async def sizes(self) -> dict[str, int]:
-        """Bytes on disk by topic, of all replicas."""
+        """The bytes on disk of all replicas, by topic."""
         found: dict[str, int] = {}
         for dirs in (await self.log_dirs()).value.values():
             for directory in dirs:
@@ -180,7 +184,7 @@ class Watch:
         return found
 
     async def ends(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, int]:
-        """High watermarks of the partitions that are led; a sample of each is kept."""
+        """The high watermarks of the partitions with leaders; a sample of each is kept."""
         led = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions if p.leader >= 0]
 
         async def ask() -> dict[TopicPartition, int]:
@@ -193,7 +197,7 @@ class Watch:
         return (await self.cached(("ends", *led), ask)).value
 
     def rate(self, topic: TopicDescription) -> float | None:
-        """Records a second written to all partitions, as far as it was watched."""
+        """Records a second written to the topic: the sum of the known rates of partitions, None without any."""
         rates = [self.partition_rate(topic.name, p.partition) for p in topic.partitions]
         known = [rate for rate in rates if rate is not None]
         return sum(known) if known else None
@@ -205,7 +209,7 @@ class Watch:
     # ------------------------------------------------------------ one topic
 
     async def topic(self, name: str) -> Seen[dict[str, Any]]:
-        """What ``anabranch topics describe --json`` tells of it."""
+        """The description of a topic, as of ``anabranch topics describe --json``."""
 
         async def ask() -> dict[str, Any]:
             (row,) = await describe_topics(self.admin, [name])
@@ -219,7 +223,7 @@ class Watch:
         return await self.cached(("topic", name), ask)
 
     async def tree(self, topic: TopicDescription) -> Tree | None:
-        """The splits and merges of a topic that was resized, of its first partitions."""
+        """The splits and merges of a topic's first ``LANES`` partitions; None when it was never resized."""
         if not is_resized(topic):
             return None
 
@@ -235,7 +239,7 @@ class Watch:
         return (await self.cached(("tree", topic.name), ask)).value
 
     async def _began_ms(self, topic: TopicDescription, gains: Collection[Gain]) -> dict[tuple[int, int], int]:
-        """When leaders took the first record of these leader epochs: what was found once stays."""
+        """The times of the first records of these leader epochs, by partition and epoch. Each is found only once."""
         led = {p.partition for p in topic.partitions if p.leader >= 0}
         incarnation = topic.topic_id.hex
         open_ = [g for g in gains if g.partition in led and (incarnation, g.partition, g.epoch) not in self._began]
@@ -260,17 +264,17 @@ class Watch:
         try:
             with anyio.fail_after(2):
                 ends = await self.admin.epoch_ends({tp: epoch - 1}, within_ms=1_000) if epoch > 0 else {}
-                first = max(ends[tp].end_offset if tp in ends else 0, 0)  # nothing before: the partition began with it
+                first = max(ends[tp].end_offset if tp in ends else 0, 0)  # the partition began with this epoch
                 samples = self._samples.get(tp)
                 if samples is None or first >= samples.last:
-                    return None  # it has no record yet
+                    return None  # the epoch has no record yet
                 fetched = await self.reader.fetch(tp, first)
         except (KafkaError, TimeoutError):
             return None
         return next((b.base_timestamp for b, _ in fetched.batches if b.partition_leader_epoch >= epoch), None)
 
     async def hottest(self, topic: str, ends: Mapping[int, int]) -> dict[int, Hottest]:
-        """The most frequent key among the newest records of each partition; ``ends``: high watermarks."""
+        """By partition, the most frequent key of the newest records; ``ends`` are the high watermarks."""
 
         async def ask() -> dict[int, Hottest]:
             found: dict[int, Hottest] = {}
@@ -283,7 +287,7 @@ class Watch:
                         with anyio.fail_after(2):
                             fetched = await self.reader.fetch(TopicPartition(topic, partition), first)
                     except (KafkaError, TimeoutError):
-                        return  # no leader, or what was sampled is gone; other columns say so
+                        return  # the leader or the records are gone; other columns show it
                 records = (record for batch, is_read in fetched.batches if is_read for record in batch.records())
                 if (sample := hottest(record.key for record in records if record.offset >= first)) is not None:
                     found[partition] = sample
@@ -299,7 +303,7 @@ class Watch:
     # ------------------------------------------------------------ groups
 
     async def lags(self) -> Seen[dict[str, dict[TopicPartition, int]]]:
-        """Committed offsets of every group."""
+        """The committed offsets of every group."""
 
         async def ask() -> dict[str, dict[TopicPartition, int]]:
             found: dict[str, dict[TopicPartition, int]] = {}
@@ -318,7 +322,7 @@ class Watch:
         return await self.cached("lags", ask)
 
     async def worst_lags(self, topics: Collection[TopicDescription]) -> dict[str, tuple[int, str]]:
-        """By topic: the most records that a group has yet to read, and the group."""
+        """By topic, the largest lag of a group in records, and the group."""
         ends = await self.ends(topics)
         names = {topic.name for topic in topics}
         worst: dict[str, tuple[int, str]] = {}
@@ -332,7 +336,7 @@ class Watch:
         return worst
 
     async def group(self, group_id: str) -> Seen[dict[str, Any]]:
-        """What ``anabranch groups describe --json`` tells of it, with rates and lags in seconds."""
+        """The description of a group, as of ``anabranch groups describe --json``, with rates and lags in seconds."""
 
         async def ask() -> dict[str, Any]:
             described, _ = await describe_groups(self.admin, [group_id])
@@ -340,7 +344,7 @@ class Watch:
                 raise NotThereError(f"group {group_id} does not exist")
             found = described[0]
             for row in found["partitions"]:
-                row["host"] = (row["host"] or "").removeprefix("/")  # as Kafka writes it
+                row["host"] = (row["host"] or "").removeprefix("/")  # Kafka writes hosts with a slash
             now = time.monotonic()
             for row in found["partitions"]:
                 tp = TopicPartition(row["topic"], row["partition"])
@@ -359,7 +363,7 @@ class Watch:
         return await self.cached(("group", group_id), ask)
 
     async def _add_seconds(self, rows: list[dict[str, Any]]) -> None:
-        """``lag_s``: how old the first record is that was not read; None where that is not known."""
+        """Set ``lag_s`` in every row: the age of the first record that is not committed; None when unknown."""
         limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
 
         async def one(row: dict[str, Any]) -> None:
@@ -379,10 +383,10 @@ class Watch:
                 tasks.start_soon(one, row)
 
     async def existing_topic(self, name: str) -> TopicDescription:
-        """From the list of all topics: one that is asked for by name might be created. Raises ``NotThereError``."""
+        """The topic, from the list of all: a request by its name might create it. Raises ``NotThereError``."""
         now = time.monotonic()
         found = (await self.topics()).value.get(name)
-        if found is None:  # it may be new
+        if found is None:  # the topic may be newer than the list
             found = (await self.topics(since_s=now)).value.get(name)
         if found is None:
             raise NotThereError(f"topic {name} does not exist")
@@ -390,7 +394,7 @@ class Watch:
 
 
 def _single_cause(error: BaseException) -> KafkaError:
-    """What a broker refused, or the first of it. Raises what is no ``KafkaError``."""
+    """The first ``KafkaError`` in nested groups of errors. An error of another kind is raised again."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if not isinstance(error, KafkaError):
@@ -399,7 +403,7 @@ def _single_cause(error: BaseException) -> KafkaError:
 
 
 def by_broker(topics: Mapping[str, TopicDescription]) -> dict[int, dict[str, int]]:
-    """How many partitions each broker leads and hosts."""
+    """By broker, the number of partitions that it leads and hosts."""
     found: dict[int, dict[str, int]] = {}
     for topic in topics.values():
         for info in topic.partitions:
