@@ -43,8 +43,8 @@ REPEATED = frozenset(
         "cost-of-the-gate",
     }
 )
+"""The kinds of workloads that only Anabranch can run. Their ``records`` is the number of resizes or rounds."""
 LOAD_DEADLINE_S = 900
-"""Only Anabranch can: ``records`` of these is the number of resizes, or of rounds."""
 MEMORY = "memory"
 
 
@@ -55,9 +55,9 @@ STAMPED = {**DRAINED, "message.timestamp.type": "LogAppendTime"}
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One line of the table: what the client process does, with which records, on how many brokers and replicas.
+    """One line of the table: the load, its records, and the topic's partitions and replicas.
 
-    ``size`` is a record's value in bytes; of hand-overs the ms between two records of a key.
+    ``size`` is a record's value in bytes, but for hand-overs the ms between two records of a key.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Workload:
     replicas: int = 1
     partitions: int = 6
     ours: Mapping[str, str] | None = None
-    """The topic's configuration, for what only Anabranch can do; None: the same is asked of Kafka."""
+    """The topic's configuration, for a workload that only Anabranch can run; None: Kafka runs it too."""
 
 
 WORKLOADS = [
@@ -104,7 +104,7 @@ WORKLOADS = [
 
 
 def create_topic(target: Target, topic: str, workload: Workload) -> None:
-    """Through librdkafka's admin client, the same for both."""
+    """Create the topic with librdkafka's admin client, in the same way on both sides."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
@@ -114,7 +114,7 @@ def create_topic(target: Target, topic: str, workload: Workload) -> None:
 
 
 def run_load(target: Target, workload: Workload, topic: str, scale: float, site: Path | None) -> dict[str, float]:
-    """One run of one workload: what the client measured and what the brokers spent on it."""
+    """Run one workload once. Returns the client's measurements and the brokers' CPU time."""
     if workload.kind == FAIL_OVER:
         return fail_over(target, topic)
     if workload.kind in REPEATED:
@@ -149,7 +149,7 @@ def run_load(target: Target, workload: Workload, topic: str, scale: float, site:
 def run_client(
     target: Target, workload: Workload, kind: str, topic: str, records: int, site: Path | None
 ) -> dict[str, float]:
-    """One client process: what it measured. Raises ``SystemExit`` with the end of its errors when it fails."""
+    """Run one client process. Returns its measurements; raises ``SystemExit`` with the end of its errors."""
     command = [sys.executable, "-P", "-m", "bench.load", kind, "--bootstrap", target.bootstrap, "--topic", topic]
     command += ["--partitions", str(workload.partitions), "--records", str(records), "--size", str(workload.size)]
     command += ["--pids", *map(str, target.pids())]
@@ -163,13 +163,13 @@ def run_client(
 
 
 def in_order(workloads: list[Workload]) -> list[list[Workload]]:
-    """The workloads in parts: all rounds of one come before the next. A broker that was killed is cold afterwards."""
+    """The workloads in parts, whose rounds do not mix. Kills are the last part: a killed broker is cold afterwards."""
     killing = [workload for workload in workloads if workload.kind == FAIL_OVER]
     return [part for part in ([workload for workload in workloads if workload not in killing], killing) if part]
 
 
 def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, scale: float, site: Path | None) -> None:
-    """Every round runs each workload against each target in turn, so slow minutes hit both."""
+    """Run each workload in every round against each target in turn, so that slow minutes hit both."""
     for number in range(rounds):
         topics: dict[tuple[str, str], str] = {}
         for index, workload in enumerate(workloads):
@@ -189,7 +189,7 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
 
 
 def warm_up(targets: list[Target], workloads: list[Workload], scale: float, site: Path | None) -> None:
-    """Run each workload that has a rate against both sides in turn, until each is warm or has had its chance."""
+    """Run each workload that has a rate against both sides in turn, until each is warm or a limit is reached."""
     topics: dict[tuple[str, str], str] = {}
     for index, workload in enumerate(workloads):
         if workload.kind in (FAIL_OVER, MEMORY) or workload.ours is not None:
@@ -228,7 +228,7 @@ def in_brief(sample: dict[str, float]) -> str:
 def delete_topics(target: Target, topics: list[str]) -> None:
     from confluent_kafka.admin import AdminClient
 
-    if not topics:  # workloads of resizes alone make none here
+    if not topics:  # a run of resizes only has no topics here
         return
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
     for future in admin.delete_topics(topics).values():
@@ -236,7 +236,7 @@ def delete_topics(target: Target, topics: list[str]) -> None:
 
 
 def spread(samples: list[dict[str, float]], key: str) -> str:
-    """Median and range."""
+    """The median and the range of the samples, as text."""
     numbers = [sample[key] for sample in samples if key in sample]
     if not numbers:
         return "-"
@@ -311,7 +311,7 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
 
 
 def print_warm_ups(targets: list[Target], workloads: list[Workload]) -> None:
-    """How long each side took to be warm, and where one never was."""
+    """Print the time until each side was warm, and the sides that never were."""
     warmed = [workload for workload in workloads if workload.name in targets[0].warm_ups]
     if warmed:
         print("\nbefore the first round: until two rounds in a row agreed within 10 %")
@@ -321,7 +321,7 @@ def print_warm_ups(targets: list[Target], workloads: list[Workload]) -> None:
 
 
 def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
-    """Our client's rate over the other clients', against the same broker."""
+    """Print the rate of Anabranch's client over that of each other client, against the same broker."""
     names = {workload.name for workload in workloads}
     for workload in workloads:
         what, _, client = workload.name.rpartition(", ")
@@ -335,7 +335,7 @@ def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
 
 
 def ratio(targets: list[Target], workload: Workload, key: str) -> str:
-    """Ours over Kafka's, of the medians."""
+    """The ratio of the medians, Anabranch's over Kafka's, as text."""
     medians = []
     for target in targets:
         numbers = [sample[key] for sample in target.samples.get(workload.name, []) if key in sample]
@@ -380,7 +380,7 @@ def main() -> None:
 
 
 def start_targets(directory: Path, replicas: int, clusters: ExitStack, *, with_kafka: bool) -> list[Target]:
-    """Anabranch, and Kafka where it can be had."""
+    """Start Anabranch, and Kafka when it is available."""
     targets = [clusters.enter_context(anabranch_target(directory, replicas))]
     if with_kafka:
         try:

@@ -43,7 +43,7 @@ Record = tuple[bytes, bytes, tuple[()], int]
 
 
 class _Log:
-    """One partition's segments."""
+    """Writes the segments of one partition."""
 
     def __init__(self, directory: Path, codec: CompressionType) -> None:
         directory.mkdir(parents=True)
@@ -90,14 +90,17 @@ class _Log:
         return self.pending[-1][3]
 
     def copy_to(self, directory: Path) -> None:
-        """A replica's directory with the same files, by links."""
+        """Make the directory of a replica, with links to the same files."""
         directory.mkdir(parents=True)
         for path in self._directory.iterdir():
             os.link(path, directory / path.name)
 
 
 def write_topic(root: Path, records: int, size: int, keys: int, codec: CompressionType, copied: int) -> None:
-    """Values begin with a number that ascends within each key. So many partitions are ``copied``."""
+    """Write the topic's files. Values begin with a number that ascends within each key.
+
+    The first ``copied`` partitions have a second replica.
+    """
     logs = [_Log(root / f"events-{p}", codec) for p in range(PARTITIONS)]
     rng = random.Random(1)
     filler = rng.randbytes(1 << 20).hex().encode()
@@ -119,7 +122,7 @@ def write_topic(root: Path, records: int, size: int, keys: int, codec: Compressi
 
 
 def write_deliveries(root: Path, path: Path) -> None:
-    """A consumer log of one member that was given every record, partition by partition."""
+    """Write a consumer log of one member that got every record, partition by partition."""
     (topic,) = discover(root)
     with path.open("w") as file:
         for entry in topic.manifest.partitions:
@@ -131,7 +134,7 @@ def write_deliveries(root: Path, path: Path) -> None:
 
 
 def shuffled(events: Path) -> Counter[str]:
-    """Bytes written for shuffles, by the description of the job."""
+    """The bytes written for shuffles, by the description of the job."""
     stages: dict[int, str] = {}
     found: Counter[str] = Counter()
     for line in events.open():
@@ -147,7 +150,7 @@ def shuffled(events: Path) -> Counter[str]:
 
 @contextlib.contextmanager
 def _event_log(directory: Path) -> Iterator[None]:
-    """Have Spark write its events to files in this directory."""
+    """Make Spark write its events to files in this directory."""
     directory.mkdir()
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as configuration:
         settings = {"enabled": "true", "dir": directory.as_uri(), "rolling.enabled": "false", "compress": "false"}

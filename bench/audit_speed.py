@@ -25,7 +25,7 @@ CONSUMER = "org.apache.kafka.tools.ConsumerPerformance"
 
 
 def produce(bootstrap: str, topic: str, records: int, size: int, codec: str) -> None:
-    """Idempotent, by key; a value begins with a number that ascends."""
+    """Write records by key with an idempotent producer; each value begins with an ascending number."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -60,7 +60,7 @@ def produce(bootstrap: str, topic: str, records: int, size: int, codec: str) -> 
 
 
 def files(data: Path, topic: str, directory: Path) -> Path:
-    """A directory with the topic's partitions alone."""
+    """A directory with links to the topic's partitions only."""
     directory.mkdir()
     for p in range(PARTITIONS):
         (directory / f"{topic}-{p}").symlink_to(data / f"{topic}-{p}")

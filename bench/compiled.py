@@ -12,7 +12,7 @@ BUILD_DEADLINE_S = 600
 
 
 class NotCompiled(Exception):
-    """The wheel could not be compiled here; the message says why."""
+    """The wheel could not be compiled here; the message gives the reason."""
 
 
 def install_compiled(site: Path) -> None:
@@ -31,5 +31,5 @@ def install_compiled(site: Path) -> None:
 
 
 def client_environment(site: Path | None) -> dict[str, str]:
-    """The environment of a client process that takes Anabranch from ``site``; from the checkout for None."""
+    """The environment of a client process that imports Anabranch from ``site``, or from the checkout for None."""
     return dict(os.environ) if site is None else {**os.environ, "PYTHONPATH": str(site)}

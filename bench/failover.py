@@ -1,4 +1,4 @@
-"""How long producers wait when a leader dies: from its kill -9 to the first record acknowledged by the next one."""
+"""The wait of producers when a leader dies: from its kill -9 to the next leader's first acknowledgement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLL_S = 0.02
 
 
 def fail_over(target: Target, topic: str) -> dict[str, float]:
-    """Kill the leader of the topic's partition 0 under a librdkafka producer, and bring it back afterwards."""
+    """Kill the leader of the topic's partition 0 under a librdkafka producer, and restart it afterwards."""
     from confluent_kafka import Producer
 
     leader = wait_in_sync(target, topic)
@@ -51,7 +51,7 @@ def fail_over(target: Target, topic: str) -> dict[str, float]:
 
 
 def wait_in_sync(target: Target, topic: str) -> int:
-    """The leader of partition 0, once every partition has its whole ISR."""
+    """Wait until every partition has all replicas in its ISR. Returns the leader of partition 0."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": target.bootstrap, "log_level": 0})

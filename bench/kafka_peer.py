@@ -41,11 +41,11 @@ TOOLS = {
 
 
 class PeerUnavailable(Exception):
-    """Kafka cannot be had here; the message says what is missing."""
+    """Kafka is not available here; the message names the missing part."""
 
 
 def kafka_jars() -> Path:
-    """The directory with Kafka's jars, resolved once. Raises ``PeerUnavailable`` where they cannot be had."""
+    """The directory with Kafka's jars, resolved once. Raises ``PeerUnavailable`` when they are not available."""
     jars = CACHE / "jars"
     if (jars / ".complete").exists():
         return jars
@@ -152,7 +152,7 @@ class KafkaCluster:
             return subprocess.Popen(self._commands[index], stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self, broker_id: int) -> None:
-        """kill -9 of a broker, which is also a controller."""
+        """Kill a broker, which is also a controller, with kill -9."""
         self.processes[broker_id - 1].kill()
         self.processes[broker_id - 1].wait()
 

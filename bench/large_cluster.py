@@ -33,7 +33,7 @@ UNLIMITED = ("metrics.max.topics", "metrics.max.partitions", "metrics.max.groups
 
 
 class Got(NamedTuple):
-    """What a request took; ``first_s`` is of the first of them."""
+    """The durations of repeated requests; ``first_s`` is that of the first one."""
 
     first_s: float
     median_s: float
@@ -81,7 +81,7 @@ def measure(url: str, times: int, pause_s: float) -> Got:
 
 @contextmanager
 def console(cluster: ProcessCluster) -> Iterator[str]:
-    """Its address."""
+    """Run the console on the cluster; yields its address."""
     with held_port("127.0.0.1") as port:
         address = f"127.0.0.1:{port}"
         command = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", cluster.bootstrap, "--listen", address]

@@ -1,7 +1,8 @@
 """One load in one client process: ``python -m bench.load KIND --bootstrap ... `` prints one JSON line.
 
-The line holds ``records``, ``seconds``, of latency ``p50_ms`` and ``p99_ms``, of fetches ``first_records_ms``, which is
-not in ``seconds``: from the assignment to the first records. Set-up and the client's own warm-up are not timed.
+The line has ``records`` and ``seconds``; for latency ``p50_ms`` and ``p99_ms``; for fetches ``first_records_ms``, the
+time from the assignment to the first records. ``seconds`` does not include that time, set-up, or the client's own
+warm-up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LINGER_MS = 5
 
 
 def values(size: int, count: int = 512) -> list[bytes]:
-    """Random values: neither side gains from an accident of the content."""
+    """Random values, so that the content favours neither side."""
     return [os.urandom(size) for _ in range(count)]
 
 
@@ -57,7 +58,7 @@ def confluent_producer(arguments: argparse.Namespace, **overrides: Any) -> Any:
 
 
 def confluent_produce(arguments: argparse.Namespace, *, idempotent: bool = False) -> dict[str, float]:
-    """As fast as librdkafka goes, spread over the partitions; the time ends with the last acknowledgement."""
+    """Produce as fast as librdkafka can, over all partitions; the time ends with the last acknowledgement."""
     producer = confluent_producer(arguments, **{"enable.idempotence": idempotent})
     payload = values(arguments.size)
     failures: list[Any] = []
@@ -121,7 +122,7 @@ def confluent_fetch(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def confluent_latency(arguments: argparse.Namespace) -> dict[str, float]:
-    """One record at a time, each waited for."""
+    """Send one record at a time, and wait for its acknowledgement."""
     producer = confluent_producer(arguments, **{"linger.ms": 0, "socket.nagle.disable": True})
     payload = values(arguments.size)
     taken = []
@@ -139,7 +140,7 @@ def confluent_latency(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def send_all(producer: Any, topic: str, payload: list[bytes], count: int, partitions: int) -> None:
-    """Send ``count`` records and wait for all of them, a bounded number unconfirmed."""
+    """Send ``count`` records and wait for all acknowledgements; the number of unconfirmed records is limited."""
     waiting: list[Any] = []
     for number in range(count):
         partition = number // 64 % partitions
@@ -161,9 +162,9 @@ async def timed_produce(producer: Any, arguments: argparse.Namespace) -> dict[st
 
 
 async def timed_fetch(consumer: Any, wanted: int) -> dict[str, float]:
-    """Poll until ``wanted`` records were seen, touching each record's value as an application would.
+    """Poll until ``wanted`` records are read, and touch each value as an application would.
 
-    The rate begins with the first records: what a consumer needs to find its place is a number of its own.
+    The rate begins after the first records: the time that a consumer needs to find its place is measured separately.
     """
     seen, size, started, assigned = 0, 0, 0.0, time.perf_counter()
     while seen < wanted:

@@ -1,4 +1,4 @@
-"""What a process cost: CPU seconds and resident memory, from /proc; and how fast the machine is."""
+"""The cost of processes, as CPU seconds and resident memory from /proc, and the speed of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system time so far of all ``pids``, in seconds."""
+    """The user and system time of all ``pids`` so far, in seconds."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -28,16 +28,16 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def running_s(pids: Iterable[int]) -> float:
-    """Seconds that the threads there are now have run so far: exact, where ``cpu_s`` counts in ticks."""
+    """The CPU time of the threads that exist now, in seconds. It is exact, while ``cpu_s`` counts in ticks."""
     total = 0
     for thread in (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir()):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
             total += int((thread / "schedstat").read_text().split()[0])
     return total / 1e9
 
 
 def rss_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of all ``pids``."""
+    """The resident memory of all ``pids``."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -47,7 +47,7 @@ def rss_bytes(pids: Iterable[int]) -> int:
 
 
 def znode_bytes(zookeeper: str, topic: str) -> dict[str, float]:
-    """What a topic takes in ZooKeeper: its own znode, and the largest state of a partition."""
+    """The size of a topic in ZooKeeper: of its own znode, and of its largest partition state."""
     client = KazooClient(zookeeper)
     client.start()
     try:
@@ -62,24 +62,24 @@ def znode_bytes(zookeeper: str, topic: str) -> dict[str, float]:
 
 
 class ProcessorTicks(NamedTuple):
-    """Of all processors since the machine started."""
+    """The ticks of all processors since the machine started."""
 
     total: int
     stolen: int
-    """When a process could have run, but the machine's host ran something else."""
+    """Ticks in which a process could have run, but the machine's host ran something else."""
 
     def stolen_percent_since(self, before: ProcessorTicks) -> float:
         return 100 * (self.stolen - before.stolen) / max(1, self.total - before.total)
 
 
 def processor_ticks() -> ProcessorTicks:
-    """What ``/proc/stat`` has counted so far."""
+    """The ticks in ``/proc/stat`` so far."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ProcessorTicks(sum(ticks), ticks[7])
 
 
 def loop_ms() -> float:
-    """How long a fixed piece of Python takes, in milliseconds: the median of nine."""
+    """The duration of a fixed piece of Python in milliseconds, the median of nine runs."""
     took = []
     for _ in range(9):
         began = time.perf_counter()

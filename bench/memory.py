@@ -1,4 +1,4 @@
-"""Whether memory stays flat: resident memory of the brokers over a bounded run of producing and reading."""
+"""Checks that memory stays flat: the brokers' resident memory over a bounded run of producing and reading."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 SLICES = 8
 READ_SHARE = 0.9
-"""How much of what was written each reader waits for: what it threw away before its clock ran is not counted."""
+"""The share of the written records that each reader waits for: it does not count those before its clock starts."""
 
 
 def watch_memory(
     rss_bytes: Callable[[], int], run_client: Callable[[str, int], object], records: int
 ) -> dict[str, float]:
-    """Write ``records`` in ``SLICES`` runs, read everything so far after each; MB at the start, middle and end.
+    """Write ``records`` in ``SLICES`` runs, and read all written ones after each. Returns the memory in MB.
 
-    The start is taken after the first slice: from then on caches are warm, and what still grows is a leak.
+    It is measured at the start, in the middle and at the end. The start is after the first slice: from then on caches
+    are warm, and growth is a leak.
     """
     each = max(1, records // SLICES)
     seen_mb = []

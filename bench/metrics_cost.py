@@ -32,11 +32,11 @@ VALUE = bytes(100)
 TOPIC = "written"
 LARGE, SMALL = "batches of 256 KiB", "batches of 1 KiB"
 BATCHES = {LARGE: (256 * 1024, 5), SMALL: (1024, 0)}
-"""Bytes of a batch, and ``linger_ms``."""
+"""The bytes of a batch and ``linger_ms``, by name."""
 
 
 class Cost(NamedTuple):
-    """In percent of a turn without metrics: the time of a turn, and the broker's processor time; and the control's."""
+    """The cost of metrics and of the control, in percent of a turn without metrics: time, and the broker's CPU time."""
 
     wall: float
     cpu: float
@@ -59,7 +59,7 @@ def one_broker(*, is_counted: bool) -> Iterator[ProcessCluster]:
 
 
 def scrape(cluster: ProcessCluster) -> bytes:
-    """What the broker tells."""
+    """The broker's response to a scrape."""
     with urllib.request.urlopen(f"http://{cluster.metrics['broker-1']}/metrics", timeout=30) as answer:
         page: bytes = answer.read()
         return page

@@ -1,12 +1,12 @@
-"""What ordered delivery adds to producing, by our own client: one process that writes to three topics in turn.
+"""The cost of ordered delivery with Anabranch's client: one process writes to three topics in turn.
 
-One keeps the order of keys across resizes and two do not (``enable.ordered.delivery=false``). All else is the same, the
-producer and its processor too, and a turn is shorter than the machine's slow moments last. Each round tells the cost of
-the ordered topic against the first of the others, in percent, and that of the second other as control: what two turns
-differ by without order. ``--records`` is the number of rounds, ``--size`` of the values.
+One topic keeps the order of keys across resizes, and two do not (``enable.ordered.delivery=false``). All else is the
+same, also the producer and its processor. A turn is shorter than the machine's slow moments. Each round gives the cost
+of the ordered topic against the first of the others, in percent. The control is the cost of the second of the others:
+the difference of two turns without order. ``--records`` is the number of rounds, ``--size`` the size of values.
 
-``cost-of-the-gate`` has the same three topics read: the ordered one was resized again and again before, and all that
-its gates wait for is processed.
+``cost-of-the-gate`` reads the same three topics. The ordered topic was resized several times before, and all records
+that its gates wait for are processed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LINGER_MS = 5
 BATCH_BYTES = 256 * 1024
 READ_RECORDS = 400_000
 SMALL_BATCH_BYTES = 1_024
-"""A gate is asked once a batch."""
+"""The size of batches to read. They are small because a consumer asks its gate once a batch."""
 RESIZES = 5
 RESIZE_DEADLINE_MS = 60_000
 POLL_MS = 100
 
 
 class Turn(NamedTuple):
-    """Seconds until everything was acknowledged, and of processors meanwhile."""
+    """The duration of a turn, and the CPU time of client and brokers, in seconds."""
 
     wall_s: float
     client_cpu_s: float
@@ -53,7 +53,7 @@ async def take_turn(producer: Producer, topic: str, value: bytes, pids: list[int
 
 
 def cost_percent(turns: list[float], others: list[float]) -> float:
-    """The median of what a turn took more than the other of its round; not of rounds too short for the clock."""
+    """The median excess of a turn over the other one of its round, in percent, without rounds too short to time."""
     return 100 * (statistics.median(turn / other for turn, other in zip(turns, others, strict=True) if other) - 1)
 
 
@@ -127,7 +127,7 @@ async def write(producer: Producer, topic: str, value: bytes, records: int) -> N
 
 
 async def read_turn(consumer: Consumer) -> Turn:
-    """Read everything there is."""
+    """Read all ``READ_RECORDS`` records."""
     left, began = READ_RECORDS, Turn(time.perf_counter(), time.process_time(), 0.0)
     while left > 0:
         left -= sum(len(records) for records in (await consumer.getmany(timeout_ms=POLL_MS)).values())

@@ -1,17 +1,20 @@
-"""What a resize costs, by our own client: one process with producer, consumers and the alter that moves their keys.
+"""The cost of a resize with Anabranch's client: one process has the producer, the consumers and the resize.
 
-``resize-hand-over``: keys that move between partitions of a group with two members, written to all the time. For each
-key and move, from the moment it could go on to the first record delivered from the new partition. It could go on when
-the old partition's last record of any key that goes the same way was delivered and the flush callback begun after that
-had returned, and not before the broker had appended the key's first record in the new one (LogAppendTime): what a key
-waits until it is written does not count. The commit, what the members tell each other, the load callback and whatever
-the consumer does not know or has not fetched by then do. Moves whose first record came after the way was open waited
-for nothing and are left out (``anabranch.demo.hand_over``).
+``resize-hand-over`` measures keys that move between partitions. A group of two members reads them, and the producer
+writes to them all the time. For each key and move, the time ends with the key's first record delivered from the new
+partition. It begins when all of these are true:
 
-``resize-throughput``: acknowledged records in the seconds of a split and a merge, of a producer that sends half of what
-it could; ``resize-throughput-saturated``: of one that sends all it can. ``resize-thousand``: one
-alter that doubles a topic. ``--records`` is the number of resizes, ``--size`` of hand-overs the ms between two records
-of a key.
+- the old partition's last record of any key with the same move is delivered;
+- a flush callback that began after that has returned;
+- the broker has appended the key's first record in the new partition (LogAppendTime).
+
+Thus the wait until a key is written does not count. The commit, the messages between members, the load callback, and
+the fetches of missing metadata and records do count. A move is left out if its first record came after the others had
+opened the way: it waited for nothing (``anabranch.demo.hand_over``).
+
+``resize-throughput`` counts acknowledged records in the seconds of a split and a merge. Its producer sends half of its
+highest rate, that of ``resize-throughput-saturated`` all it can. ``resize-thousand`` doubles a topic once.
+``--records`` is the number of resizes; ``--size`` is for hand-overs the ms between two records of a key.
 """
 
 from __future__ import annotations
@@ -41,24 +44,24 @@ SETTLE_DEADLINE_S = 300.0
 POLL_MS = 100
 WARM_UP_S = 2.0
 STEADY_S = 8.0
-"""How long throughput is measured before a resize."""
+"""The time for which throughput is measured before a resize."""
 TICKS_PER_S = 100
 SENT_AT_ONCE = 100
 WIDE = 2_000
-"""Partitions."""
+"""The partitions of a wide topic."""
 FILLING = 10 * WIDE
-"""Records with keys of their own: some in each partition, so that none is empty when it is marked."""
+"""Records with different keys: each partition gets some, so that none is empty when it is marked."""
 UNCONFIRMED = 10_000
-"""So many that batches are as full with twice the partitions: fewer records to a request are no cost of a resize."""
+"""Unacknowledged records at once: enough to keep batches as full with twice the partitions as before the resize."""
 
 
 class Recorder:
-    """What one member saw and when its callbacks ran."""
+    """The deliveries to one member, and the times of its callbacks."""
 
     def __init__(self) -> None:
         self.observed: list[Observed] = []
         self.flushes: list[Flush] = []
-        # Brokers stamp records by the wall clock; everything else here is told by the monotonic one.
+        # Brokers stamp records by the wall clock; all other times here are of the monotonic clock.
         self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def take(self, record: Any) -> None:
@@ -71,11 +74,11 @@ class Recorder:
         self.flushes.append(Flush(now_ns, now_ns, tuple(tp.partition for tp in partitions)))
 
     def on_partition_key_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing to load: only the time until it may be is measured."""
+        """Load nothing: only the time until this call is measured."""
 
 
 async def resize(admin: Admin, topic: str, count: int) -> None:
-    """Returns when there are so many partitions and each has a leader."""
+    """Resize the topic, and wait until it has ``count`` partitions, each with a leader."""
     await admin.create_partitions({topic: count})
     with anyio.fail_after(SETTLE_DEADLINE_S):
         while not await is_settled(admin, topic, count):
@@ -89,7 +92,7 @@ async def is_settled(admin: Admin, topic: str, count: int) -> bool:
 
 
 async def drain(admin: Admin, topic: str, count: int) -> None:
-    """Have a group say that it has read what is marked; returns when only ``count`` partitions are left."""
+    """Commit the ends of the marked partitions for a group, and wait until only ``count`` partitions are left."""
     found = (await admin.describe_topics([topic]))[topic]
     marked = [TopicPartition(topic, one.partition) for one in found.partitions if one.partition >= count]
     ends = await admin.list_offsets(dict.fromkeys(marked, "latest"))
@@ -111,7 +114,7 @@ async def consume(arguments: argparse.Namespace, recorder: Recorder) -> None:
 
 
 async def produce_steadily(producer: Producer, topic: str, pause_s: float) -> None:
-    """One record of each key, then a pause, for ever."""
+    """Send one record of each key, then pause, without end."""
     sequence = 0
     while True:
         for number in range(KEYS):
@@ -154,9 +157,9 @@ async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 class SteadyProducer:
-    """Sends without end; counts what was acknowledged by ticks of the monotonic clock.
+    """Sends without end, and counts acknowledged records by ticks of the monotonic clock.
 
-    Without a limit it counts a record once UNCONFIRMED more were sent: the rate is that of both.
+    Without a limit it counts a record once UNCONFIRMED more are sent, so sending limits the rate as well.
     """
 
     def __init__(self, producer: Producer, topic: str, payload: bytes) -> None:
@@ -168,7 +171,7 @@ class SteadyProducer:
         self._due_s = 0.0
 
     def limit(self, per_s: float) -> None:
-        """Send so many a second from now on; what a stop held up is sent when it is over."""
+        """Send ``per_s`` records a second from now on. After a stop, the delayed records are sent at once."""
         self._limit_per_s, self._due_s = per_s, time.monotonic()
 
     async def run(self) -> None:
@@ -183,12 +186,12 @@ class SteadyProducer:
                 self._acknowledged[int(time.monotonic() * TICKS_PER_S)] += 1
 
     def rate(self, begin_s: float, seconds: float = 1.0) -> float:
-        """Acknowledged records a second from then on."""
+        """Acknowledged records a second, over ``seconds`` from ``begin_s`` on."""
         first = int(begin_s * TICKS_PER_S)
         return sum(self._acknowledged[tick] for tick in range(first, first + int(seconds * TICKS_PER_S))) / seconds
 
     def slowest(self, begin_s: float, end_s: float) -> float:
-        """The lowest rate of any second between, wherever it begins."""
+        """The lowest rate of any window of a second between the two times."""
         ticks = round((end_s - begin_s - 1) * TICKS_PER_S)
         return min(self.rate(begin_s + tick / TICKS_PER_S) for tick in range(ticks + 1))
 
@@ -201,12 +204,12 @@ class SteadyProducer:
 
 
 async def measure_throughput(arguments: argparse.Namespace, share: float = math.inf) -> dict[str, float]:
-    """Acknowledged records in windows of a second: the slowest against the mean of ``STEADY_S`` before, in percent.
+    """The throughput in the slowest second of each resize, in percent of the mean of ``STEADY_S`` before.
 
-    Of each resize: every window in which a part of it lies, from the alter until it is in force, wherever the window
-    begins. The control is the slowest of as many windows before: what a second of this load on this machine differs by
-    without a resize. ``share``: of the rate the producer reaches when nothing limits it. The longest stops are those of
-    the same windows; stolen is what the machine's host took of its processors around the worst resize.
+    A window of a second counts if it overlaps the resize, from the request until the count is in force. The control is
+    the slowest of as many windows before the resize: the variation of this load on this machine. ``share``: the limit
+    of the producer, as a share of its unlimited rate. The longest stops are those in the same windows. Stolen is the
+    share of the processors that the machine's host took around the worst resize.
     """
     initial, rates, during, control = arguments.partitions, [], [], []
     stops, stops_before, stolen = [], [], []
@@ -233,7 +236,7 @@ async def measure_throughput(arguments: argparse.Namespace, share: float = math.
             await admin.create_partitions({arguments.topic: count})
             await wait_until_resized(admin, arguments.topic, count, int(SETTLE_DEADLINE_S * 1000))
             begin, end = began - 1, time.monotonic() + 1
-            await anyio.sleep(2)  # until what was sent in the last window is acknowledged
+            await anyio.sleep(2)  # until the records of the last window are acknowledged
             stolen.append(processor_ticks().stolen_percent_since(ticks_before))
             steady = load.rate(began - STEADY_S, STEADY_S)
             rates.append(steady)
@@ -257,7 +260,7 @@ async def measure_throughput(arguments: argparse.Namespace, share: float = math.
 
 
 async def measure_doubling(arguments: argparse.Namespace) -> dict[str, float]:
-    """One alter of an idle topic, until every partition has a leader."""
+    """Double an idle topic once; the time ends when every partition has a leader."""
     async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:
         with anyio.fail_after(SETTLE_DEADLINE_S):
             while not await is_settled(admin, arguments.topic, arguments.partitions):
@@ -268,7 +271,7 @@ async def measure_doubling(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def fill(arguments: argparse.Namespace, topic: str) -> None:
-    """Some records into each partition."""
+    """Write some records to each partition."""
     async with Producer(bootstrap_servers=arguments.bootstrap, acks="all", linger_ms=100) as producer:
         for number in range(FILLING):
             await producer.send(topic, key=b"key-%d" % number, value=b"v")
@@ -276,7 +279,7 @@ async def fill(arguments: argparse.Namespace, topic: str) -> None:
 
 
 async def timed_resize(admin: Admin, topic: str, count: int) -> float:
-    """Seconds from the alter until the count is in force, without the drain of marked partitions."""
+    """Resize the topic. Returns the seconds until the count is in force, without the drain of marked partitions."""
     began = time.perf_counter()
     await admin.create_partitions({topic: count})
     await wait_until_resized(admin, topic, count, int(SETTLE_DEADLINE_S * 1000))
@@ -284,7 +287,7 @@ async def timed_resize(admin: Admin, topic: str, count: int) -> float:
 
 
 async def measure_wide(arguments: argparse.Namespace) -> dict[str, float]:
-    """``--records`` resizes between the topic's partitions and ``WIDE``; all but the first grow revive."""
+    """Resize ``--records`` times between the topic's count and ``WIDE``; all grows but the first revive partitions."""
     took: list[float] = []
     async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:
         for number in range(arguments.records):
@@ -302,7 +305,7 @@ async def measure_wide(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def measure_while_draining(arguments: argparse.Namespace) -> dict[str, float]:
-    """``--records`` doublings of a topic in which nearly ``WIDE`` partitions drain, and of one in which few do."""
+    """Double ``--records`` times a topic in which nearly ``WIDE`` partitions drain, and one in which few do."""
     wide, narrow, initial = arguments.topic, f"{arguments.topic}-narrow", arguments.partitions
     took: dict[str, list[float]] = {wide: [], narrow: []}
     async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 POM = Path(__file__).with_name("spark-kafka.pom.xml")
 _OURS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-"""What PySpark's wheel does not have."""
+"""The jars that PySpark's wheel does not have."""
 _OTHER_VERSION = "4.2.0"
-"""Tried where Maven has no jars of PySpark's version; it runs in 4.3 too."""
+"""The version to use when Maven has no jars of PySpark's version; it runs in 4.3 too."""
 
 
 def spark_kafka_jars() -> list[Path]:
-    """The jars, resolved once. Raises ``PeerUnavailable`` where they cannot be had."""
+    """The jars, resolved once. Raises ``PeerUnavailable`` when they are not available."""
     import pyspark
 
     for program in ("java", "mvn"):
@@ -45,7 +45,7 @@ def spark_kafka_jars() -> list[Path]:
 
 
 def session(master: str = "local[2]") -> SparkSession:
-    """A quiet session with both sources. The process must not have started a JVM before."""
+    """A session with both sources and few log lines. The process must not have started a JVM before."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

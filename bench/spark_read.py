@@ -45,7 +45,7 @@ KINDS: dict[str, Read] = {"batch": batch, "stream": stream}
 
 
 def produce(bootstrap: str, topic: str, records: int, size: int) -> None:
-    """Random values, by librdkafka; what it writes to warm up counts."""
+    """Write random values with librdkafka; the records of the warm-up count."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})

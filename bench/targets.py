@@ -1,4 +1,4 @@
-"""The clusters that are compared: how each is started, looked at and broken."""
+"""The clusters that are compared: how each is started, measured and broken."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ SESSION_TIMEOUT_MS = "6000"
 
 @dataclass(slots=True)
 class Target:
-    """A running cluster. ``replicas`` of each topic; samples by workload."""
+    """A running cluster, with its samples by workload. ``replicas``: of each topic."""
 
     name: str
     bootstrap: str
     replicas: int
     pids: Callable[[], list[int]]
-    """Of the brokers."""
+    """The process ids of the brokers."""
     other_pids: Callable[[], list[int]]
-    """Of ZooKeeper and the controllers, where they are not inside the brokers."""
+    """The process ids of ZooKeeper and the controllers, if they are not inside the brokers."""
     kill: Callable[[int], None]
-    """kill -9 of a broker."""
+    """Kills a broker with kill -9."""
     restart: Callable[[int], None]
-    """Have a killed broker start again."""
+    """Starts a killed broker again."""
     zookeeper: str = ""
-    """Where it answers, if the cluster has one."""
+    """The address of ZooKeeper, if the cluster has one."""
     start_rss: int = 0
     load_rss: int = 0
     samples: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     warm_ups: dict[str, WarmUp] = field(default_factory=dict)
-    """By workload, of those that have a rate."""
+    """The warm-ups of the workloads that have a rate, by workload."""
 
     def __post_init__(self) -> None:
         self.start_rss = rss_bytes(self.pids())
@@ -56,7 +56,7 @@ def _other_pids(cluster: ProcessCluster) -> list[int]:
 
 @contextmanager
 def anabranch_target(directory: Path, replicas: int) -> Iterator[Target]:
-    """As many brokers as replicas; the supervisor restarts what dies."""
+    """A cluster of Anabranch with as many brokers as replicas; the supervisor restarts a process that dies."""
     overrides = {"zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS, **_overrides(replicas)}
     with ProcessCluster(
         brokers=replicas, directory=directory / f"anabranch-{replicas}", overrides=overrides

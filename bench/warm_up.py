@@ -1,6 +1,6 @@
-"""When a side is warm: two rounds in a row agree. Pure.
+"""The rule for a warm side: two rounds in a row agree. Pure.
 
-A JVM compiles what runs often, and every side fills caches: rates of the first rounds measure that.
+A JVM compiles frequent code, and every side fills its caches: the rates of the first rounds measure that.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 AGREEMENT = 0.10
-"""Two rates agree when they differ by at most this part of the higher one."""
+"""Two rates agree when they differ by at most this share of the higher one."""
 MAX_ROUNDS = 10
 MAX_S = 180.0
-"""Of one workload on one side; both bound what a side that never settles costs."""
+"""The time limit for one workload on one side. With ``MAX_ROUNDS`` it limits a side that never settles."""
 
 
 @dataclass(slots=True)
 class WarmUp:
-    """The rounds of one workload on one side that do not count."""
+    """The uncounted rounds of one workload on one side."""
 
     rates: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, rate: float, seconds: float) -> None:
-        """One round: records/s, and how long it took with all around it."""
+        """Add a round: records/s, and its duration with all preparations."""
         self.rates.append(rate)
         self.seconds += seconds
 
@@ -36,7 +36,7 @@ class WarmUp:
 
     @property
     def is_over(self) -> bool:
-        """Whether the rounds that count may begin: the side is warm, or has had its chance."""
+        """Whether the counted rounds may begin: the side is warm, or a limit is reached."""
         return self.is_settled or len(self.rates) >= MAX_ROUNDS or self.seconds >= MAX_S
 
     def __str__(self) -> str:

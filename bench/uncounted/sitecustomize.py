@@ -1,4 +1,4 @@
-"""Python runs this at its start where this folder is in PYTHONPATH: brokers count no traffic, requests or rounds."""
+"""Turns off a broker's counting of traffic, requests and rounds. Python runs this if the folder is in PYTHONPATH."""
 
 import trio
 
