@@ -1,4 +1,4 @@
-"""A config key that is accepted does something: code reads it by its name, or as the default of a topic key."""
+"""Each accepted config key has an effect: code reads it by its name, or as the default of a topic key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ DECISIONS = sources("ordered_resize")
 
 @pytest.mark.parametrize("key", list(BROKER_CONFIGS), ids=lambda key: key.name)
 def test_a_broker_key_is_read_by_brokers(key: ConfigKey) -> None:
-    """The controller's code does not count: it never sees a broker's file."""
+    """Each broker key is read by the broker's code.
+
+    The controller's code does not count, because it never sees a broker's file.
+    """
     if key.update_mode is UpdateMode.ALL_BROKERS:
         assert f'"{key.name}"' in CONTROLLER
     else:
@@ -51,7 +54,7 @@ def test_a_topic_key_is_read(key: ConfigKey) -> None:
 
 @pytest.mark.parametrize("key", [key for key in BROKER_CONFIGS if key.dynamic], ids=lambda key: key.name)
 def test_a_dynamic_key_is_not_read_from_the_static_file(key: ConfigKey) -> None:
-    """What is read of ``config.values`` is what the process was started with, and never changes."""
+    """``config.values`` holds the values that the process started with, and never changes."""
     assert f'config.values["{key.name}"]' not in BROKER
 
 
@@ -89,7 +92,7 @@ def test_a_key_without_effect_in_a_controllers_file_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("split", [for_broker, for_controller])
-def test_a_key_that_nothing_has_is_left_to_be_refused(split: object) -> None:
+def test_an_unknown_key_is_not_reported_as_a_key_without_effect(split: object) -> None:
     assert split({"log.retention.msx": "1"}) == ({"log.retention.msx": "1"}, [])  # type: ignore[operator]
 
 

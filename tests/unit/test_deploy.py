@@ -1,4 +1,4 @@
-"""The files of ``deploy/``: what they ask for is what brokers and controllers tell."""
+"""The files of ``deploy/`` query only metrics that brokers and controllers expose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation points to is there, and what a user can type or set is documented."""
+"""Targets of links in the documentation exist, and each command and config key of a user is documented."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def pages() -> list[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """GitHub's anchors of a page's headings."""
+    """Return GitHub's anchors of the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def commands(group: App, prefix: str = "") -> Iterator[str]:
-    """Every command a user can type: ``topics create``, ``produce``, ..."""
+    """Return every command that a user can type: ``topics create``, ``produce``, ..."""
     for name in group:
         if name.startswith("-"):
             continue
@@ -123,7 +123,7 @@ def test_every_command_has_an_example() -> None:
 
 
 def command_lines() -> set[tuple[str, ...]]:
-    """The arguments of each ``anabranch`` in a block of a page, which may stand in a pipeline."""
+    """Return the arguments of each ``anabranch`` call in a code block of a page; the call may be part of a pipeline."""
     found = set()
     for page in pages():
         lines = [line for block in FENCE.findall(page.read_text()) for line in block.splitlines()]
@@ -139,7 +139,7 @@ def command_lines() -> set[tuple[str, ...]]:
 
 
 def test_every_command_line_on_a_page_can_be_typed() -> None:
-    """Commands, options and the types of what is given to them."""
+    """The parser accepts the commands, the options and the types of their values."""
     lines, wrong = command_lines(), []
     assert len(lines) > 60
     app = build_app()
@@ -158,7 +158,10 @@ def test_every_advertised_api_is_listed_with_its_versions() -> None:
 
 
 def test_every_number_is_explained() -> None:
-    """Those of brokers and controllers by name; those of clients by name, or by the name of the time they are about."""
+    """Every metric is explained.
+
+    A metric of brokers and controllers is named. A metric of clients is named, or the time that it measures is named.
+    """
     text = OPERATIONS.read_text() + METRICS.read_text()
     metric = re.compile(r"(?:Counter|Gauge|Histogram)\(\s*\"(anabranch_\w+)\"")
     sources = [path for package in ("broker", "controller", "runtime") for path in (ROOT / package).rglob("*.py")]
@@ -179,7 +182,7 @@ def test_what_promtool_finds_fault_with_is_explained() -> None:
 
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
-    """``audit`` and ``demo`` write files."""
+    """Every command with ``--json`` has a schema, except ``audit`` and ``demo``, which write files."""
     defined = json.loads((ROOT / "docs" / "cli.schema.json").read_text())["$defs"].keys() - {"failed", "consume"}
     app = build_app()
     having = set()

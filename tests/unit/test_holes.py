@@ -1,4 +1,4 @@
-"""The holes of KIP-253 that ordered resize closes are numbered; each has a test that names it."""
+"""Each numbered hole of KIP-253 that ordered resize closes has a test that names it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ THIS = Path(__file__)
 
 
 def listed() -> set[int]:
-    """The numbers in the table of the documentation."""
+    """Return the numbers in the table of the documentation."""
     text = (ROOT / "docs" / "kips.md").read_text()
     return {int(number) for number in ROW.findall(text.partition("### Holes of the KIP")[2])}
 
 
 def named(*folders: str) -> set[int]:
-    """The numbers that Python files name, docstrings and names of tests included."""
+    """Return the numbers that Python files name, in docstrings and in test names, too."""
     texts = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py") if path != THIS)
     return {int(n) for text in texts for match in NAMED.finditer(text) for n in re.findall(r"\d+", match.group())}
 

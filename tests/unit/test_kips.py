@@ -1,4 +1,7 @@
-"""Each rule in docs/kips.md names its tests; they exist, and they name the KIP. So do counterexamples of a model."""
+"""Each rule in docs/kips.md names tests that exist and name the KIP.
+
+Each counterexample of a model names a test, too.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ def sections() -> dict[str, str]:
 
 
 def rows(section: str) -> list[str]:
-    """The rows of a section's tables, without the heads."""
+    """Return the rows of the tables of a section, without the heads."""
     return [line for line in section.splitlines() if line.startswith("|") and line not in HEAD]
 
 
 @cache
 def docstrings(path: str) -> dict[str, str]:
-    """What each test function of a file says of itself, together with what the file says."""
+    """Return the docstring of each test function of a file, together with the docstring of the file."""
     tree = ast.parse((ROOT / path).read_text())
     about = ast.get_docstring(tree) or ""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -54,7 +57,10 @@ def test_the_named_tests_exist_and_name_the_kip(kip: str) -> None:
 
 
 def test_each_counterexample_of_the_feature_protocol_is_a_test_that_names_it() -> None:
-    """``docs/model/README.md`` lists them: a configuration in which a rule is switched off and a property fails."""
+    """``docs/model/README.md`` lists the counterexamples.
+
+    A counterexample is a configuration with one rule switched off, where a property fails.
+    """
     configurations = tomllib.loads((MODELS / "configurations.toml").read_text())["configuration"]
     failing = {c["name"] for c in configurations if c.get("module") == "Features" and "expect" in c}
     listed = re.findall(rf"^\| `(off_\w+)` \| {TEST.pattern} \|$", (MODELS / "README.md").read_text(), re.MULTILINE)

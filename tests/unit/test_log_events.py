@@ -1,4 +1,4 @@
-"""Log events of brokers and controllers: names that stay, all on their page."""
+"""Log events of brokers and controllers have stable names, and their page lists them all."""
 
 from __future__ import annotations
 

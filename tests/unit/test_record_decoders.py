@@ -1,4 +1,4 @@
-"""``anabranch.record_decoders``: the text of keys and values."""
+"""Tests of ``anabranch.record_decoders``: keys and values as text."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ from anabranch.record_decoders import decode_text
     ],
 )
 def test_malformed_text_has_as_many_replacements_as_java_writes(data: str, shown: str) -> None:
-    """Recorded from ``new String(data, UTF_8)`` of Java 17, which ``kafka-dump-log`` uses."""
+    """The expected texts are those of ``new String(data, UTF_8)`` of Java 17, which ``kafka-dump-log`` uses."""
     assert decode_text(None, bytes.fromhex(data)) == (None, shown.replace("?", "\ufffd"))

@@ -1,4 +1,4 @@
-"""The rules about the code that no linter knows."""
+"""Rules about the code that no linter checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PURE = ["protocol", "zk_schemas", "ordered_resize"]
 PACKAGES = [*PURE, "runtime", "broker", "controller", "client", "audit", "anabranch"]
 IMPURE_MODULES = {"trio", "anyio", "asyncio", "kazoo", "os", "time", "random", "socket", "threading", "subprocess"}
-PURE_EXEMPT = {"protocol/generate.py"}  # the generator writes files; nothing imports it
+PURE_EXEMPT = {"protocol/generate.py"}  # this module is a generator of files, so nothing imports it
 MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 80
 CLOCK_CALLS = re.compile(
@@ -23,12 +23,12 @@ CLOCK_CALLS = re.compile(
 
 PRIVATE = re.compile(r"(^|\.)_(?!_init__$)")
 MUTATED = ("sim", "property", "history", "support")
-"""The tests that switch a rule off to see that it is needed."""
+"""The folders of tests that switch a rule off to show that it is needed."""
 ASSERTED_CALLERS = {
     "runtime/metrics.py": "len(labels) == len(self.label_names)",
     "client/producer/partition_queue.py": "self.may_adopt",
 }
-"""What a function demands of its caller in this code, by file. No data from a socket or a file is in it."""
+"""Conditions on a caller in this code, by file. They concern no data from a socket or a file."""
 
 
 def tracked_text() -> list[Path]:
@@ -97,7 +97,7 @@ def test_files_keep_one_subject_and_functions_fit_a_screen() -> None:
 
 
 def narrows_a_type(condition: ast.expr) -> bool:
-    """``x is not None``, ``isinstance(x, T)``, and several of them joined by ``and``."""
+    """Whether the expression is ``x is not None``, ``isinstance(x, T)``, or several of these joined by ``and``."""
     if isinstance(condition, ast.BoolOp):
         return isinstance(condition.op, ast.And) and all(map(narrows_a_type, condition.values))
     if isinstance(condition, ast.Compare):
@@ -106,7 +106,7 @@ def narrows_a_type(condition: ast.expr) -> bool:
 
 
 def test_asserts_only_narrow_types() -> None:
-    """What another process or a file may get wrong is refused with an error that names it."""
+    """Asserts only narrow types: bad input of another process or a file raises an error that names it."""
     offenders = [
         f"{relative(path)}:{node.lineno}: {shown}"
         for path in sources(*PACKAGES)
@@ -155,7 +155,7 @@ def test_tests_do_not_sleep_to_synchronise() -> None:
 
 
 def test_rules_are_switched_off_by_public_names() -> None:
-    """A rename of what a mutation replaces is a change of an interface, and not of something private."""
+    """Mutations replace public names only: renaming a replaced name then changes an interface, not a private detail."""
     found = []
     for path in sources(*(f"tests/{folder}" for folder in MUTATED)):
         for node in ast.walk(ast.parse(path.read_text())):

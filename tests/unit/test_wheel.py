@@ -1,4 +1,4 @@
-"""What a wheel puts into an environment."""
+"""The files that a wheel installs into an environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done where Spark does not start with an archive of its classes. Spark's builder is a fake."""
+"""The reaction to a Spark that does not start with an archive of its classes. Spark's builder is a fake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = {run._JAVA_OPTIONS: "-XX:+UseSerialGC"}
 
 
 class Builder:
-    """Starts no session whose JVM has an option of ``refused``."""
+    """Fails to start a session if the options of its JVM contain ``refused``."""
 
     def __init__(self, refused: str) -> None:
         self.refused = refused

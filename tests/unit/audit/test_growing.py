@@ -1,4 +1,4 @@
-"""A stream over a growing export: every record once over restarts, and what is lost or foreign is refused."""
+"""A stream over a growing export reads every record once across restarts, and refuses lost or foreign data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fail(what: str) -> None:
 
 
 class Export:
-    """A topic of two partitions that is exported again and again, and a stream that follows it."""
+    """A topic of two partitions that is exported repeatedly, and a stream that follows the export."""
 
     def __init__(self, root: Path, cleanup_policy: str = "delete") -> None:
         self.root = root
@@ -42,7 +42,7 @@ class Export:
         self.lost: Callable[[str], None] = fail
 
     def export(self, change: Callable[[Manifest], Manifest] = lambda manifest: manifest) -> None:
-        """Write five records a partition into new segments, and a manifest that names them."""
+        """Write five records to each partition in new segments, and a manifest that names the segments."""
         for partition in self.writer.partitions.values():
             partition.roll()
             partition.append([(b"k", b"%d" % n) for n in range(3)])
@@ -61,7 +61,7 @@ class Export:
         (self.root / MANIFEST_NAME).write_bytes(change(manifest).encode())
 
     def micro_batch(self, *, repeat: bool = False) -> list[tuple[int, int]]:
-        """The records of the next micro-batch, or of the last one, as after a restart."""
+        """Return the records of the next micro-batch, or those of the last one again, as after a restart."""
         topic = followed(discover(self.root), str(self.root))
         start = self.offset or beginning(topic.manifest).encode()
         end = latest(topic.manifest, Offsets.decode(start), self.lost).encode()
@@ -136,7 +136,7 @@ def cut(export: Export) -> None:
 
 
 def cut_behind_the_manifest(export: Export) -> None:
-    """Whole batches and the manifest's size: what a compaction of the exported file would leave."""
+    """Drop whole batches and set the manifest's size, as a compaction of the exported file does."""
     path = export.writer.partitions[0].segments[1]
     data = path.read_bytes()
     path.write_bytes(data[: RecordBatch(data).length])

@@ -1,4 +1,4 @@
-"""What the audit's page shows of a topic follows from its manifest and the report."""
+"""The history of a topic on the audit's page follows from its manifest and the report."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_log_directory_without_layouts_has_partitions_alone() -> None:
 
 
 def test_layouts_that_no_file_mentions_and_counts_that_do_not_fit() -> None:
-    """Layout 1 is in no history; from layout 2 to 3 the count that keys are placed from changes."""
+    """Layout 1 is in no history, and the count that places keys changes between layouts 2 and 3."""
     layouts = [Layout(0, 2, 2, 0), Layout(4, 2, 4, 2), Layout(5, 3, 6, 3)]
     manifest = Manifest("events", "delete", 3, 6, [PartitionEntry(0, 0, -1, [], layouts)], layout_version=3)
     changes = topic_history(manifest, report([manifest], epochs=[])).changes

@@ -1,4 +1,4 @@
-"""What contradicts the indexes of a segment, in whole files and in parts of large ones."""
+"""Contradictions between the indexes of a segment and its batches, in whole files and in parts of large files."""
 
 import struct
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 
 from anabranch.audit.index_checks import Batches, Fault, Index, file_faults, offset_faults, read_index, time_faults
 
-# Five batches of ten records and 100 bytes; the third is younger than the fourth.
+# Five batches of ten records and 100 bytes each; the fourth has an earlier time than the third.
 TIMES = [50, 60, 90, 80, 95]
 
 
 def batches(first: int = 0, end: int = 5, ok: bool = True) -> Batches:
-    """The batches [first, end) of the segment."""
+    """Return the batches [first, end) of the segment."""
     numbers = np.arange(first, end)
     trusted = np.full(end - first, ok)
     times = np.array(TIMES[first:end])
@@ -37,7 +37,7 @@ OFFSETS = ((1009, 0), (1029, 200), (1039, 300))
     ("entries", "said"),
     [
         (OFFSETS, []),
-        (((1015, 100),), []),  # as Kafka's followers write it: an offset within the batch, or of a later one
+        (((1015, 100),), []),  # Kafka's followers write this: an offset within the batch, or of a later batch
         (((1029, 100), (1039, 300)), []),
         (((1009, 1),), ["no batch begins there"]),
         (((1009, 600),), ["no batch begins there"]),
@@ -54,7 +54,7 @@ def test_offset_index(entries: tuple[tuple[int, int], ...], said: list[str]) -> 
     ("entries", "compacted", "said"),
     [
         (((1009, 50), (1029, 90), (1049, 95)), False, []),
-        (((1005, 50),), False, []),  # the record itself, as Kafka's leaders write it
+        (((1005, 50),), False, []),  # Kafka's leaders write this: the record itself
         (((1029, 89),), False, ["a batch that ends at or before that offset has 90"]),
         (((1039, 80),), False, ["a batch that ends at or before that offset has 90"]),
         (((1019, 61),), False, ["the batch with that offset has 60"]),

@@ -1,4 +1,4 @@
-"""The manifest, layout histories, and what is inferred without one."""
+"""The manifest, layout histories, and the facts that are inferred without a manifest."""
 
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def test_a_log_directory_is_inferred(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "not-a-partition").mkdir()
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nevents 1 5\n")
-    (tmp_path / "cleaner-offset-checkpoint").touch()  # as Kafka leaves it until the first compaction
+    (tmp_path / "cleaner-offset-checkpoint").touch()  # Kafka leaves the directory so until the first compaction
     (tmp_path / "events-2" / "partition-count-checkpoint").write_text("0\n1\n0 3 3 0\n")
     (topic,) = discover(tmp_path)
     assert topic.inferred
@@ -204,7 +204,7 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
     (tmp_path / "events-2" / f"{1:020d}.log").touch()
-    (tmp_path / "events-2" / f"{writer.partitions[2].offset:020d}.log").touch()  # of an export that goes on
+    (tmp_path / "events-2" / f"{writer.partitions[2].offset:020d}.log").touch()  # this export continues
     found = list(wrong_files(topic))
     assert [x.partition for x in found] == [0, 1, 2]
     assert ["missing" in found[0].message, "exported" in found[1].message, "not in" in found[2].message] == [True] * 3
@@ -232,7 +232,7 @@ def test_log_ends(tmp_path: Path, first: int | None, last: int | None, said: str
     ("found", "said"),
     [
         ({0: (0, 4), 2: (5, 9)}, []),
-        ({-1: (0, 9)}, []),  # of a release without epochs
+        ({-1: (0, 9)}, []),  # written by a release without epochs
         ({0: (0, 4), 1: (5, 9)}, ["has no epoch 1"]),
         ({0: (0, 5), 2: (6, 9)}, ["epoch 0 ends at offset 4"]),
         ({0: (0, 3), 2: (4, 9)}, ["epoch 2 begins at offset 5"]),

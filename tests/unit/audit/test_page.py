@@ -1,4 +1,4 @@
-"""The audit's page: everything foreign is escaped, nothing is fetched, and what is left out is said."""
+"""The audit's page escapes all foreign text, fetches nothing, and reports what it leaves out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOID = {"meta", "link", "br", "wbr", "img", "path"}
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, and the text between; complains of tags that do not match."""
+    """Collects tags with their attributes and the text between them; fails on tags that do not match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_what_is_html_in_keys_and_names_stays_text() -> None:
     tags = {tag for tag, _ in page.tags}
     assert tags.isdisjoint({"script", "img", "iframe", "object", "form"}), tags
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
-    assert page.text.count("<script>alert(1)</script>") >= 5, "as topic, key, message, file, directory"
+    assert page.text.count("<script>alert(1)</script>") >= 5, "in the topic, key, message, file and directory"
     assert "{{ 7 * 7 }}" in page.text
     assert "\\xff\\x00\\u202e" in page.text
 
@@ -127,7 +127,7 @@ def test_what_is_left_out_is_said_with_the_option_that_shows_it() -> None:
 
 
 def test_the_size_of_a_page_is_bounded() -> None:
-    """Of a topic with 4,000 partitions as of one with 400."""
+    """The limit is the same for a topic with 4,000 partitions as for one with 400."""
     small, large = topic([4, 400, 4]), topic([4, 4000, 4])
     sizes = [len(render_page(report([manifest]), [manifest])) for manifest in (small, large)]
     assert sizes[1] < 1.1 * sizes[0] < 300_000

@@ -1,4 +1,4 @@
-"""Parts of a large segment: together they have every record once, and with bounds the records that are asked for."""
+"""The parts of a large segment contain every record once, and with bounds they contain the selected records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTRY = struct.Struct(">ii")
 
 
 def segment(root: Path, base: int = 1000) -> tuple[Path, list[tuple[int, int]]]:
-    """A segment of one partition, and the entries of a true index: each batch's last offset and its position."""
+    """A segment of one partition, and the entries of a correct index: each batch's last offset and its position."""
     writer = TopicWriter(root, "events", 1)
     writer.partitions[0].offset = base
     entries = []
@@ -40,7 +40,7 @@ def segment(root: Path, base: int = 1000) -> tuple[Path, list[tuple[int, int]]]:
 
 
 def offsets(root: Path, split_bytes: int, selected: Wanted = parts.ALL) -> tuple[list[int], int]:
-    """The offsets that all parts have, and how many bytes of the file the parts cover."""
+    """Return the offsets in all parts, and how many bytes of the file the parts cover."""
     found, covered = [], 0
     for part in segment_parts(discover(root), split_bytes, selected):
         size = Path(part.directory, part.source.segment).stat().st_size
@@ -102,7 +102,7 @@ def test_a_file_that_only_the_driver_has_is_an_error(tmp_path: Path) -> None:
     index.with_suffix(".log").unlink()
     with pytest.raises(MissingSegmentError, match="the same path on the driver and on every worker"):
         list(read_part(part))
-    assert list(segment_parts(discover(tmp_path))) == [], "the check of segment files names it"
+    assert list(segment_parts(discover(tmp_path))) == [], "the check of segment files names the file"
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])

@@ -1,4 +1,4 @@
-"""Rows from segment files: faults are rows, and a changed byte is found."""
+"""Rows from segment files: each fault is a row, and each changed byte is found."""
 
 import io
 
@@ -197,7 +197,10 @@ def test_placement_follows_the_layout_of_the_leader_epoch() -> None:
 def test_a_moved_keys_tombstone_may_lie_where_the_key_lived_before(
     layouts: list[int], partition: int, value: bytes | None, expected: int
 ) -> None:
-    """KIP-253, section 9. The key's partition is 2 of 4, 6 of 8, and 14 of 16."""
+    """The tombstone of a moved key may be in the key's earlier partition (KIP-253, section 9).
+
+    The key's partition is 2 of 4, 6 of 8, and 14 of 16.
+    """
     key = next(b"key-%d" % n for n in range(1000) if place(positive_hash(b"key-%d" % n), 16, 16) == 14)
     history = [Layout(n, 4, undeleted, n + 1) for n, undeleted in enumerate(layouts)]
     headers = [("h", b""), (MOVED_HEADER, b"")]

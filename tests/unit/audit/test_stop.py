@@ -1,4 +1,4 @@
-"""How the audit's Spark session ends."""
+"""The end of the audit's Spark session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.audit.run import _stop
 
 
 class SlowServer(AccumulatorTCPServer):
-    """Ends when it is let."""
+    """Ends only when it is released."""
 
     def __init__(self) -> None:
         self.was_asked, self.may_end = Event(), Event()
@@ -30,7 +30,7 @@ def test_the_server_for_accumulators_is_ended_and_not_waited_for() -> None:
     context = SimpleNamespace(_accumulatorServer=server)
     _stop(SimpleNamespace(sparkContext=context, stop=stopped.set))
     assert stopped.is_set()
-    assert context._accumulatorServer is None  # or Spark would wait for it
+    assert context._accumulatorServer is None  # otherwise Spark waits for the thread
     assert server.was_asked.wait(60)
     server.may_end.set()
 

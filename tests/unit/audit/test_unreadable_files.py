@@ -1,4 +1,4 @@
-"""Files that cannot be opened, or are none: each is named, nothing waits for a FIFO, and the rest is read."""
+"""Files that cannot be opened, or are not regular files: each is named, no FIFO blocks, and the rest is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def export() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def denied(path: Path) -> Iterator[None]:
-    """Nobody but root may open the path, and this process is not root."""
+    """Make a path that only root may open, and run the block as another user."""
     mode, user = path.stat().st_mode, os.geteuid()
     path.chmod(0)
     if user == 0:
@@ -49,7 +49,7 @@ def denied(path: Path) -> Iterator[None]:
 
 
 def found_in(export: Path) -> list[dict[str, object]]:
-    """The summary rows of the first partition's first segment."""
+    """Return the summary rows of the first segment of the first partition."""
     part = next(segment_parts(discover(export)))
     return [
         row

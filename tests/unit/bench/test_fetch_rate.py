@@ -1,4 +1,4 @@
-"""The rate of a fetch leaves out what passes before the first records: a group's join, the look-up of positions."""
+"""The fetch rate leaves out the time before the first records: a group's join, and the look-up of positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench import load
 
 JOIN_S, POLL_S, BATCH, BATCHES = 3.0, 0.1, 100, 10
 RECORDS = BATCH * (BATCHES - 1)
-"""What a run waits for. The first batch, with which the clock begins, does not count."""
+"""The records that a run counts. The first batch starts the clock and does not count."""
 
 
 class Clock:
@@ -25,7 +25,10 @@ class Clock:
 
 
 class Broker:
-    """Polls are empty until the join is over. Then each takes ``POLL_S`` and brings a batch while there are some."""
+    """Returns empty polls until the join is over.
+
+    Then each poll takes ``POLL_S`` and returns a batch while any is left.
+    """
 
     def __init__(self, clock: Clock, batches: int) -> None:
         self._clock = clock
@@ -44,7 +47,7 @@ class Broker:
 
 
 async def by_getmany(clock: Clock, batches: int, patches: pytest.MonkeyPatch) -> dict[str, float]:
-    """As aiokafka and our client are polled."""
+    """Poll as callers of aiokafka and of our client do."""
     broker = Broker(clock, batches)
 
     async def getmany(timeout_ms: int) -> dict[int, list[Any]]:
@@ -55,7 +58,7 @@ async def by_getmany(clock: Clock, batches: int, patches: pytest.MonkeyPatch) ->
 
 
 async def by_consume(clock: Clock, batches: int, patches: pytest.MonkeyPatch) -> dict[str, float]:
-    """As librdkafka is."""
+    """Poll as callers of librdkafka do."""
     broker = Broker(clock, batches)
     consumer = SimpleNamespace(assign=lambda _: None, consume=lambda _count, timeout: broker.poll(), close=lambda: None)
     patches.setattr(confluent_kafka, "Consumer", lambda _settings: consumer)

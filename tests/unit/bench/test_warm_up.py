@@ -1,4 +1,4 @@
-"""The rounds before those that count: until two in a row agree, and not for ever."""
+"""Warm-up rounds run before the counted rounds: until two in a row agree, with a limit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_how_long_it_took_is_shown() -> None:
 
 
 class Sides:
-    """Two clusters whose rates are scripted; ``log`` has what was run, in order."""
+    """Two clusters with scripted rates; ``log`` lists the runs in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rates: dict[str, list[float]]) -> None:
         self.rates = {name: iter(given) for name, given in rates.items()}
@@ -82,9 +82,9 @@ def test_sides_take_turns_until_each_is_warm_and_nothing_of_it_counts(monkeypatc
         *[["A", "fetch"], ["B", "fetch"], ["A", "fetch"], ["B", "fetch"]],
     ]
     read = {line.split()[0]: line.split()[2] for line in sides.log if " fetch " in line}
-    assert read == {"A": "warm-up-0-2", "B": "warm-up-0-4"}, "a fetch reads what was written last"
+    assert read == {"A": "warm-up-0-2", "B": "warm-up-0-4"}, "a fetch reads the latest records"
     written = [line.split()[2] for line in sides.log if " produce " in line]
-    assert sorted(sides.deleted) == sorted(written), "of each side"
+    assert sorted(sides.deleted) == sorted(written), "on each side"
     assert [target.samples for target in sides.targets] == [{}, {}]
     assert {name: len(found.rates) for name, found in sides.targets[1].warm_ups.items()} == {"produce": 4, "fetch": 2}
 

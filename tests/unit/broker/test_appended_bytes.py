@@ -1,4 +1,4 @@
-"""What a broker tells the controller of the bytes that were appended."""
+"""A broker reports to the controller how many bytes were appended."""
 
 from __future__ import annotations
 

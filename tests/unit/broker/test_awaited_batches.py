@@ -1,4 +1,4 @@
-"""Of an idempotent producer nothing is written in the place of what it is to repeat."""
+"""No batch of an idempotent producer is written in place of an earlier batch that the producer has to repeat."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Log:
         self._end = 0
 
     def send(self, first: int, count: int = 2, *, refusal: ErrorCode = WRITTEN, epoch: int = 0) -> ErrorCode:
-        """What a batch is answered; ``refusal``: by what comes before the log."""
+        """Return the error code for a batch. ``refusal`` is an error that is raised before the log is reached."""
         records = [(b"k", b"v", (), 1000)] * count
         buffer = build_batch(records, producer_id=7, producer_epoch=epoch, base_sequence=first)
         sent = SentBatch.read(self.awaited, self._clock, KEY, memoryview(buffer))
@@ -97,7 +97,7 @@ def test_sequences_wrap(log: Log) -> None:
     assert [log.send(0), log.send(MAX_SEQUENCE - 1), log.send(0)] == [AGAIN, WRITTEN, WRITTEN]
 
 
-def test_a_log_that_knows_the_producer_sees_to_it_itself(log: Log) -> None:
+def test_a_log_that_knows_the_producer_checks_the_sequence_itself(log: Log) -> None:
     log.send(0)
     log.send(2, refusal=UNKNOWN)
     assert log.send(4) == MISSED
@@ -106,7 +106,7 @@ def test_a_log_that_knows_the_producer_sees_to_it_itself(log: Log) -> None:
 
 
 def test_a_log_that_no_longer_knows_the_producer_takes_no_later_one(log: Log) -> None:
-    """Its records expired, were deleted, or were truncated."""
+    """The producer's records expired, were deleted, or were truncated."""
     log.send(0)
     log.send(2, refusal=UNKNOWN)
     log.producers.clear(0)
@@ -133,8 +133,11 @@ def test_what_comes_of_an_earlier_epoch_changes_nothing(log: Log) -> None:
     assert log.send(2, epoch=1) == AGAIN
 
 
-def test_a_producer_that_repeats_nothing_is_told_so_and_never_taken(log: Log) -> None:
-    """librdkafka takes what is missing for written once a later batch is."""
+def test_a_producer_that_repeats_nothing_is_refused_as_out_of_order(log: Log) -> None:
+    """The producer gets OUT_OF_ORDER_SEQUENCE_NUMBER without end.
+
+    librdkafka assumes that the missing batch is written once a later batch is.
+    """
     log.send(0, refusal=UNKNOWN)
     log.now = GIVE_UP_S
     assert log.send(2) == AGAIN
@@ -143,7 +146,7 @@ def test_a_producer_that_repeats_nothing_is_told_so_and_never_taken(log: Log) ->
     assert [log.send(0), log.send(2)] == [WRITTEN, WRITTEN]
 
 
-def test_it_is_waited_for_as_long_as_it_comes(log: Log) -> None:
+def test_a_refused_batch_is_awaited_as_long_as_it_is_repeated(log: Log) -> None:
     for log.now in (0.0, GIVE_UP_S, 2 * GIVE_UP_S):
         assert [log.send(0, refusal=UNKNOWN), log.send(2)] == [UNKNOWN, AGAIN]
 

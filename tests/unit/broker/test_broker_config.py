@@ -1,4 +1,4 @@
-"""A broker's static configuration: sources, and what the keys say together."""
+"""A broker's static configuration: its sources, and rules between keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections over which a broker asks other brokers about held consumers."""
+"""Connections over which a broker sends requests about held consumers to other brokers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ async def server() -> FakeZk:
 
 
 async def admit() -> None:
-    """Nothing is finalized that the broker does not support."""
+    """Accept every set of finalized features."""
 
 
 def registration(
@@ -34,7 +34,7 @@ def registration(
 
 
 def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
-    """An ``admit`` after which the answer to the first registration is lost."""
+    """Return an ``admit`` after which the response to the first registration is lost."""
     lose = iter([session.lose_next_answer])
 
     async def admit() -> None:
@@ -44,7 +44,7 @@ def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
 
 
 async def test_waits_until_the_old_ephemeral_is_gone(autojump_clock: trio.testing.MockClock) -> None:
-    """KAFKA-7165, 14845: a restarted broker does not take the registration of its dying session for its own."""
+    """KAFKA-7165, 14845: a restarted broker does not take its expiring session's registration for its own."""
     zk = await server()
     old, new = zk.session(), zk.session()
     await registration(old).register()
@@ -60,7 +60,7 @@ async def test_waits_until_the_old_ephemeral_is_gone(autojump_clock: trio.testin
 
 
 async def test_a_create_whose_answer_was_lost_counts(autojump_clock: trio.testing.MockClock) -> None:
-    """KAFKA-13407: the znode that is there already is ours."""
+    """KAFKA-13407: the existing znode is our own."""
     zk = await server()
     session = zk.session()
     ours = registration(session, admit=losing_one_answer(session))
@@ -98,7 +98,7 @@ async def test_registers_again_after_expiry_and_after_a_deletion(autojump_clock:
 
 
 class Described:
-    """A registration that follows ``host``."""
+    """A registration whose endpoint follows ``host``."""
 
     def __init__(self, session: FakeSession, admit: Callable[[], Awaitable[None]] = admit) -> None:
         self.host = "before"
@@ -122,7 +122,10 @@ class Described:
 async def test_the_znode_follows_what_is_to_be_described_and_keeps_its_epoch(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """KIP-226: a new czxid would be a new broker epoch: the controller would take the broker for a restarted one."""
+    """The broker keeps its epoch when it rewrites its znode.
+
+    KIP-226: a new czxid is a new broker epoch, and the controller would take the broker for a restarted one.
+    """
     zk = await server()
     ours = Described(zk.session())
     await ours.registration.register()
@@ -130,7 +133,7 @@ async def test_the_znode_follows_what_is_to_be_described_and_keeps_its_epoch(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.registration.run)
         await trio.testing.wait_all_tasks_blocked()
-        assert (await ours.session.get("/brokers/ids/1")).version == before.version, "only its time is another"
+        assert (await ours.session.get("/brokers/ids/1")).version == before.version, "only the time differs"
         ours.move("after")
         await trio.testing.wait_all_tasks_blocked()
         after = await ours.session.get("/brokers/ids/1")

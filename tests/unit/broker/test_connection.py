@@ -1,4 +1,4 @@
-"""Answers leave whole and in the order of their requests, however little the socket takes at a time."""
+"""Responses are sent whole and in the order of their requests, however few bytes the socket accepts at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUESTS = 30
 
 
 class Narrow:
-    """A stream that has all requests at hand, and takes some bytes of what is sent now and then."""
+    """A stream with all requests available; now and then it accepts some of the sent bytes."""
 
     peer = "client:1"
 
@@ -66,7 +66,7 @@ class Narrow:
 
 
 class Answers:
-    """Answers at once, or later and in any order."""
+    """Answers requests at once, or later and in any order."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -103,7 +103,10 @@ def answers_to(count: int) -> bytes:
 
 
 async def serve(seed: int, passes: int) -> tuple[bytes, int]:
-    """What a client got after so many passes of the scheduler, the last of which a shutdown ends; requests served."""
+    """Return the bytes that a client received, and how many requests were served.
+
+    A shutdown ends the last of ``passes`` passes of the scheduler.
+    """
     rng = random.Random(seed)
     stream: Any = Narrow(rng)
     dispatcher: Any = Answers(rng)
@@ -144,6 +147,6 @@ async def test_what_left_before_a_shutdown_is_not_sent_again(seed: int) -> None:
 
 
 def test_every_request_that_is_forwarded_is_bounded_in_size() -> None:
-    """``admin.request.max.bytes`` refuses it before it is decoded, here and at the controller."""
+    """``admin.request.max.bytes`` refuses a request before it is decoded, here and at the controller."""
     forwarded = {key for key, handler in HANDLERS.items() if handler.__globals__.get("forward") is forward}
     assert forwarded and forwarded <= ADMIN_APIS

@@ -1,4 +1,4 @@
-"""A request to the controller is sent again when the controller moved, and only then."""
+"""A request to the controller is sent again only when the controller moved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 
 
 class Controller:
-    """Takes requests, answers each when told to, and counts them."""
+    """Accepts requests, answers each on command, and counts them."""
 
     def __init__(self, fabric: SimFabric, name: str) -> None:
         self._network = fabric.node(name)
@@ -42,7 +42,7 @@ class Controller:
         buffer = memoryview(bytearray(1_000))
         with suppress(OSError):
             while length := await stream.receive_into(buffer):
-                assert length == 4 + int.from_bytes(buffer[:4], "big"), "one request, whole"
+                assert length == 4 + int.from_bytes(buffer[:4], "big"), "one whole request"
                 self.asked += 1
                 correlation_id = int.from_bytes(buffer[8:12], "big")
                 await self.may_answer.wait()
@@ -59,7 +59,10 @@ def znode(host: str, elected_ms: int) -> bytes:
 async def test_a_request_outlives_an_election_of_the_controller_that_has_it(
     host: str, asked: tuple[int, int], autojump_clock: MockClock
 ) -> None:
-    """Sent again, it would find what it did itself: a topic that exists, for one."""
+    """A request survives an election of the controller that has received it.
+
+    If it were sent again it could find its own effect, such as a topic that already exists.
+    """
     fabric, session = SimFabric(random.Random(1), delay_s=lambda: 0.001), FakeZk().session()
     first, second = Controller(fabric, "first"), Controller(fabric, "second")
     second.may_answer.set()
@@ -79,7 +82,7 @@ async def test_a_request_outlives_an_election_of_the_controller_that_has_it(
         async with trio.open_nursery() as asking:
             asking.start_soon(ask)
             while not first.asked:
-                await trio.sleep(0.01)  # virtual time: until the request is there
+                await trio.sleep(0.01)  # virtual time: until the request has arrived
             await session.set(ControllerZnode.PATH, znode(host, 2))
             await wait_all_tasks_blocked()
             assert client.address is not None and client.address.timestamp_ms == 2

@@ -1,4 +1,4 @@
-"""Which partitions of an UpdateMetadata a resize has created. Groups of held consumers begin at their first offset."""
+"""The partitions of an UpdateMetadata that a resize created. Groups of held consumers begin at their first offset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 def created_by(
     cache: MetadataCache, version: int, *partitions: tuple[int, int], base: int = -1, topic: int = 5, leader: int = 1
 ) -> dict[TopicPartition, Creation]:
-    """The partitions that a resize has created, by an update with these partitions and incarnations."""
+    """Return the partitions created by a resize, from an update with these partitions and incarnations."""
     states = [
         UpdateMetadataPartitionState(partition_index=index, leader=leader, incarnation=incarnation, base_offset=base)
         for index, incarnation in partitions

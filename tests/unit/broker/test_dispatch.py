@@ -1,4 +1,4 @@
-"""What is advertised: the dispatch table, with the ranges that stock clients were tried with."""
+"""The advertised APIs: the dispatch table, with the version ranges that were tested with stock clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker and what is finalized (KIP-584): it starts only where it fits, and ends where it fits no longer."""
+"""A broker and finalized features (KIP-584): it starts only if it supports them, and shuts down once it does not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def levels(maximum: int, minimum: int = 1, status: FeaturesStatus = FeaturesStat
 
 
 async def server(content: bytes | None = None) -> FakeSession:
-    """A session of a ZooKeeper with this ``/features``."""
+    """Return a session of a ZooKeeper with this ``/features``."""
     session = FakeZk().session()
     await session.create(paths.BROKER_IDS, b"", make_parents=True)
     await session.create(paths.REGISTRATIONS, b"")
@@ -143,7 +143,7 @@ def registering(zk: FakeSession, features: FinalizedFeatures) -> Registration:
 
 
 async def test_a_broker_looks_again_when_the_features_change_before_it_registers() -> None:
-    """Model: off_broker_checks. The update comes between the look and the registration."""
+    """Model: off_broker_checks. The update comes between the broker's check and its registration."""
     zk = await server(levels(1))
     features = FinalizedFeatures(zk, {GROUPS: VersionRange(1, 1)})
     looks = 0
@@ -164,7 +164,10 @@ async def test_a_broker_looks_again_when_the_features_change_before_it_registers
 
 
 async def test_each_registration_sets_the_lock() -> None:
-    """Model: off_broker_sets. A controller that looked at the brokers before it does not write what it judged by."""
+    """Each registration bumps the lock's version. Model: off_broker_sets.
+
+    A controller that checked the brokers earlier then fails to write its decision.
+    """
     zk = await server(levels(1))
     before = await zk.get(paths.REGISTRATIONS)
     await registering(zk, FinalizedFeatures(zk, OWN)).register()
@@ -175,7 +178,7 @@ async def test_each_registration_sets_the_lock() -> None:
 
 
 class Broker:
-    """A broker that supports ``group_coordinator`` 1 to 2, in virtual time; ``admin`` edits what is finalized."""
+    """A broker that supports ``group_coordinator`` 1 to 2, in virtual time; ``admin`` edits the finalized features."""
 
     def __init__(self, content: bytes | None = None) -> None:
         rng, zk = random.Random(1), FakeZk()
@@ -210,7 +213,7 @@ class Broker:
 
 
 async def test_api_versions_3_carries_the_features_and_no_earlier_version(autojump_clock: object) -> None:
-    """What this broker supports, what is finalized, and the epoch: tagged fields, which version 3 brings."""
+    """The response has the supported features, the finalized features and the epoch as tagged fields of version 3."""
     broker = Broker(levels(1))
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
@@ -228,7 +231,7 @@ async def test_api_versions_3_carries_the_features_and_no_earlier_version(autoju
 
 
 async def test_api_versions_has_no_epoch_and_no_level_while_nothing_is_finalized(autojump_clock: object) -> None:
-    """A broker that supports features, in a cluster where feature versioning is disabled or absent."""
+    """The broker supports features, in a cluster where feature versioning is disabled or absent."""
     for content in (None, levels(2, status=FeaturesStatus.DISABLED)):
         broker = Broker(content)
         async with trio.open_nursery() as nursery:
@@ -249,7 +252,7 @@ async def test_a_broker_names_its_ranges_in_its_registration(autojump_clock: obj
 
 
 async def test_a_broker_that_stops_fitting_shuts_down_in_order(autojump_clock: object) -> None:
-    """It gives its registration up, and its next start has no log to recover."""
+    """The broker deletes its registration, and its next start recovers no log."""
     broker = Broker(levels(2))
     with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match="level 3"), flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
@@ -263,7 +266,7 @@ async def test_a_broker_that_stops_fitting_shuts_down_in_order(autojump_clock: o
 
 
 async def test_an_update_sent_to_a_broker_that_finds_no_controller_is_answered_so(autojump_clock: object) -> None:
-    """A broker is no controller: it passes the request on, as it does with topics (KIP-590)."""
+    """A broker is not a controller, so it forwards the request, as it does for topics (KIP-590)."""
     broker = Broker(levels(1))
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)

@@ -1,4 +1,4 @@
-"""The answer to a fetch of a partition that cannot be read, or not any more."""
+"""The fetch response for a partition that cannot be read, or can no longer be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.log.log_world import ManualClock
 
 
 class NoReplicas:
-    """A broker that leads nothing."""
+    """The replicas of a broker that leads no partition."""
 
     def leader(self, key: TopicPartition, current_leader_epoch: int) -> Any:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -27,7 +27,10 @@ class NoReplicas:
 
 
 def test_an_error_comes_with_empty_records_never_null_ones() -> None:
-    """KAFKA-18646: librdkafka takes null records for a broken response and asks again at once, for ever."""
+    """An error has empty records, never null.
+
+    KAFKA-18646: librdkafka takes null records for a broken response and repeats the request at once, without end.
+    """
     clock = ManualClock()
     target = FetchTarget(Purgatory(clock))
     partitions = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
@@ -54,7 +57,10 @@ def ask_from(session: FetchSession, offset: int) -> None:
 
 
 def test_a_held_fetch_that_is_answered_early_loses_nothing_it_was_not_told_of() -> None:
-    """The change is delivered in the next turn of the loop: a follower that misses it holds up every acks=all."""
+    """A held fetch that is answered early includes a change before its delivery.
+
+    The change is delivered in the next turn of the loop. A follower that misses it holds up every acks=all.
+    """
     world = ReplicaWorld(1)
     world.elect(1, 1, [1])
     session = FetchSession(Purgatory(world.clock), 7, 0.0)
@@ -69,7 +75,7 @@ def test_a_held_fetch_that_is_answered_early_loses_nothing_it_was_not_told_of() 
 
 
 class CountingSession(FetchSession):
-    """Counts how often a change of a partition looks it up."""
+    """Counts how often a change of a partition visits the session."""
 
     visits = 0
 
@@ -79,7 +85,7 @@ class CountingSession(FetchSession):
 
 
 def size_of(response: FetchResponse) -> int:
-    """Bytes of records in the answer."""
+    """Return how many bytes of records the response has."""
     return sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
 
 
@@ -95,7 +101,9 @@ def test_appends_visit_an_idle_session_once_and_a_session_that_reads_again() -> 
         assert not size_of(read.response())
     for _ in range(10):
         world.append(1, b"a")
-    assert CountingSession.visits == len(sessions), "the first append marks the partition in each, the others in none"
+    assert CountingSession.visits == len(sessions), (
+        "the first append marks the partition in each session, the other appends in none"
+    )
     reader = sessions[0]
     for offset in range(10, 13):
         ask_from(reader, offset)
@@ -111,7 +119,10 @@ def test_appends_visit_an_idle_session_once_and_a_session_that_reads_again() -> 
 
 
 def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_fetch() -> None:
-    """A fetch of many partitions suspends in between. A mark that is lost there is lost: nobody sets it again."""
+    """A change between a read and its response is read by the session's next fetch.
+
+    A fetch of many partitions suspends in between. If the mark is lost there, nothing sets it again.
+    """
     world = ReplicaWorld(1)
     world.elect(1, 1, [1])
     session = FetchSession(Purgatory(world.clock), 7, 0.0)
@@ -126,7 +137,10 @@ def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_f
 
 
 def test_a_follower_whose_fetch_moves_the_watermark_is_told_of_the_next_append() -> None:
-    """What its own progress changes is told to its session, too, and only once until that looks again."""
+    """A follower's session is notified of the append after a fetch that moved the watermark.
+
+    A change that the fetch itself causes marks the session, too, and only once until the session reads again.
+    """
     world = ReplicaWorld(2)
     world.elect(1, 1, [1, 2])
     session = FetchSession(Purgatory(world.clock), 7, 0.0, is_follower=True)
@@ -144,7 +158,10 @@ def test_a_follower_whose_fetch_moves_the_watermark_is_told_of_the_next_append()
 
 
 def test_what_an_answer_has_no_room_for_is_in_the_next_one() -> None:
-    """An incremental fetch names only what it has received: nobody else asks for the others."""
+    """Partitions without room in one response are in the next one.
+
+    An incremental fetch names only partitions whose records arrived, so no other request names these partitions.
+    """
     worlds = [ReplicaWorld(1) for _ in range(3)]
     for index, world in enumerate(worlds):
         world.elect(1, 1, [1])

@@ -1,4 +1,4 @@
-"""The cache of fetch sessions: who is evicted for whom (KIP-227)."""
+"""The cache of fetch sessions: which session is evicted for which other one (KIP-227)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,7 +47,7 @@ def test_a_full_cache_keeps_sessions_in_use() -> None:
     assert sessions.create(5) is None
     clock.now = EVICTION_S + 1
     sessions.touch(first)
-    assert sessions.create(1) is None, "as large as the one that is there"
+    assert sessions.create(1) is None, "as large as the cached session"
     assert sessions.get(first.session_id) is first
 
 

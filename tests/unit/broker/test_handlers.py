@@ -1,4 +1,4 @@
-"""Where an API is served: one file for each, named after it and headed by its name and key."""
+"""Each API has one handler file, with the API's name as file name and the API's name and key as header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches of held consumers: the log seems to end where their partition's cap is (``broker/consumer_holds.py``)."""
+"""Fetches of held consumers: the log seems to end at the partition's cap (``broker/consumer_holds.py``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESIZED = Layout(2, 1, 1)
 
 
 def world_of_two_epochs() -> ReplicaWorld:
-    """Offsets 0 to 2 are of epoch 1, 3 and 4 of epoch 2, in which the topic was resized."""
+    """Offsets 0 to 2 are of epoch 1; offsets 3 and 4 are of epoch 2, in which the topic was resized."""
     world = ReplicaWorld(1)
     world.elect(1, 1, [1])
     world.append(1, b"a", b"b", b"c")
@@ -51,7 +51,7 @@ def read_of(world: ReplicaWorld, session: FetchSession, replica_id: int = -1, **
 
 
 def fetched(world: ReplicaWorld, offset: int = 0, **limits: Any) -> tuple[int, PartitionData]:
-    """How many bytes of records, and the answer."""
+    """Return how many bytes of records the response has, and the response."""
     answer = read_of(world, session_of(world, offset), **limits).response().responses[0].partitions[0]
     return len(answer.records or b""), answer
 
@@ -59,7 +59,7 @@ def fetched(world: ReplicaWorld, offset: int = 0, **limits: Any) -> tuple[int, P
 def test_a_held_consumer_is_given_batches_up_to_the_cap() -> None:
     world = world_of_two_epochs()
     all_of_it, _ = fetched(world, is_stock=False)
-    assert fetched(world)[0] == 0, "nothing is known yet"
+    assert fetched(world)[0] == 0, "the cap is not known yet"
     serve(world, 1)
     first, answer = fetched(world)
     assert 0 < first < all_of_it
@@ -98,7 +98,7 @@ def test_own_consumers_followers_and_debugging_consumers_are_not_held() -> None:
         assert len(read_of(world, session_of(world, 0), replica_id).response().responses[0].partitions[0].records) > 0
 
 
-def test_only_topics_that_say_so_hold_and_only_after_a_resize() -> None:
+def test_only_resized_topics_with_the_hold_config_hold_consumers() -> None:
     world = world_of_two_epochs()
     partition = world[1].partition
     partition.layout = Layout(1, 0, 1)
@@ -137,7 +137,7 @@ def test_a_leader_that_led_before_keeps_its_cap_and_one_that_begins_knows_nothin
     serve(world, 2)
     world.elect(1, 3, [1])
     world.append(1, b"f")
-    assert fetched(world)[1].high_watermark == 5, "of its new epoch nothing is known"
+    assert fetched(world)[1].high_watermark == 5, "the cap of the new epoch is not known"
     world[1].partition.make_follower(2, 4, [2], [1, 2])
     world[1].partition.make_leader(5, [1], [1])
     assert world[1].partition.stock_cap == NOTHING

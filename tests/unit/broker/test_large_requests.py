@@ -1,4 +1,4 @@
-"""Requests of very many items are cut into slices, and the answers are joined to what one answer would have been."""
+"""Requests with very many items are served in slices, and the joined response equals the response to the whole."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.support.broker.loop_probe import LoopProbe
 
 
 class Context:
-    """What ``serve`` looks at of a request's context."""
+    """The part of a request's context that ``serve`` reads."""
 
     def __init__(self, api_key: ApiKey) -> None:
         self.api_key = api_key
 
 
 def request_of(key: ApiKey, sizes: list[int]) -> Any:
-    """A request that names topics of these sizes, or items of that number in all."""
+    """Return a request with topics of these sizes, or with that many items in all."""
     named = NAMED[key]
     numbers = iter(range(10_000))
     asked = _field(table_named(API[key].request.TABLE).fields, named.asked)
@@ -76,7 +76,7 @@ def _modules() -> dict[str, str]:
 
 
 def echo(key: ApiKey, request: Any) -> Any:
-    """An answer with one item for each of the request, the response's own kind of it."""
+    """Return a response with one item, of the response's own kind, for each item of the request."""
     named = NAMED[key]
 
     class Answered:
@@ -123,7 +123,7 @@ def test_the_joined_answers_are_the_answer(key: ApiKey, sizes: list[int]) -> Non
 
 
 def test_a_topic_created_again_between_two_slices_is_answered_as_two() -> None:
-    """An answer about the first topic must not count for the second."""
+    """The two topics stay apart: a response about the first topic must not count for the second."""
     key = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
     slices = cut(key, request_of(key, [7]))
     responses = [echo(key, part.request) for part in slices]
@@ -191,7 +191,7 @@ async def test_a_produce_without_answers_is_applied_to_its_end_before_an_error_c
 
 
 def test_a_slice_holds_few_bytes_of_records() -> None:
-    """Each batch is checked and written in one piece."""
+    """A slice has few bytes of records because each batch is checked and written in one piece."""
     batches = [bytes(size) for size in (10, 60_000, 70_000, 70_000, 500_000, 10, 10, 10, 10)]
     data = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
     topics = [
@@ -209,7 +209,7 @@ def test_a_slice_holds_few_bytes_of_records() -> None:
 
 @pytest.mark.trio
 async def test_what_slices_leave_to_be_done_later_is_done_in_turn() -> None:
-    """Each has its share of every round of the loop: all at once they would hold it together."""
+    """Deferred work of the slices runs one slice after the other: all of it at once would block the event loop."""
     begun: list[Deferred[Any]] = []
 
     def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:
@@ -229,7 +229,10 @@ async def test_what_slices_leave_to_be_done_later_is_done_in_turn() -> None:
 
 @pytest.mark.trio
 async def test_what_refuses_one_slice_as_a_whole_is_the_answer() -> None:
-    """As of a group whose coordinator has moved meanwhile: nothing can be said of the partitions in that slice."""
+    """An error for a whole slice is the error of the whole response.
+
+    One example is a group whose coordinator moves meanwhile: the slice then has no result for its partitions.
+    """
     partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in range(10)]
     request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=partitions)])
     slices = 0

@@ -1,4 +1,7 @@
-"""The answers to PartitionLeaderEpochsForPartitions (25301): never more than was read, never "nothing to wait for"."""
+"""Responses to PartitionLeaderEpochsForPartitions (25301) name only state that was read.
+
+A response never invents that a partition has nothing to wait for.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ pytestmark = pytest.mark.trio
 
 
 class WatchedZk:
-    """A session that counts what is read through it, and lets a test act before a read."""
+    """A session that counts reads through it, and lets a test act before a read."""
 
     def __init__(self, session: FakeSession) -> None:
         self.session = session
@@ -56,7 +59,7 @@ class WatchedZk:
 
 
 class World:
-    """A broker's view of topic ``t``, 4 partitions at first and 6 now, and the controller's session."""
+    """A broker's view of topic ``t``, which had 4 partitions and now has 6, and the controller's session."""
 
     def __init__(self, max_bytes: int = 1 << 20, latency_s: Callable[[], float] = lambda: 0.0) -> None:
         server = FakeZk(latency_s)
@@ -71,7 +74,7 @@ class World:
         self.lineages = Lineages(store, self.metadata, max_bytes)
 
     async def create(self, topic: TopicZnode | None = None, **states: PartitionState) -> int:
-        """The topic's znode, and states by ``p<number>``; the topic's incarnation."""
+        """Create the topic's znode, and states by ``p<number>``; return the topic's incarnation."""
         await self.controller.create(TOPIC, (topic or resized()).encode(), make_parents=True)
         for name, found in (states or {"p5": state()}).items():
             path = PartitionState.path("t", int(name[1:]))
@@ -79,11 +82,11 @@ class World:
         return (await self.controller.get(TOPIC)).czxid
 
     async def remove(self, topic: TopicZnode) -> None:
-        """The end of a removal: one write."""
+        """End a removal with its one write."""
         await self.controller.multi([SetOp(TOPIC, topic.encode()), DeleteOp(STATE)])
 
     async def ask(self, tp: TopicPartition = T5, topic_incarnation: int = -1) -> PartitionAnswer | None:
-        """As the handler does."""
+        """Answer a question as the handler does."""
         question = Question(tp, topic_incarnation)
         known = self.lineages.answer(question)
         return known or self.lineages.answer(question, await self.lineages.read([question]))
@@ -106,24 +109,26 @@ def state(leader_epoch: int = 2, lineage: tuple[LineageEntry, ...] = LINEAGE, fl
 
 
 def told(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple[int, dict[int, int]]]]:
-    """as_of, over, floor and entries."""
+    """Return as_of, over, floor and the entries of an answer."""
     assert answer is not None and answer.error_code == 0
     entries = [(entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) for entry in answer.lineage]
     return answer.as_of, answer.over, answer.floor, entries
 
 
-async def test_a_lineage_as_the_znodes_say() -> None:
+async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
     world = World()
     await world.create()
     assert told(await world.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
     await world.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
     await world.controller.set(TOPIC, resized({5: 0, 7: 3}).encode())
-    assert told(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), "over also of a number that came again"
-    assert told(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), "over also of one that no partition has"
+    assert told(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), "over also of a number that was assigned again"
+    assert told(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), (
+        "over also of a number that no partition has"
+    )
 
 
-async def test_where_the_log_of_a_removed_life_ended() -> None:
-    """A log without a record has no entry in the topic's znode."""
+async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
+    """A log without records has no entry in the topic's znode."""
     world = World()
     await world.create()
     never_removed = await world.ask()
@@ -147,7 +152,7 @@ async def test_what_never_was_is_unknown_and_costs_no_read() -> None:
     assert world.zk.reads == []
 
 
-async def test_a_broker_that_was_told_nothing_says_of_nothing_that_it_does_not_exist() -> None:
+async def test_before_the_first_update_metadata_an_unknown_partition_may_exist() -> None:
     world = World()
     world.metadata.brokers.clear()
     assert await world.ask(TopicPartition("u", 0)) is None
@@ -169,7 +174,7 @@ async def test_a_partition_that_was_never_led_is_waited_for() -> None:
 
 @pytest.mark.parametrize("before", [TOPIC, STATE])
 async def test_a_number_removed_while_it_is_asked_for_is_never_without_both(before: str) -> None:
-    """Neither state nor last epoch would be "gone, and nothing is known of it"."""
+    """An answer with neither state nor last epoch would mean "gone, and nothing is known of it"."""
     world = World()
     await world.create()
     world.zk.before[before] = lambda: world.remove(resized({5: 2}))
@@ -208,7 +213,7 @@ async def test_another_topic_of_the_name_is_never_answered_by_the_one_before() -
     first = await world.create()
     answer = await world.ask(topic_incarnation=first)
     assert (told(answer)[0], world.lineages.topic_incarnation("t")) == (2, first)
-    assert await world.ask(topic_incarnation=first + 1) is None, "this broker is behind"
+    assert await world.ask(topic_incarnation=first + 1) is None, "the metadata of this broker is behind"
     for path in (STATE, STATE.removesuffix("/state"), f"{TOPIC}/partitions", TOPIC):
         await world.controller.delete(path)
     assert await world.ask() is None
@@ -257,7 +262,7 @@ async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(pat
 
 
 async def test_a_lineage_that_cannot_be_has_to_wait() -> None:
-    """The entries descend: an edit by hand."""
+    """The entries descend, as after an edit by hand."""
     world = World()
     await world.create(p5=state(lineage=(LineageEntry(2, {1: 2}), LineageEntry(0, {1: 0}))))
     answer = await world.ask()
@@ -265,12 +270,12 @@ async def test_a_lineage_that_cannot_be_has_to_wait() -> None:
 
 
 async def test_a_layout_that_was_stored_without_a_lineage_has_to_wait() -> None:
-    """ "No entries" is not "nothing to wait for": the controller writes them with the next leader epoch."""
+    """A partition without stored entries may have waits: the controller writes them with the next leader epoch."""
     world = World()
     older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
     await world.create(p5=older, p1=PartitionState(1, 1, 2, [1]))
     assert await world.ask() is None
-    assert told(await world.ask(T1)) == (2, -1, -1, []), "it has the first layout still"
+    assert told(await world.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
 
 
 async def test_it_keeps_no_more_than_its_limit_and_answers_all_the_same() -> None:
@@ -286,12 +291,12 @@ async def test_it_keeps_no_more_than_its_limit_and_answers_all_the_same() -> Non
 
 
 async def test_version_0_is_told_of_topics_that_were_never_resized() -> None:
-    """Its consumers know one ancestor and one survivor of a partition."""
+    """Consumers of version 0 know only one ancestor and one survivor of a partition."""
     world = World()
     await world.create(resized(version=0), p1=PartitionState(1, 1, 0, [1]))
     answer = await world.ask_v0(T1, 101)
     assert answer is not None and (answer.error_code, answer.incarnation, answer.created_from) == (0, 101, -1)
-    assert await world.ask_v0(T1, 102) is None, "the metadata here is behind"
+    assert await world.ask_v0(T1, 102) is None, "the metadata of this broker is behind"
     await world.controller.set(TOPIC, resized(version=1).encode())
     assert await world.ask_v0(T1, 101) is None
 
@@ -300,7 +305,7 @@ async def test_version_0_is_told_of_topics_that_were_never_resized() -> None:
 async def test_an_answer_is_of_one_moment_whatever_is_written_meanwhile(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Partition 5 is bumped, removed and created again; each answer is what both znodes said together at some time."""
+    """Each answer is the state of both znodes at one time, while partition 5 is bumped, removed and created again."""
     rng = random.Random(seed)
     world = World(latency_s=lambda: rng.random() * 0.02)
     await world.create(p5=state(0, ()))
@@ -335,7 +340,7 @@ async def test_an_answer_is_of_one_moment_whatever_is_written_meanwhile(
             await write()
     assert set(answers) <= said
     assert len(set(answers)) > 10
-    with trio.fail_after(5):  # the news of the last write is under way
+    with trio.fail_after(5):  # the watch event of the last write is under way
         while (last := await world.ask()) is None or told(last)[:2] != (epoch if exists else -1, over):
             await trio.sleep(0.01)  # polls: virtual time
 
@@ -356,8 +361,8 @@ async def test_where_a_lineage_cannot_be_known_all_tombstones_stay() -> None:
     world = World()
     assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "there is no znode"
     await world.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))
-    assert await world.lineages.first_kept_epoch(T1) == NO_EPOCH, "it was never led"
-    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "it is of a release without lineages"
+    assert await world.lineages.first_kept_epoch(T1) == NO_EPOCH, "the partition was never led"
+    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "the state is of a release without lineages"
     assert await world.lineages.first_kept_epoch(TopicPartition("other", 0)) == NO_EPOCH
     await world.controller.set(STATE, state().encode())
     world.own.expire()

@@ -1,4 +1,4 @@
-"""What the broker counts."""
+"""The broker's metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Values = dict[tuple[str, tuple[str, ...]], float]
 
 
 def sampled(metrics: Metrics) -> Values:
-    """Value by name and label values, as Prometheus reads them."""
+    """Return values by name and label values, as Prometheus reads them."""
     found: Values = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:

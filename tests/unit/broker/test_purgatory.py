@@ -1,4 +1,4 @@
-"""Operations that wait: delivered once per turn, expired at their deadline."""
+"""Waiting operations: each is delivered at most once per turn, and expires at its deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Probe(DelayedOperation):
-    """Completes when looked at the ``needed``-th time."""
+    """Completes at the ``needed``-th check."""
 
     def __init__(self, deadline: float, needed: int = 1) -> None:
         super().__init__(deadline)

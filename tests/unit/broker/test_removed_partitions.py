@@ -1,4 +1,4 @@
-"""What UpdateMetadata with leader -2 takes out of a broker's metadata, and what it tells the group coordinator of."""
+"""UpdateMetadata with leader -2 removes partitions from a broker's metadata; the group coordinator gets their names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def test_the_removal_of_a_partition_that_was_never_heard_of_is_told() -> None:
 
 
 def test_a_partition_counts_as_merged_away_while_it_is_gone() -> None:
-    """One that was never heard of may be too new for this broker: its clients ask again (hole 28)."""
+    """A partition counts as merged away only while it is removed.
+
+    An unknown partition may be too new for this broker, so its clients ask again (hole 28).
+    """
     cache = MetadataCache()
 
     def told(partition: int, leader: int, incarnation: int) -> None:
@@ -53,8 +56,8 @@ def test_a_partition_counts_as_merged_away_while_it_is_gone() -> None:
     assert not cache.merged_away("t", 1)
 
 
-def test_a_broker_that_was_not_there_learns_what_was_merged_away() -> None:
-    """No offsets are given up for that: those there are may be of a partition that was created anew."""
+def test_a_broker_learns_of_a_merge_that_it_missed() -> None:
+    """The broker reports no offsets for deletion: existing offsets may belong to a partition that was created anew."""
     cache = MetadataCache()
     states = [
         UpdateMetadataPartitionState(partition_index=0, leader=1, incarnation=7),
@@ -74,7 +77,7 @@ def test_hole_20_a_late_removal_does_not_take_the_newborn() -> None:
 
 
 def test_what_a_new_topic_id_does_not_name_is_gone() -> None:
-    """The broker had lost its registration while partition 1 was removed: nobody told it so."""
+    """The broker missed the removal of partition 1, because it had lost its registration then."""
     cache = MetadataCache()
 
     def told(topic_id: int, *partitions: int) -> dict[TopicPartition, int]:
@@ -83,14 +86,17 @@ def test_what_a_new_topic_id_does_not_name_is_gone() -> None:
         return cache.update(UpdateMetadataRequest(topic_states=[state]))
 
     told(1, 0, 1)
-    assert told(1, 0) == {}, "an update of some partitions"
+    assert told(1, 0) == {}, "this update names only some partitions"
     assert cache.contains("t", 1)
     assert told(2, 0) == {TopicPartition("t", 1): 11}
     assert not cache.contains("t", 1)
 
 
 def test_offsets_of_a_partition_that_was_merged_away_go_on() -> None:
-    """Until its topic is deleted: then they are nobody's, also those of partitions that were gone before."""
+    """The offsets of a merged partition stay until its topic is deleted.
+
+    The deletion then also drops the offsets of partitions that were removed earlier.
+    """
     cache = MetadataCache()
 
     def told(**leaders: int) -> dict[TopicPartition, int]:
@@ -119,7 +125,10 @@ def test_offsets_of_a_partition_that_was_created_again_go_on_whatever_is_heard_l
 
 
 def test_a_topic_that_was_created_anew_has_merged_nothing_away() -> None:
-    """The broker was not told of the deletion: the new topic has fewer partitions, and its first is another one."""
+    """The broker missed the deletion of the first topic.
+
+    The new topic has fewer partitions, and its partition 0 has another incarnation.
+    """
     cache = MetadataCache()
 
     def told(topic_id: int, topic_incarnation: int, *incarnations: int) -> dict[TopicPartition, int]:
@@ -132,7 +141,7 @@ def test_a_topic_that_was_created_anew_has_merged_nothing_away() -> None:
         return cache.update(UpdateMetadataRequest(topic_states=[topic]))
 
     told(1, 9, 10, 11)
-    assert told(2, 9, 10) == {TopicPartition("t", 1): 11}, "the same topic, by another id"
+    assert told(2, 9, 10) == {TopicPartition("t", 1): 11}, "the same topic has another id"
     assert cache.goes_on("t", 1)
     told(2, 9, 10, 12)
     assert told(3, 19, 20) == {TopicPartition("t", 1): 12}

@@ -1,4 +1,4 @@
-"""The group coordinator's log over real replicas: which epoch it writes in, and when something counts as committed."""
+"""The group coordinator's log over real replicas: the leader epoch of its writes, and when an append is committed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD: KeyValue = (b"key", b"value")
 
 
 class Coordinator:
-    """Broker 1's offsets log over three replicas; ``tick`` delivers what the partition had to say."""
+    """Broker 1's offsets log over three replicas; ``tick`` delivers the changes of the partition."""
 
     def __init__(self, *, replicas: int = 3, min_insync_replicas: int = 1) -> None:
         self.world = ReplicaWorld(replicas, min_insync_replicas=min_insync_replicas)
@@ -54,7 +54,7 @@ class Coordinator:
 
 
 def fate(deferred: Deferred[KafkaError | None]) -> ErrorCode | None:
-    """None for one that is not known."""
+    """Return the outcome of an append, or None while it is not known."""
     if not deferred.filled:
         return None
     return ErrorCode.NONE if deferred._value is None else deferred._value.code
@@ -82,7 +82,10 @@ async def test_every_call_is_fenced_by_the_leader_epoch(epoch: int, error: str) 
 
 
 async def test_what_an_earlier_leadership_appended_is_never_called_committed() -> None:
-    """Between two looks the replica follows, is cut off, and leads again with others' records below the watermark."""
+    """An append of an earlier leadership never counts as committed.
+
+    Between two checks the replica follows, is cut off, and leads again with others' records below the watermark.
+    """
     coordinator = Coordinator()
     world = coordinator.world
     appended = coordinator.append()
@@ -107,7 +110,10 @@ async def test_leading_on_into_the_next_epoch_fails_nothing() -> None:
 
 
 async def test_no_time_is_too_long_for_an_append() -> None:
-    """The coordinator answers its clients; the record is in the log and may be committed whenever."""
+    """The coordinator answers its clients by itself.
+
+    The record is in the log and may be committed at any later time.
+    """
     coordinator = Coordinator()
     appended = coordinator.append()
     coordinator.world.clock.seconds += 3600
@@ -121,7 +127,7 @@ async def test_too_few_replicas_are_reported_before_and_after_the_append() -> No
     coordinator = Coordinator(min_insync_replicas=2)
     world = coordinator.world
     appended = coordinator.append()
-    world.live.clear()  # nobody else is waited for
+    world.live.clear()  # the ISR then waits for no follower
     world.version += 1
     world[1].partition.isr_committed([1], world.version)
     coordinator.tick()
@@ -189,7 +195,7 @@ async def test_leadership_is_confirmed_by_what_followers_fetch_after_the_questio
     assert fate(confirmed) is None
     coordinator.followers_fetch()
     assert fate(confirmed) is ErrorCode.NONE
-    assert all(value is None for value in coordinator.world[1].values())  # a tombstone, which compaction takes
+    assert all(value is None for value in coordinator.world[1].values())  # a tombstone, which compaction removes
 
 
 async def test_a_leader_alone_in_the_isr_confirms_itself_and_writes_nothing() -> None:

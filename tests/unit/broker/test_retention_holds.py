@@ -1,4 +1,7 @@
-"""How long a broker keeps the controller's holds on retention, and its rule before the first and after the last."""
+"""How long a broker keeps the controller's holds on retention.
+
+The tests also cover the broker's rules before the first hold and after the last.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class Broker:
         return self.holds.held_from(self.log)
 
     def apply_retention(self) -> int:
-        """As the log manager does; where the log begins then."""
+        """Apply retention as the log manager does, and return the new log start offset."""
         while True:
             start = self.log.log_start_offset
             deleted = self.log.delete_old_segments(self.held_from())
@@ -102,7 +105,7 @@ def test_what_is_not_said_again_is_forgotten(leader: Broker) -> None:
 
 
 def test_a_new_leader_holds_everything_for_a_lease(leader: Broker) -> None:
-    """The controller may have sent the hold to the leader before it."""
+    """The controller may have sent the hold to the previous leader."""
     assert leader.held_from() == EVERYTHING
     leader.later(LEASE_S - 0.1)
     assert leader.held_from() == EVERYTHING
@@ -111,7 +114,7 @@ def test_a_new_leader_holds_everything_for_a_lease(leader: Broker) -> None:
 
 
 def test_a_new_epoch_of_the_same_leader_begins_with_a_lease(leader: Broker) -> None:
-    """The resize that bumped it may add waits. The controller sends holds for them in its next round."""
+    """The resize that bumped the epoch may add waits. The controller sends holds for them in its next round."""
     leader.send(6)
     leader.lead(4)
     assert leader.held_from() == EVERYTHING
@@ -133,7 +136,7 @@ def test_a_follower_removes_nothing_by_time_before_its_leader(broker: Broker) ->
     broker.send(6)
     broker.later(10 * LEASE_S)
     assert broker.apply_retention() == 0
-    broker.log.advance_log_start(4)  # its leader's begins there
+    broker.log.advance_log_start(4)  # its leader's log begins there
     assert broker.apply_retention() == 4 and len(broker.log.segments) == 2
 
 
@@ -154,7 +157,10 @@ def test_a_topic_that_does_not_wait_is_left_to_retention(world: LogWorld) -> Non
 
 
 def test_switched_on_it_begins_with_a_lease(world: LogWorld) -> None:
-    """Also where an earlier hold has ended: the next one comes in the next round."""
+    """A topic begins with a lease when it is switched on.
+
+    This also holds where an earlier hold has ended: the controller sends the next hold in its next round.
+    """
     broker = Broker(world)
     broker.lead(3)
     broker.send(4, held_ms=0)

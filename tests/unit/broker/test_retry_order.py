@@ -1,4 +1,4 @@
-"""What a producer without idempotence repeats is written in the order in which it came first."""
+"""Batches that a producer without idempotence repeats are written in their first order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def batch(*numbers: int) -> list[Record]:
 
 
 def test_requests_repeated_in_reverse_are_written_in_order() -> None:
-    """As Java's producer repeats what it had in flight."""
+    """Java's producer repeats its requests in flight in this way."""
     order = RetryOrder(0.0)
     order.refused(batch(1, 2))
     in_flight = [batch(3), batch(4), batch(5)]
@@ -26,7 +26,7 @@ def test_requests_repeated_in_reverse_are_written_in_order() -> None:
 
 
 def test_the_same_records_in_other_batches_are_written_in_order() -> None:
-    """As librdkafka repeats them."""
+    """librdkafka repeats its records in this way."""
     order = RetryOrder(0.0)
     order.refused(batch(1, 2, 3))
     assert order.turn(batch(4, 5), 0.0) is Turn.LATER
@@ -37,7 +37,7 @@ def test_the_same_records_in_other_batches_are_written_in_order() -> None:
 
 
 class Held:
-    """A held batch, which is appended."""
+    """A held batch; its turn appends it."""
 
     def __init__(self, order: RetryOrder, *numbers: int) -> None:
         self._order = order
@@ -67,7 +67,7 @@ def test_a_held_batch_has_its_turn_right_after_those_before_it() -> None:
     assert order.is_empty
 
 
-def test_what_does_not_come_again_is_not_waited_for_and_not_written_late() -> None:
+def test_a_batch_that_is_not_repeated_is_given_up_and_never_written_late() -> None:
     order = RetryOrder(0.0)
     order.refused(batch(1))
     assert order.turn(batch(2), GIVE_UP_S) is Turn.LATER
@@ -76,7 +76,7 @@ def test_what_does_not_come_again_is_not_waited_for_and_not_written_late() -> No
     assert order.turn(batch(1), GIVE_UP_S + 0.3) is Turn.NEVER
 
 
-def test_what_is_refused_for_good_holds_up_nothing_and_is_not_written_in_another_batch() -> None:
+def test_a_record_that_is_refused_for_good_blocks_nothing_and_is_never_written() -> None:
     order = RetryOrder(0.0)
     order.refused_for_good(batch(1, 2))
     assert order.is_empty

@@ -1,4 +1,4 @@
-"""The limit of connections, over several listeners."""
+"""The connection limit across several listeners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 2
 
 
 class FakeStream:
-    """A connection on which nothing is sent."""
+    """A connection that sends nothing."""
 
     peer = "192.0.2.1:5"
 
@@ -62,7 +62,7 @@ def fake_node(values: dict[str, int]) -> Any:
 
 
 async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.testing.MockClock) -> None:
-    """At once: no time passes by itself, so the look at the limit each second wakes nobody."""
+    """The listeners accept at once: no time passes by itself, so the check of the limit each second wakes nobody."""
     values = {"max.connections": LIMIT, "max.connections.per.ip": 1000}
     server = Server(fake_node(values), Dispatcher(), Background(propagate_bugs=True))
     listeners = {name: FakeListener() for name in ("A", "B", "INTERNAL")}
@@ -70,10 +70,10 @@ async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.tes
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         held = [FakeStream() for _ in range(3)]
-        for name, stream in zip("AAB", held, strict=True):  # B waited in accept when the limit was reached
+        for name, stream in zip("AAB", held, strict=True):  # listener B waited in accept when the limit was reached
             listeners[name].offer(stream)
             await trio.testing.wait_all_tasks_blocked()
-        assert server.connection_count == LIMIT + 1, "a listener that waited in accept takes one more"
+        assert server.connection_count == LIMIT + 1, "a listener that was waiting in accept takes one more"
         for stream in held:
             stream.close()
         await trio.testing.wait_all_tasks_blocked()
@@ -85,9 +85,9 @@ async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.tes
         for name in "AB":
             listeners[name].offer(FakeStream())
         await trio.testing.wait_all_tasks_blocked()
-        assert server.connection_count <= LIMIT + 1, "a listener that waited in accept takes one more"
+        assert server.connection_count <= LIMIT + 1, "a listener that was waiting in accept takes one more"
         values["max.connections"] = LIMIT + 5
         mock_clock.jump(2)
         await trio.testing.wait_all_tasks_blocked()
-        assert (listeners["A"].accepted, listeners["B"].accepted) == (4, 3), "a raised limit is seen"
+        assert (listeners["A"].accepted, listeners["B"].accepted) == (4, 3), "a raised limit is noticed"
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""What of a changed configuration is taken over, and in which pieces."""
+"""The parts of a changed configuration that a broker applies, and the slices in which it applies them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Log:
 
 
 class Broker:
-    """Partitions and logs that count how often each gets a configuration, and where that comes from."""
+    """Partitions and logs that count how often each is configured, and the source of the configuration."""
 
     def __init__(self, topics: int, partitions: int) -> None:
         names = [f"t{topic}" for topic in range(topics)]
@@ -97,11 +97,11 @@ async def test_a_log_that_went_meanwhile_is_left_alone() -> None:
     assert last.partition not in broker.changed and last.config == LogConfig()
 
 
-# ---------------------------------------------------------------- what has changed
+# ---------------------------------------------------------------- reported changes
 
 
 class Zk:
-    """A ZooKeeper with configs, and what a broker was told to take over."""
+    """A ZooKeeper with configs, and the changes that were reported to a broker."""
 
     def __init__(self) -> None:
         self.server = FakeZk()
@@ -153,7 +153,7 @@ async def test_a_default_of_all_topics_reports_all(autojump_clock: trio.testing.
     await zk.set(ConfigZnode.broker_path(None), {"log.retention.ms": "77"})
     assert await zk.read_all_again() == [None]
     await zk.set(ConfigZnode.broker_path(None), {"log.retention.ms": "77", "follower.replication.throttled.rate": "5"})
-    assert await zk.read_all_again() == [], "no topic inherits that"
+    assert await zk.read_all_again() == [], "no topic inherits that key"
 
 
 async def test_what_was_read_before_the_connection_failed_is_reported(

@@ -1,4 +1,4 @@
-"""What a broker reads from ZooKeeper before it starts, over a connection that comes and goes, and waits for."""
+"""The broker's reads from ZooKeeper before it starts, over an unreliable connection, and its waits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_start_goes_on_when_the_connection_is_back(lose: object, autojum
     async with trio.open_nursery() as nursery:
 
         async def mend() -> None:
-            await trio.sleep(LIMIT_S / 2)  # virtual time: half of what it may take
+            await trio.sleep(LIMIT_S / 2)  # virtual time: half of the allowed time
             session.reconnect()
 
         nursery.start_soon(mend)
@@ -60,7 +60,10 @@ async def test_a_start_waits_no_longer_than_for_the_first_connection(autojump_cl
 
 @pytest.mark.trio
 async def test_nobody_reaches_a_broker_while_its_id_belongs_to_an_earlier_session(autojump_clock: MockClock) -> None:
-    """It knows no topic, and would say of each that it does not exist, to clients that take it for the leader."""
+    """No client reaches a broker before it is registered.
+
+    The broker knows no topic, and would answer its clients, who take it for the leader, that no topic exists.
+    """
     zk, rng = FakeZk(), random.Random(1)
     fabric = SimFabric(rng, delay_s=lambda: 0.0)
     old, client, ready = zk.session(), fabric.node("client"), trio.Event()
@@ -76,5 +79,7 @@ async def test_nobody_reaches_a_broker_while_its_id_belongs_to_an_earlier_sessio
         asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
         async with Channel.open(client, "b", 1, "client") as channel:
             answer = await channel.request(ListOffsetsRequest(replica_id=-1, topics=[asked]), version=5)
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was told nothing yet"
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+            "the broker has received no metadata yet"
+        )
         nursery.cancel_scope.cancel()

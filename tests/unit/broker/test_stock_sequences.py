@@ -1,4 +1,7 @@
-"""What an idempotent stock producer had in flight when it was sent for metadata is written in its order."""
+"""Batches that a stock idempotent producer had in flight are written in order.
+
+The broker refuses such batches to make the producer refresh its metadata.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ MOVING, STAYING = (
 
 
 class Leader:
-    """Partition 1 of a topic for which 8 instead of 4 partitions are announced, and one connection to its leader."""
+    """Partition 1 of a topic that announces 8 partitions and still has 4, and one connection to its leader."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -50,7 +53,7 @@ class Leader:
         self._end = 0
 
     def send(self, number: int, now: float, *, producer: int = 7, epoch: int = 0) -> ErrorCode:
-        """As Produce and ``PartitionLog.append_as_leader`` do."""
+        """Handle a batch as Produce and ``PartitionLog.append_as_leader`` do."""
         self.now = now
         record = (self.key, b"%d" % number, (), 1000)
         sequence = -1 if producer < 0 else number
@@ -105,8 +108,8 @@ def test_the_log_itself_sees_to_the_order_of_a_producer_it_knows(leader: Leader)
     assert leader.send(1, 2.0) == ErrorCode.NONE
 
 
-def test_it_is_waited_for_until_all_that_was_in_flight_has_come_again(leader: Leader) -> None:
-    """It repeats each batch after a pause of its own."""
+def test_a_split_waits_until_every_batch_in_flight_was_repeated(leader: Leader) -> None:
+    """The producer repeats each batch after a separate pause."""
     assert leader.send(0, 0.0) == REFUSED
     late = 2 * IN_FLIGHT_S
     assert [leader.send(0, late), leader.send(2, late), leader.send(3, late)] == [ErrorCode.NONE, MISSED, MISSED]
@@ -119,7 +122,10 @@ def test_it_is_waited_for_until_all_that_was_in_flight_has_come_again(leader: Le
 
 
 def test_after_a_misplaced_key_another_is_waited_for(leader: Leader) -> None:
-    """What a producer placed by the old count comes before what it places by the new, however slow it is."""
+    """A split waits while the producer may still write keys placed by the old count.
+
+    A producer writes its records placed by the old count before those placed by the new one, however slow it is.
+    """
     assert [leader.send(0, 0.0), leader.send(0, 0.2)] == [REFUSED, ErrorCode.NONE]
     assert leader.is_waited_for(0.2 + SILENCE_S / 2)
     assert leader.send(1, 0.7) == ErrorCode.NONE
@@ -131,7 +137,7 @@ def test_after_a_misplaced_key_another_is_waited_for(leader: Leader) -> None:
 
 
 def test_a_busy_producer_is_waited_for_until_it_is_heard_of(leader: Leader) -> None:
-    """It may be about to write what it placed by the old count."""
+    """The producer may be about to write records placed by the old count."""
     leader.key = STAYING
     leader.info.refreshes_stock_producers = False
     assert leader.send(0, 0.0) == ErrorCode.NONE
@@ -175,14 +181,14 @@ def test_a_topic_created_again_sends_the_same_connection_for_metadata_again(lead
 
 
 def test_an_order_that_is_over_is_not_kept(leader: Leader) -> None:
-    """What is kept is compared with every record that the connection writes from then on."""
+    """Each record that the connection writes later is compared with the kept orders."""
     assert [leader.send(0, 0.0, producer=-1), leader.send(0, 1.0, producer=-1)] == [REFUSED, ErrorCode.NONE]
     assert leader.send(1, 2.0, producer=-1) == ErrorCode.NONE
     assert not leader.session.retry_orders
 
 
-def test_a_library_that_asks_for_metadata_seldom_is_reminded_and_never_told_of_the_leader(leader: Leader) -> None:
-    """franz-go stops a partition whose leader is in question until it has metadata, up to five seconds later."""
+def test_a_library_that_seldom_refreshes_metadata_gets_timeouts_instead_of_leader_errors(leader: Leader) -> None:
+    """franz-go stops a partition with a questioned leader until it has new metadata, up to five seconds later."""
     leader.session.software_name = "kgo"
     late = ErrorCode.REQUEST_TIMED_OUT
     assert [leader.send(0, 0.0), leader.send(0, 0.3), leader.send(1, 0.4)] == [late, ErrorCode.NONE, ErrorCode.NONE]
@@ -191,7 +197,7 @@ def test_a_library_that_asks_for_metadata_seldom_is_reminded_and_never_told_of_t
 
 
 def test_a_connection_remembers_a_bounded_number_of_topics_and_producers() -> None:
-    """What is forgotten costs one more refusal, or a wait that ends early."""
+    """A forgotten entry costs one more refusal, or a wait that ends early."""
     session, topic_id, now = ClientSession(MAX_RETRIED), uuid.uuid4(), 0.0
     topics = [f"t{number}" for number in range(MAX_RETRIED + 1)]
     assert all(session.refresh(topic, topic_id, 1, now) for topic in topics)
@@ -201,5 +207,5 @@ def test_a_connection_remembers_a_bounded_number_of_topics_and_producers() -> No
         batch = build_batch([(b"k", b"v", (), 0)], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         return session.is_furthest(TopicPartition("t", 0), RecordBatch(batch))
 
-    assert all(is_furthest(producer_id, 5) for producer_id in (0, 1, 2, 0, 3)), "1 has been silent for longest"
+    assert all(is_furthest(producer_id, 5) for producer_id in (0, 1, 2, 0, 3)), "producer 1 has been silent for longest"
     assert [is_furthest(producer_id, 4) for producer_id in (0, 2, 3, 1)] == [False] * 3 + [True]

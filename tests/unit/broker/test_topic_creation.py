@@ -1,4 +1,4 @@
-"""Topics that a broker asks for by itself: one request at a time, and another one after a failure."""
+"""Topics that a broker creates by itself: one request at a time, and another request after a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trio
 
 
 class Controller:
-    """Answers with ``codes``, one after the other, when ``go`` is set."""
+    """Answers with ``codes``, one after the other, once ``go`` is set."""
 
     def __init__(self, *codes: ErrorCode) -> None:
         self.codes = list(codes)
@@ -41,7 +41,7 @@ def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
 
 
 async def test_the_offsets_topic_is_asked_for_again_when_there_were_too_few_brokers(nursery: Any) -> None:
-    """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each one tries again (as in Kafka)."""
+    """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each such request tries again (as in Kafka)."""
     controller = Controller(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE)
     found = creator(controller, nursery)
     assert found.start([OFFSETS_TOPIC])

@@ -1,4 +1,4 @@
-"""How far a topic's held consumers are served: rules of docs/model/README.md, Hold.tla, one by one."""
+"""How far a topic's held consumers are served: the rules of docs/model/README.md, Hold.tla, one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEHIND, DONE = Reader("g", 1, {0: 99}), Reader("g", 1, {0: 100})
 
 
 def split() -> TopicHold:
-    """Partition 1 is led here. It was split off 0, whose epoch 0 ended at 100."""
+    """Return the hold of a topic whose partition 1 is led here and was split off 0, whose epoch 0 ended at 100."""
     topic = TopicHold(5)
     topic.facts.on_lineage(0, Lineage(1))
     topic.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
@@ -52,7 +52,7 @@ def test_an_answer_counts_from_when_it_was_asked_for_and_no_longer_than_a_lease(
     decision = decided(topic, 2.0)
     assert decision.caps[1] == StockCap(0, 4.0, -1)
     assert decision.caps[1].at(3.9) == 0 and decision.caps[1].at(4.0) == -1
-    assert cap(topic, 4.0) == -1, "a group may have come that the answer does not name"
+    assert cap(topic, 4.0) == -1, "a group that the answer does not name may exist by now"
 
 
 def test_the_oldest_of_the_newest_answers_counts() -> None:
@@ -109,7 +109,7 @@ def test_coordinators_that_do_not_answer_are_let_go_too() -> None:
     assert decided(topic, 60).coordinators_let_go == [0]
     assert cap(topic, 60) == 0
     answered(topic, 70, BEHIND)
-    assert cap(topic, 70) == -1, "it answers again"
+    assert cap(topic, 70) == -1, "the coordinator answers again"
 
 
 def test_a_cluster_without_groups_holds_no_partition() -> None:
@@ -121,7 +121,7 @@ def test_what_no_group_can_wait_for_is_served_without_an_answer() -> None:
     topic.facts.on_log_start(0, 100)
     assert topic.is_open_to_any_group([1])
     assert decided(topic, 0).caps[1].at(math.inf) == 0
-    assert not TopicHold(5).is_open_to_any_group([1]), "its lineage is not known"
+    assert not TopicHold(5).is_open_to_any_group([1]), "the lineage of the partition is not known"
 
 
 def test_ends_are_asked_of_leaders_above_the_epoch_and_again_after_a_leader_change() -> None:
@@ -136,7 +136,7 @@ def test_ends_are_asked_of_leaders_above_the_epoch_and_again_after_a_leader_chan
     assert topic.ends_to_ask(named, {0: 1}) == {}
     assert topic.ends_to_ask(named, {0: 2}) == {0: {0}}
     answered(topic, 0, DONE)
-    assert cap(topic, 0) == 0, "the end of the leader before counts until then"
+    assert cap(topic, 0) == 0, "the end from the previous leader counts until then"
     topic.on_ends(0, 2, {0: 90})
     assert topic.facts.ends[0] == {0: 90}
 

@@ -1,4 +1,4 @@
-"""An admin client over a topic in memory, for the commands: what they ask, and what they make of the answers."""
+"""An admin client over a topic in memory, for tests of the commands: their requests, and how they use the responses."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class FakeAdmin:
     ordered: bool = True
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     entries: Mapping[int, Sequence[tuple[int, Mapping[int, int]]]] = field(default_factory=dict)
-    """The lineage by partition; without a key it has none."""
+    """The lineage by partition; a partition without a key has no entries."""
     epoch_end_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
     ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     kept_from: Mapping[int, int] = field(default_factory=dict)
-    """Where the records begin that are as young as was asked for, by partition; else there are none."""
+    """The first offset with the requested age, by partition; a partition without a key has none."""
     configs: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     positions: Mapping[int, int] = field(default_factory=dict)
@@ -56,19 +56,19 @@ class FakeAdmin:
     refusal: KafkaError | None = None
     on_create_partitions: Any = None
     advice: dict[str, str] = field(default_factory=dict)
-    """What an accepted count is answered with, by topic."""
+    """The advice in the response to an accepted count, by topic."""
     without_leader: frozenset[int] = frozenset()
     found_holds: Mapping[int, PartitionHold] | KafkaError = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     asked_times: list[int] = field(default_factory=list)
-    """The times whose offsets were asked for."""
+    """The times of the requests for offsets by time."""
     written_at: Mapping[int, int] = field(default_factory=dict)
-    """When the record at any offset was written, by partition; else its leader does not answer."""
+    """The time of the record at any offset, by partition; without a key the leader does not answer."""
     held: Mapping[int, HeldRecords] | None = field(default_factory=dict)
-    """The records that the leader holds back, by partition; None: it does not answer."""
+    """The records that the leader holds back, by partition; with None the leader does not answer."""
 
     def __call__(self, **config: Any) -> FakeAdmin:
-        """In the place of the class: every command gets this one."""
+        """Take the place of the class, so that every command gets this client."""
         return self
 
     async def __aenter__(self) -> FakeAdmin:
@@ -157,7 +157,7 @@ class FakeAdmin:
     async def list_offsets(
         self, specs: Mapping[TopicPartition, str | int], *, within_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The end (-1, -1) is one that nobody can tell. By time: see ``kept_from``."""
+        """Return the ends. The end (-1, -1) is unknown to every broker. For a look-up by time see ``kept_from``."""
         times = [spec for spec in specs.values() if not isinstance(spec, str)]
         if times:
             self.asked_times += times
@@ -189,10 +189,10 @@ class FakeAdmin:
         return SimpleNamespace(cluster_id="fake", controller_id=1, nodes=[Node(1, "localhost", 9092)])
 
     async def cluster(self, topics: Iterable[str]) -> None:
-        """As ``LogReader``."""
+        """Do as ``LogReader``."""
 
     async def fetch(self, tp: TopicPartition, offset: int) -> Any:
-        """As ``LogReader``."""
+        """Do as ``LogReader``."""
         if tp.partition not in self.written_at:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         records = [SimpleNamespace(offset=offset - 1, timestamp=1)]

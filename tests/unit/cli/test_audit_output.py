@@ -1,4 +1,4 @@
-"""What ``anabranch audit`` prints on a terminal, and what into a pipe. The audit itself is a fake."""
+"""Output of ``anabranch audit`` to a terminal, and to a pipe. The audit itself is a fake."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Terminal:
         self.stream = os.fdopen(2, "w", closefd=False)
 
     def until(self, text: str) -> str:
-        """What is drawn up to ``text``, or for ten seconds."""
+        """Return the output up to ``text``, or of ten seconds."""
         self.stream.flush()
         drawn = b""
         while text.encode() not in drawn and select.select([self._ours], [], [], 10)[0]:
@@ -68,7 +68,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def on_terminal() -> Iterator[Terminal]:
-    """Within a test: between a fixture and the test pytest takes standard error back."""
+    """Put a terminal in place within a test: between a fixture and the test pytest resets standard error."""
     terminal = Terminal()
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""``topics alter --partitions auto`` and what ``topics describe`` shows of it, with a fake admin client."""
+"""``topics alter --partitions auto``, and its state in ``topics describe``, with a fake admin client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ON = {"autoscale.enable": "true"}
 
 
 class AutoAdmin(FakeAdmin):
-    """A topic whose configs are the given ones, and of which something was measured."""
+    """A topic with the given configs and with measurements."""
 
     measured = Measured(10 << 20, 2_000, 5_000)
 
@@ -34,7 +34,7 @@ class AutoAdmin(FakeAdmin):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line against a fake admin client: exit status, stdout, stderr."""
+    """Run a command line against a fake admin client and return exit status, stdout and stderr."""
 
     def run_command(admin: FakeAdmin, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(cli_admin, "Admin", admin)

@@ -1,4 +1,4 @@
-"""Scripts that complete commands in shells, tried in those shells."""
+"""Completion scripts of shells, run in those shells."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.Capt
 
 
 def typed_into_zsh(lines: list[str], directory: Path) -> str:
-    """What an interactive zsh shows."""
+    """Return the output of an interactive zsh."""
     ours, its = pty.openpty()
     try:
         shell = subprocess.Popen(
@@ -64,10 +64,10 @@ def typed_into_zsh(lines: list[str], directory: Path) -> str:
         os.close(its)
         os.write(ours, "".join(f"{line}\n" for line in lines).encode())
         shown = []
-        with suppress(OSError):  # the end of a terminal
+        with suppress(OSError):  # the end of the terminal's output
             while select.select([ours], [], [], 60)[0] and (piece := os.read(ours, 65536)):
                 shown.append(piece)
-        shell.kill()  # one that says nothing more, and does not end
+        shell.kill()  # zsh writes no more, and does not end
         shell.wait()
         return b"".join(shown).decode(errors="replace")
     finally:

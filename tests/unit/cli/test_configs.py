@@ -1,4 +1,4 @@
-"""``anabranch configs``: what it says of a broker that is none."""
+"""``anabranch configs``: its error for an address that is not a broker's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``consume`` before it asks a broker anything."""
+"""Checks of ``consume`` before its first request to a broker."""
 
 from __future__ import annotations
 

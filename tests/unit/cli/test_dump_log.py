@@ -166,7 +166,7 @@ def test_a_record_that_a_decoder_cannot_read_is_named(tmp_path: Path, capsys: py
 
 
 def test_a_reader_that_has_seen_enough_ends_it_in_silence(tmp_path: Path) -> None:
-    """As ``dump-log ... | head``."""
+    """A closed pipe ends the command silently, as in ``dump-log ... | head``."""
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(b"".join(build_batch([(b"k", b"v" * 1000, (), 5)], base_offset=n) for n in range(500)))
     line = [sys.executable, "-m", "anabranch.cli.main", "dump-log", "--print-data-log", str(log)]

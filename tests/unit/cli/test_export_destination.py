@@ -1,4 +1,4 @@
-"""Where an export is written: local directories, fsspec's file systems, and what cannot be written."""
+"""The destination of an export: local directories, fsspec's file systems, and destinations that cannot be written."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_export_to_a_uri_is_the_same_as_to_a_directory(tmp_path: Path, capsys
         report = cluster.export(uri)
         assert (report.directory, report.added_segments) == (uri, 1)
     print_report(report)
-    assert "anabranch audit" not in capsys.readouterr().out, "it reads a directory"
+    assert "anabranch audit" not in capsys.readouterr().out, "the export reads a directory"
     remote = fsspec.filesystem("memory")
     root = uri.removeprefix("memory:/")
     assert Manifest.decode(remote.cat_file(f"{root}/{MANIFEST_NAME}")) == cluster.manifest()
@@ -118,7 +118,7 @@ def test_two_exports_into_one_directory_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shared() -> Iterator[Cluster]:
-    """A topic in a directory that every user can read, and a closed directory beside it."""
+    """Return a topic in a directory that every user can read, and a closed directory beside it."""
     with tempfile.TemporaryDirectory() as root:
         os.chmod(root, 0o755)
         cluster = Cluster(Path(root))
@@ -129,7 +129,7 @@ def shared() -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Root may do everything, so be another user."""
+    """Run the block as another user, because root may open everything."""
     if os.geteuid() != 0:
         yield
         return

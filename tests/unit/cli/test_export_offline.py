@@ -1,4 +1,4 @@
-"""Exporting from the log directory of a broker that is stopped."""
+"""Exporting from the log directory of a stopped broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def stopped(replica: Replica, broker: int, high_watermark: int) -> None:
-    """What a broker leaves in its log directory."""
+    """A log directory as a broker leaves it."""
     meta = MetaProperties(broker, "cluster-a")
     (replica.log_dir / "meta.properties").write_bytes(encode_meta_properties(meta))
     (replica.log_dir / ".lock").touch()
@@ -63,12 +63,12 @@ def test_an_export_of_the_running_cluster_goes_on_from_a_stopped_broker(cluster:
     cluster.replica(2).segment(0, batches(0, 2))
     stopped(cluster.replica(2), 2, 4)
     report = export_offline(cluster.replica(2).log_dir, "t", cluster.root / "out")
-    assert report.added_segments == 0, "a broker that was stopped earlier has nothing new"
+    assert report.added_segments == 0, "a broker that was stopped earlier has no new records"
 
 
 @contextmanager
 def locked(path: Path, call: str) -> Iterator[None]:
-    """Another process that holds a lock on a file."""
+    """Hold a lock on a file in another process."""
     program = (
         f"import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.{call}(f, fcntl.LOCK_EX); print(1, flush=True); input()"
     )

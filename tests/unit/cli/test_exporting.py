@@ -1,4 +1,4 @@
-"""Exporting a topic again and again: only what is new is copied, and what changed on the brokers is noticed."""
+"""Repeated exports of a topic copy only new data, and notice changes on the brokers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def grow(cluster: Cluster) -> None:
-    """Four more offsets in the last segment, and a new segment with two."""
+    """Append four more offsets to the last segment, and a new segment with two offsets."""
     leader = cluster.replica(cluster.leader)
     leader.append(6, batches(12, 2))
     leader.segment(16, batches(16, 1))
@@ -48,7 +48,7 @@ def mtimes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in directory.glob("*.*")}
 
 
-# ---------------------------------------------------------------- what is copied
+# ---------------------------------------------------------------- copied data
 
 
 def test_the_manifest_describes_the_files(cluster: Cluster) -> None:
@@ -117,7 +117,7 @@ def test_a_crc_is_of_all_chunks_of_a_file(cluster: Cluster, monkeypatch: pytest.
 
 
 def test_the_segment_with_the_log_start_is_copied_whole(cluster: Cluster) -> None:
-    cluster.log_start = 7  # DeleteRecords cuts anywhere
+    cluster.log_start = 7  # DeleteRecords may cut at any offset
     cluster.export()
     assert cluster.exported() == [6, 7, 8, 9, 10, 11]
     assert cluster.manifest().partitions[0].log_start_offset == 7
@@ -283,7 +283,7 @@ def test_offsets_removed_before_they_were_exported_are_missing(cluster: Cluster)
     assert report.missing == {"t-0": [(12, 16)]}
     assert cluster.manifest().partitions[0].missing == [OffsetRange(12, 16)]
     assert cluster.exported() == [*range(12), 16, 17]
-    assert cluster.export().missing == {"t-0": [(12, 16)]}, "still missing in the next one"
+    assert cluster.export().missing == {"t-0": [(12, 16)]}, "still missing in the next export"
 
 
 def test_everything_removed_before_it_was_exported(cluster: Cluster) -> None:
@@ -300,7 +300,7 @@ def test_everything_removed_before_it_was_exported(cluster: Cluster) -> None:
 
 
 def changed_at(number: int, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
-    """``change`` files before the segment of that number is opened."""
+    """Call ``change`` before the segment with that number is opened."""
     opened = []
     open_piece = export_run.open_piece
 
@@ -327,7 +327,7 @@ def test_a_first_export_begins_anew_where_retention_outruns_it(
     assert cluster.export().missing == {}
     assert cluster.exported() == [16, 17]
     assert cluster.manifest().partitions[0].log_start_offset == 16
-    assert not (cluster.out / f"{0:020d}.log").exists(), "what no manifest names is removed"
+    assert not (cluster.out / f"{0:020d}.log").exists(), "a segment that no manifest names is removed"
 
 
 def test_a_compaction_meanwhile_leaves_no_gap(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +393,7 @@ def test_a_log_that_keeps_changing_is_given_up(cluster: Cluster) -> None:
 
 
 class FullDisk:
-    """Room for so many bytes of segment files; then half a file and ENOSPC."""
+    """Has room for so many bytes of segment files. The next write leaves half of the chunk and raises ENOSPC."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         self.room = room
@@ -431,7 +431,7 @@ def test_a_full_disk_is_named_and_the_next_export_goes_on(cluster: Cluster, monk
 
 
 def killed_after(cluster: Cluster, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export, and stop as a kill does before the write of that number."""
+    """Export, and stop before the write with that number, as a kill does."""
     count = [0]
     write = LocalDestination.write
 
@@ -488,7 +488,7 @@ def test_a_file_half_copied_is_not_taken_for_whole(cluster: Cluster, monkeypatch
     assert cluster.exported() == list(range(12))
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused exports
 
 
 def test_a_directory_of_something_else_is_refused(cluster: Cluster) -> None:
@@ -525,7 +525,9 @@ def test_a_topic_whose_id_changed_by_a_shrink_goes_on(cluster: Cluster) -> None:
     cluster.topic_id = uuid.UUID(int=8)
     grow(cluster)
     cluster.export()
-    assert cluster.manifest().topic_id == "AAAAAAAAAAAAAAAAAAAABw", "a reader that follows it knows it by this"
+    assert cluster.manifest().topic_id == "AAAAAAAAAAAAAAAAAAAABw", (
+        "a reader that follows the topic knows it by this id"
+    )
     assert cluster.exported() == list(range(18))
 
 

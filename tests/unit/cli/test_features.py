@@ -1,4 +1,4 @@
-"""`anabranch features` and its front with Kafka's options: what they ask for, what they print (KIP-584)."""
+"""`anabranch features` and the command with Kafka's options: their requests and their output (KIP-584)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_outcomes_name_the_operation_and_the_error() -> None:
     assert plan.outcome(plan.Change("groups", 2, 3), None, dry_run=True).endswith("Result: would be OK")
 
 
-def test_only_downgrades_and_deletions_are_asked_for_as_such() -> None:
+def test_only_downgrades_and_deletions_have_a_downgrade_type() -> None:
     wanted = [plan.Change("a", None, 1), plan.Change("b", 2, 1), plan.Change("c", 2, None)]
     assert plan.updates(wanted, UpgradeType.UNSAFE_DOWNGRADE) == {
         "a": FeatureUpdate(1, UpgradeType.UPGRADE),
@@ -74,7 +74,7 @@ def test_a_level_is_a_number_from_1(entry: str) -> None:
 
 
 class Asked:
-    """The commands, which only write down how they are called."""
+    """Replaces the commands and records how they are called."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -137,7 +137,7 @@ def test_a_command_and_an_option_of_the_other_generation_are_refused(monkeypatch
 
 
 class FakeAdmin:
-    """A cluster with ``KNOWN`` that notes what it is asked for, and refuses what ``refusals`` names."""
+    """A cluster with ``KNOWN`` that records each request and refuses the features in ``refusals``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[Mapping[str, FeatureUpdate], bool]] = []
@@ -163,7 +163,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    """Somebody at a terminal who answers each question so."""
+    """Put a user at a terminal who gives this answer to each question."""
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _prompt: answer)
 
@@ -226,7 +226,10 @@ def test_yes_and_a_dry_run_ask_no_question_and_an_upgrade_needs_none(
 def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
     admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those added or raised, those lowered, those deleted; a refusal is shown on its line, and in the exit status."""
+    """The lines are in the order added or raised, lowered, deleted.
+
+    A refusal shows on its line and in the exit status.
+    """
     admin.refusals["schema"] = KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "broker 2 supports none of it")
     assert features.update(upgrade="schema:1", downgrade="groups:1", delete="gone", yes=True) == 1
     [(updates, validate_only)] = admin.asked

@@ -1,4 +1,4 @@
-"""``python -m anabranch.health``: a server that answers is healthy, one that does not says why not."""
+"""``python -m anabranch.health``: a server that answers is healthy, and for any other the reason is printed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answers(*broker_ids: int, error: ErrorCode = ErrorCode.NONE, failing: list[s
 
 @contextmanager
 def listening(answer: Answer | None) -> Iterator[int]:
-    """A server for one connection that answers with what ``answer`` gives, or closes when there is none."""
+    """Run a server for one connection. It answers with the results of ``answer``, or closes if ``answer`` is None."""
     with socket.create_server((HOST, 0)) as listener:
         thread = threading.Thread(target=_serve, args=[listener, answer])
         thread.start()

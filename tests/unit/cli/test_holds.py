@@ -1,4 +1,4 @@
-"""``topics describe`` and ``groups describe`` of a topic whose stock consumers are held, with a fake admin client."""
+"""``topics describe`` and ``groups describe`` for a topic whose stock consumers are held, with a fake admin client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.client.admin.types import HeldBy, PartitionHold
 from tests.unit.cli.fake_admin import FakeAdmin
 from tests.unit.cli.test_resize_commands import SHRUNK, Run, run
 
-__all__ = ["run"]  # the fixture
+__all__ = ["run"]  # pytest finds the fixture by this name
 
 HOLD = {"ordered.delivery.legacy.consumers": "hold"}
 SLOW = HeldBy("slow", 5, 0, 40, 20, 12_400, is_let_go=False)

@@ -1,4 +1,4 @@
-"""What the first, second and third Ctrl-C do to a command that has something to finish."""
+"""The first, second and third Ctrl-C during a command that has work to finish."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
 async def until(condition: Callable[[], object]) -> None:
     with trio.fail_after(30):
         while not condition():
-            await trio.sleep(0.001)  # polls: what a signal handler has done
+            await trio.sleep(0.001)  # polls: the effects of a signal handler
 
 
 @pytest.mark.trio
@@ -33,7 +33,7 @@ async def test_the_first_signal_finishes_and_the_second_gives_up(capsys: pytest.
         os.kill(os.getpid(), signal.SIGTERM)
         await until(lambda: done)
         os.kill(os.getpid(), signal.SIGTERM)  # `timeout` sends two at once
-        await trio.sleep(2 * TOGETHER_S)  # pause: signals closer than this are one
+        await trio.sleep(2 * TOGETHER_S)  # pause: closer signals count as one
         assert (done, given.status, given.gave_up) == (["first"], 143, False)
         os.kill(os.getpid(), signal.SIGINT)
         await until(lambda: len(done) == 2)
@@ -109,7 +109,7 @@ async def test_a_second_signal_has_produce_say_what_was_not_acknowledged(
                 return "waiting" in said[-1]
 
             await until(is_reminded)
-            await trio.sleep(2 * TOGETHER_S)  # pause: signals closer than this are one
+            await trio.sleep(2 * TOGETHER_S)  # pause: closer signals count as one
             os.kill(os.getpid(), signal.SIGINT)
     assert ended == [130]
     assert "".join(said) == "anabranch: waiting for the acknowledgements of 2 records; Ctrl-C again gives up\n"
@@ -118,7 +118,7 @@ async def test_a_second_signal_has_produce_say_what_was_not_acknowledged(
 
 
 class GroupThatNeverAnswers:
-    """A consumer whose leaving does not end."""
+    """A consumer that never finishes leaving its group."""
 
     def __init__(self, **_: object) -> None:
         self.entered = trio.Event()

@@ -1,4 +1,4 @@
-"""What ``up`` tells a user to type."""
+"""The command name that ``up`` prints for a user to type."""
 
 from __future__ import annotations
 

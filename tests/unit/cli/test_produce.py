@@ -1,4 +1,4 @@
-"""What ``produce`` makes of lines: when they are sent, what a bad one costs, what is reported."""
+"""``produce`` and its input lines: when a line is sent, the effect of a bad line, and the reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Handle:
 
 
 class FakeProducer:
-    """``batch``: the first so many records are one batch, and refused together when one of them is ``bad``."""
+    """A producer whose first ``batch`` records are one batch, refused together if one of them is ``bad``."""
 
     def __init__(self, *, bad: bytes = b"", batch: int = 0) -> None:
         self.bad, self.batch = bad, batch

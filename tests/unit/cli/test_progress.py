@@ -1,4 +1,4 @@
-"""What is shown while a command waits."""
+"""The display while a command waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.cli import progress
 
 
 class Screen(io.StringIO):
-    """What a terminal shows; ``wrote`` is set when anything was written."""
+    """The content of a terminal; ``wrote`` is set when anything was written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def test_a_short_wait_and_a_pipe_show_nothing(monkeypatch: pytest.MonkeyPatch) -
     screen, before = Screen(), set(threading.enumerate())
     with progress.waiting("waiting for h:1", Console(file=screen, force_terminal=True)):
         (timer,) = set(threading.enumerate()) - before
-    timer.join()  # it does not begin after the end
+    timer.join()  # the display does not begin after the end of the wait
     monkeypatch.setattr(progress, "AFTER_S", 0.0)
     piped, before = Screen(), set(threading.enumerate())
     with progress.waiting("waiting for h:1", Console(file=piped, force_terminal=False)):

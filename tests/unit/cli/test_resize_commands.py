@@ -31,7 +31,7 @@ SHRUNK = {
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line against a fake admin client: exit status, stdout, stderr."""
+    """Run a command line against a fake admin client and return exit status, stdout and stderr."""
 
     def run_command(admin: FakeAdmin, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(cli_admin, "Admin", admin)
@@ -57,7 +57,10 @@ def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
 
 
 def test_a_dry_run_of_a_grow_says_whom_unread_records_will_block(run: Run) -> None:
-    """Of the partitions that split, 0 and 1, and of groups that hold partitions without a commit too."""
+    """The dry run counts unread records of the splitting partitions 0 and 1.
+
+    It counts them also for groups that hold a partition without a commit.
+    """
     behind = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 1),))
     state = {"groups": {"g": {0: 3, 1: 12, 2: 0}, "new": {}}, "members": (behind,)}
     admin = FakeAdmin(**state, ends={0: (0, 10), 1: (2, 12), 2: (0, 9)})
@@ -94,7 +97,7 @@ def test_a_dry_run_that_would_be_refused_says_why_and_fails(run: Run) -> None:
     assert [(move["from"], move["into"]) for move in plan["moves"]] == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
-def test_what_the_command_would_set_first_does_not_stand_in_the_way(run: Run) -> None:
+def test_a_dry_run_ignores_a_refusal_that_the_commands_config_would_lift(run: Run) -> None:
     said = "t: Its records never expire, so partitions would never get empty; set delete.records.when.drained=true"
     state = {"undeleted": 6, "total": 6, "version": 1, "configs": {"retention.ms": "-1"}}
     admin = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
@@ -107,7 +110,7 @@ def test_what_the_command_would_set_first_does_not_stand_in_the_way(run: Run) ->
     assert run(unfinished, "topics", "alter", "t", *arguments)[0] == 1
 
 
-def test_a_question_that_fails_is_no_refusal(run: Run) -> None:
+def test_a_failed_validation_request_is_not_shown_as_a_refusal(run: Run) -> None:
     admin = FakeAdmin(refusal=KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t"))
     status, out, err = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
     assert (status, out) == (1, "")
@@ -115,7 +118,7 @@ def test_a_question_that_fails_is_no_refusal(run: Run) -> None:
 
 
 def test_a_dry_run_of_a_count_that_can_never_be_plans_nothing(run: Run) -> None:
-    """Not even one of a hundred million partitions, nor of an internal topic."""
+    """This also holds for a count of a hundred million partitions, and for an internal topic."""
     for count, code in ((3, "INVALID_PARTITIONS"), (10**8, "INVALID_PARTITIONS"), (10**8, "INVALID_REQUEST")):
         admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode[code], "t: never"))
         status, out, _ = run(admin, "topics", "alter", "t", "--partitions", str(count), "--dry-run")
@@ -144,7 +147,7 @@ def test_a_dry_run_of_a_shrink_that_nobody_drains_says_so(run: Run) -> None:
     ],
 )
 def test_a_refused_resize_changes_no_config(run: Run, count: str, said: str) -> None:
-    """Least of all how what is marked already goes."""
+    """This includes the config that decides how marked partitions are removed."""
     admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
     arguments = ["topics", "alter", "t", "--partitions", count, "--delete-records-when-drained"]
     status, _, err = run(admin, *arguments)
@@ -153,7 +156,7 @@ def test_a_refused_resize_changes_no_config(run: Run, count: str, said: str) -> 
 
 
 @pytest.mark.parametrize("config", [f"{DRAIN_KEY}=true", "retention.ms=1000", "cleanup.policy=delete"])
-def test_what_a_config_of_the_command_may_lift_is_asked_again_when_it_is_set(run: Run, config: str) -> None:
+def test_a_refusal_that_a_config_may_lift_is_asked_again_with_the_config(run: Run, config: str) -> None:
     said = f"t: never expire; set {DRAIN_KEY}=true"
     admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
     run(admin, "topics", "alter", "t", "--partitions", "4", "--config", config)
@@ -255,7 +258,7 @@ def test_waiting_ends_when_the_keys_of_the_marked_are_merged(run: Run) -> None:
 
 
 def test_waiting_for_a_grow_ends_while_partitions_merged_before_drain(run: Run) -> None:
-    """13 -> 4 -> 5: the keys of 12 were merged into 0, and 4 may have split them off from there."""
+    """13 -> 4 -> 5: the keys of 12 were merged into 0, and 4 may have split them off from 0."""
     entries = {
         0: [(2, dict.fromkeys(range(4, 13), 0))],
         4: [(0, {0: 0}), (2, {0: 2})],
@@ -434,7 +437,7 @@ def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
 def test_groups_describe_shows_that_members_wait_where_no_position_can_be_told(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-584: ``group_coordinator`` was taken below level 2 by force."""
+    """KIP-584: ``group_coordinator`` was forced below level 2."""
     admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 20}}, positions={5: 40})
 
     async def refuse(_group: str, _partitions: Iterable[TopicPartition]) -> Any:
@@ -470,7 +473,7 @@ def test_hole_22_groups_describe_says_what_is_about_to_expire(
     assert (wait["waits_for"], wait["position"], wait["until"], wait["expiring"]) == (5, 25, 40, expiring)
 
 
-def test_hole_22_what_waits_for_readers_expires_by_as_much_later(run: Run) -> None:
+def test_hole_22_retention_that_waits_delays_the_expiry_warning(run: Run) -> None:
     asked = []
     for configs in ({}, WAITS):
         admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140}}, positions={1: 150, 5: 25}, configs=configs)
@@ -502,7 +505,7 @@ def test_no_table_is_cut_however_narrow_the_terminal(run: Run, monkeypatch: pyte
 
 
 def test_groups_describe_shows_partitions_that_nobody_leads_or_that_are_gone(run: Run) -> None:
-    """A group has them assigned for a while after they were removed; nobody can tell where they end."""
+    """A removed partition stays assigned to a group for a while, and no broker knows its end."""
     admin = FakeAdmin(groups={"g": {1: 2, 3: 5, 4: 7}}, ends={1: (0, 10)}, without_leader=frozenset({3}))
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
     rows = {row["partition"]: (row["high_watermark"], row["lag"]) for row in json.loads(out)[0]["partitions"]}
@@ -545,13 +548,15 @@ def test_the_key_that_names_the_loss_is_set_before_the_shrink(run: Run) -> None:
     ]
     admin = FakeAdmin(**COMPACTED)
     run(admin, "topics", "alter", "t", LOSES)
-    assert admin.calls == [("configs", {"t": {LOSS_KEY: "true"}}, False)], "for partitions that are marked already"
+    assert admin.calls == [("configs", {"t": {LOSS_KEY: "true"}}, False)], (
+        "the key applies to partitions that are marked already"
+    )
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 @pytest.mark.parametrize("count", [4, 6, 8], ids=["takes a grow back", "the same", "grow"])
 def test_a_resize_that_marks_nothing_takes_no_loss(run: Run, count: int, dry: list[str]) -> None:
-    """The answer to one that takes the grow under way back does not name the key."""
+    """The error for a resize that reverts an unfinished grow does not name the key."""
     admin = FakeAdmin(**COMPACTED)
     status, _, err = run(admin, "topics", "alter", "t", f"--partitions={count}", LOSES, *dry)
     assert (status, err) == (

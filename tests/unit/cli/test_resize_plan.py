@@ -1,4 +1,4 @@
-"""What a dry run says of the keys, against placing many keys under both layouts."""
+"""The key moves that a dry run shows, compared with placing many keys under both layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_moves_are_what_placement_does_to_every_hash(initial: int, grown: int, o
     top = initial
     while top < max(before, after):
         top *= 2
-    hashes = range(top)  # one whole period of both placements
+    hashes = range(top)  # one whole period of both layouts
     changes = Counter(
         (source, target)
         for h in hashes

@@ -1,4 +1,4 @@
-"""Rates and lags from two samples."""
+"""Rates and lags, computed from two samples."""
 
 from __future__ import annotations
 

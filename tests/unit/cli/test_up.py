@@ -1,4 +1,4 @@
-"""What ``anabranch up`` prints when the cluster serves."""
+"""Output of ``anabranch up`` once the cluster serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong usage: exit status 2 and a sentence, before a broker is asked anything."""
+"""Wrong usage gives exit status 2 and one sentence, before the first request to a broker."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_properties_file_that_cannot_be_read_is_named(
 def test_standard_input_that_is_closed_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after ``<&-``
+    monkeypatch.setattr(sys, "stdin", None)  # Python sets this after ``<&-``
     with pytest.raises(SystemExit) as ended:
         main(["produce", "t", "-b", "127.0.0.1:1"])
     assert ended.value.code == 1
@@ -132,7 +132,7 @@ def test_an_audit_that_cannot_end_well_is_not_begun(
 
 @pytest.mark.parametrize("arguments", [("topics", "list"), ("groups", "describe", "g"), ("consume", "t"), ("top",)])
 def test_a_command_that_is_interrupted_says_nothing_more(arguments: tuple[str, ...]) -> None:
-    """At an address where none answers: the first warning shows that it waits."""
+    """No broker listens at the address: the first warning shows that the command waits."""
     line = [sys.executable, "-m", "anabranch.cli.main", *arguments, "-b", "127.0.0.1:1"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""Who waits for whom, by the example of the design: key 5 of a topic of four partitions, 4 -> 6 -> 4."""
+"""Which partition waits for which, in the example of the design: key 5 of a topic of four partitions, 4 -> 6 -> 4."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def group(
     log_starts: Mapping[int, int] | None = None,
     owners: Mapping[int, str] | None = None,
 ) -> GroupOnTopic:
-    """Asked as ``anabranch groups describe`` asks."""
+    """Collect the state with the questions that ``anabranch groups describe`` sends."""
     found = GroupOnTopic(lineages, positions, log_starts or {}, owners or {})
     asked: set[tuple[int, int]] = set()
     while wanted := found.ends_to_ask(asked):
@@ -75,7 +75,7 @@ def test_what_retention_removed_is_waited_for_where_a_member_has_it(owners: Mapp
 
 
 def test_a_grandchild_waits_for_the_whole_chain_although_its_parent_is_empty() -> None:
-    """Hole 5: partition 13 was split from 5, which nothing was ever written to, and 1 is not read to its threshold."""
+    """Hole 5: partition 13 was split from 5, which was never written to, and 1 is not read to its threshold."""
     chain = {**GROWN, 5: FIVE._replace(lineage=Lineage(1, -1, (Entry(0, {1: 0}),)))}
     chain[13] = PartitionLineage(Lineage(0, -1, (Entry(0, {5: 0}),)))
     found = group(chain, {0: 70, 1: 60, 5: 0}, ends={**ENDS, (5, 0): 0})

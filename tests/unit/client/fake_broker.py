@@ -1,4 +1,4 @@
-"""A broker small enough to misbehave on purpose: one process, one node, partitions in lists, faults by script."""
+"""A small broker that can misbehave on purpose: one process, one node, partitions in lists, scripted faults."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ SERVED = (
     ApiKey.INIT_PRODUCER_ID,
 )
 Layout = tuple[int, int, int]
-"""Initial and undeleted partition count, layout version."""
+"""The initial partition count, the undeleted one, and the layout version."""
 DROP = "drop"
-"""Close the connection instead of answering."""
+"""A fault that closes the connection instead of answering."""
 SILENCE = "silence"
-"""Answer nothing, and read on."""
+"""A fault that sends no response and reads on."""
 
 
 @dataclass
 class Fault:
-    """What happens to the next produce of a partition: an error, a dropped connection or no answer, applied or not."""
+    """A fault of the next produce to a partition: an error, a dropped connection or no response, applied or not."""
 
     error: ErrorCode | str
     applied: bool = False
@@ -66,7 +66,7 @@ class Fault:
 
 @dataclass
 class PartitionLog:
-    """Batches in order, and per producer the epoch and next sequence, as a broker keeps them."""
+    """Batches in order, and the epoch and next sequence of each producer, as a broker keeps them."""
 
     batches: list[bytes] = field(default_factory=list)
     end_offset: int = 0
@@ -74,7 +74,10 @@ class PartitionLog:
     producers: dict[int, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
 
     def append(self, data: bytes, layout_matches: bool = True) -> tuple[ErrorCode, int]:
-        """Error and base offset, with Kafka's sequence checks, and KIP-253's check of the layout behind the first."""
+        """Append a batch and return error and base offset.
+
+        Kafka's sequence checks come first; KIP-253's check of the layout comes after the duplicate check.
+        """
         batch = RecordBatch(data)
         assert batch.verify_crc()
         if batch.has_producer_id:
@@ -99,12 +102,12 @@ class PartitionLog:
         return ErrorCode.NONE, base
 
     def values(self) -> list[bytes | None]:
-        """The value of every record, in offset order."""
+        """Return the value of every record, in offset order."""
         return [record.value for data in self.batches for record in RecordBatch(data)]
 
 
 class FakeBroker:
-    """Serves ``topics``; ``faults`` are used up one per produced batch of their partition."""
+    """Serves ``topics``; each produced batch of a partition uses up one of the partition's ``faults``."""
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.logs = {TopicPartition(t, p): PartitionLog() for t, count in topics.items() for p in range(count)}
@@ -113,11 +116,11 @@ class FakeBroker:
         self.layouts: dict[str, Layout] = {}
         """The layouts in Metadata responses, by topic. A topic without one is described as by plain Kafka."""
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
-        """Undeleted partition count and layout version a partition takes tagged batches of."""
+        """The undeleted partition count and layout version of the tagged batches that a partition accepts."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
         """Answers to further APIs, by request body; plain or async."""
         self.max_versions: dict[ApiKey, int] = {}
-        """Of an older broker."""
+        """The highest API versions of an older broker."""
         self.requests: list[Request] = []
         self.max_batch_bytes = 1 << 30
         self.producer_ids = 0
@@ -126,11 +129,11 @@ class FakeBroker:
         self.fetch_hook: Callable[[Any, FetchResponse], None] | None = None
         self.metadata_hook: Callable[[MetadataResponse], None] | None = None
         self.is_silent = False
-        """Requests are taken and not answered."""
+        """Whether requests are read and not answered."""
         self._appended = anyio.Event()
 
     def resize(self, topic: str, layout: Layout, *, announce: bool = True) -> None:
-        """Every partition takes the new layout; ``announce``: metadata has it too."""
+        """Give every partition the new layout; with ``announce`` metadata has it, too."""
         _, undeleted, version = layout
         for partition in range(max(self.topics[topic], undeleted)):
             tp = TopicPartition(topic, partition)
@@ -140,12 +143,12 @@ class FakeBroker:
             self.announce(topic, layout)
 
     def announce(self, topic: str, layout: Layout) -> None:
-        """Metadata shows the layout from now on."""
+        """Show the layout in metadata from now on."""
         self.topics[topic] = max(self.topics[topic], layout[1])
         self.layouts[topic] = layout
 
     def seen(self, api: ApiKey) -> list[Any]:
-        """Bodies of the requests of one API, in order."""
+        """Return the bodies of the requests of one API, in order."""
         return [request.body for request in self.requests if request.header.api_key == api]
 
     @property
@@ -173,7 +176,7 @@ class FakeBroker:
                 listener.close()
 
     async def _serve(self, stream: Stream) -> None:
-        """Answer in order. While a fetch is held the connection is read on, and the next fetch ends that."""
+        """Answer in order. During a held fetch the connection is still read, and the next fetch ends the held one."""
         connection = ServerConnection()
         before = anyio.Event()
         before.set()
@@ -200,7 +203,7 @@ class FakeBroker:
         return count > 0
 
     async def _respond(self, stream: Stream, request: Request, before: anyio.Event, done: anyio.Event) -> bool:
-        """False when the connection is to be closed."""
+        """Answer a request and return whether the connection stays open."""
         header = request.header
         try:
             response = await self._answer(request)

@@ -1,6 +1,6 @@
-"""A second, dumb model of brokers and a resize, and the producer's real sender in it, without an event loop.
+"""A second, simple model of brokers and a resize, with the producer's real sender in it and no event loop.
 
-Every step is a method: a broker's layout changes, a request arrives or is lost, an answer arrives or is lost, metadata
+Every step is a method: a broker's layout changes, a request arrives or is lost, a response arrives or is lost, metadata
 of any age is read. Copies of requests whose connection broke (``ghosts``) may arrive at any time later.
 """
 
@@ -42,13 +42,13 @@ REMEMBERED = 5
 
 @dataclass
 class ModelPartition:
-    """A partition at its leader: its own layout, and all it knows of producers."""
+    """A partition at its leader, with its own layout and its state of producers."""
 
     index: int
     incarnation: int
     layout: tuple[int, int]
     log: list[tuple[bytes, int, int]] = field(default_factory=list)
-    """(key, number, layout version it was taken under) of each record."""
+    """(key, number, layout version of the partition when it was written) of each record."""
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Epoch and next sequence by producer id."""
     remembered: dict[int, deque[tuple[int, int, int]]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class ModelPartition:
         if refused:
             return ErrorCode.INVALID_PARTITION_METADATA
         if pid >= 0:
-            last_epoch, expected = self.producers.get(pid, (epoch, sequence))  # one it does not know begins anywhere
+            last_epoch, expected = self.producers.get(pid, (epoch, sequence))  # an unknown producer may begin anywhere
             if epoch < last_epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             if sequence != (expected if epoch == last_epoch else 0):
@@ -76,7 +76,7 @@ class ModelPartition:
 
 
 class _Answer:
-    """What a coroutine of the sender waits for; the driver sends the response in."""
+    """The awaitable of a sender's coroutine; the driver sends the response in."""
 
     error = None
 
@@ -95,7 +95,7 @@ class _Answer:
 
 @dataclass
 class Sent:
-    """A request on a connection, and the sender's task that waits for its answer."""
+    """A request on a connection, and the sender's task that waits for its response."""
 
     request: ProduceRequest
     task: Coroutine[Any, Any, Any] | None = None
@@ -103,7 +103,7 @@ class Sent:
 
 
 class World:
-    """One topic, its brokers, one producer."""
+    """One topic, its brokers and one producer."""
 
     def __init__(self, rng: random.Random, *, check_layout_first: bool = False, **config: Any) -> None:
         self.rng = rng
@@ -114,10 +114,10 @@ class World:
         self.born = 100
         self.partitions: dict[int, ModelPartition] = {}
         self.leaving: int | None = None
-        """The partition whose removal has begun: no metadata names a leader of it."""
+        """The partition whose removal has begun; metadata names no leader for it."""
         self.removed: list[ModelPartition] = []
         self.late: int | None = None
-        """A partition that is bumped when no other can be."""
+        """A partition that is bumped only when no other can be bumped."""
         self.lists_what_is_to_come = rng.random() < 0.5
         for index in range(INITIAL):
             self._create(index)
@@ -175,9 +175,9 @@ class World:
         self.partitions[index] = ModelPartition(index, self.born, (self.undeleted, self.version))
 
     def publish(self) -> None:
-        """Some broker may answer with the present state of the topic from now on, for ever.
+        """Add a snapshot of the topic, which some broker may return at any later time.
 
-        The layout is the newest that a partition has: until the first has the next one, the one before.
+        Its layout is the newest of any partition, so it is the previous one until the first partition has the next one.
         """
         undeleted, version = max((part.layout for part in self.partitions.values()), key=lambda layout: layout[1])
         partitions = {
@@ -200,9 +200,9 @@ class World:
         )
 
     def resize(self, undeleted: int) -> None:
-        """Begin a resize; ``step_resize`` carries it on.
+        """Begin a resize; ``step_resize`` continues it.
 
-        Nothing happens while another one is unfinished, or over a partition that is being removed.
+        The call has no effect while another resize is unfinished, or if it would reuse a partition being removed.
         """
         if self.plan is None and undeleted != self.undeleted and (self.leaving is None or undeleted <= self.leaving):
             self.moves = moves(INITIAL, self.undeleted, undeleted)
@@ -210,7 +210,7 @@ class World:
             self.plan = self._bump_all()
 
     def cancel(self) -> None:
-        """Go back to the count before, if no partition has gained a key yet."""
+        """Return to the previous count if no partition has gained a key yet."""
         if self.plan is None or self.moves is None or not self.moves.losers_of:
             return
         gained = [p for p in self.moves.losers_of if p in self.partitions and self._has_goal(p)]
@@ -222,18 +222,18 @@ class World:
             self.plan = self._bump_all()
 
     def step_resize(self) -> None:
-        """One broker takes a step, if a resize is on its way."""
+        """Let one broker take a step, if a resize is unfinished."""
         if self.plan is not None and next(self.plan, self) is self:
             self.plan = self.moves = None
 
     def finish_resize(self, undeleted: int) -> None:
-        """A whole resize at once."""
+        """Run a whole resize."""
         self.resize(undeleted)
         while self.plan is not None:
             self.step_resize()
 
     def begin_resize(self, undeleted: int, late: int) -> None:
-        """Until metadata tells of it, and all but ``late`` that can go before it have the layout."""
+        """Resize until metadata has the new layout and every partition has it that can have it before ``late``."""
         self.late = late
         self.resize(undeleted)
         while not all(self._has_goal(p) for p in self.partitions if p != late):
@@ -241,7 +241,7 @@ class World:
         self.publish()
 
     def remove(self, partition: int) -> None:
-        """The highest marked partition, as a whole."""
+        """Remove the highest marked partition completely."""
         self.remove_drained()
         assert self.leaving == partition
         self.remove_drained()
@@ -250,7 +250,10 @@ class World:
         return self.partitions[p].layout == (self.undeleted, self.version)
 
     def _bump_all(self) -> Iterator[None]:
-        """Partitions that gain keys after those they gain them from, else in any order."""
+        """Give each partition the new layout.
+
+        A gainer of keys gets it after the losers of those keys. Otherwise the order is random.
+        """
         assert self.moves is not None
         left = {*range(self.undeleted), *self.moves.losers}
         losers_of = self.moves.losers_of
@@ -271,7 +274,7 @@ class World:
             self.publish()
 
     def remove_drained(self) -> None:
-        """The highest marked partition goes, in two steps, once the shrink is finished."""
+        """Take one of the two steps that remove the highest marked partition, once the shrink is finished."""
         if self.leaving is not None:
             self.removed.append(self.partitions.pop(self.leaving))
             self.leaving = None
@@ -286,7 +289,7 @@ class World:
         return Cluster({n: Node(n, "h", n) for n in range(NODES)}, {"t": info})
 
     def read_metadata(self, snapshot: int = -1) -> None:
-        """The producer reads one of the snapshots, the newest by default. No guard but its own placement's."""
+        """Let the producer read one of the snapshots, the newest by default, guarded only by its own placement."""
         self.metadata.cluster = self._cluster(self.snapshots[snapshot])
         for listener in self._listeners:
             listener()
@@ -317,8 +320,8 @@ class World:
         return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
 
     def pump(self) -> None:
-        """Let the sender send what it may."""
-        for _ in range(2):  # once more after a producer id came
+        """Let the sender send every batch that it may send."""
+        for _ in range(2):  # the second pass follows the new producer id
             self.sender._send_ready(self.now_s * 1000)
             while self._started:
                 task = self._started.pop(0)
@@ -334,13 +337,13 @@ class World:
     # ------------------------------------------------------------ the network
 
     def arrive(self, node: int) -> None:
-        """The next request of a connection reaches its broker; the answer is on its way."""
+        """Let the next request of a connection reach its broker, which creates the response."""
         sent = next((s for s in self.connections[node] if s.response is None), None)
         if sent is not None:
             sent.response = self._produce(sent.request)
 
     def answer(self, node: int) -> None:
-        """The next answer of a connection reaches the producer."""
+        """Let the next response of a connection reach the producer."""
         queue = self.connections[node]
         if queue and queue[0].response is not None:
             sent = queue.popleft()
@@ -348,7 +351,10 @@ class World:
             self._resume(sent.task, sent.response)
 
     def cut(self, node: int, *, ghosts: bool | None = None) -> None:
-        """A connection breaks: nothing on it is answered, what did not arrive may do so later (``ghosts``) or never."""
+        """Break a connection: no request on it is answered.
+
+        A request that has not arrived may arrive later (``ghosts``) or never.
+        """
         queue, self.connections[node] = self.connections[node], deque()
         for sent in queue:
             if sent.response is None and (self.rng.random() < 0.5 if ghosts is None else ghosts):
@@ -357,7 +363,7 @@ class World:
             self._resume(sent.task, error_for(ErrorCode.NETWORK_EXCEPTION, "cut"))
 
     def haunt(self) -> None:
-        """A request of a connection that is long gone arrives."""
+        """Let a request of a broken connection arrive."""
         if self.ghosts:
             self._produce(self.ghosts.pop(self.rng.randrange(len(self.ghosts))))
 
@@ -379,7 +385,7 @@ class World:
         return ProduceResponse(responses=[answer])
 
     def settle(self) -> None:
-        """No more faults: everything arrives until every record is decided."""
+        """Stop all faults: everything arrives until every record is decided."""
         while self.plan is not None:
             self.step_resize()
         if self.leaving is not None:
@@ -396,10 +402,10 @@ class World:
                     self.answer(node)
         raise AssertionError("records are left that are neither written nor given up")
 
-    # ------------------------------------------------------------ what must hold
+    # ------------------------------------------------------------ invariants
 
     def check(self) -> None:
-        """No record lost or twice, each key's records in order, each where the layout it came by puts it."""
+        """Check that no record is lost or duplicated and each key's records are in order, also across layouts."""
         written: dict[int, int] = {}
         of_key: dict[bytes, list[tuple[int, int]]] = {}
         for part in [*self.removed, *self.partitions.values()]:
@@ -411,7 +417,7 @@ class World:
                 of_key.setdefault(key, []).append((version, number))
         for key, number, handle in self.handles:
             batch, _ = handle._locate()
-            assert batch.resolved, f"{key!r} {number} is in the books for ever"
+            assert batch.resolved, f"{key!r} {number} has no outcome"
             copies = written.get(number, 0)
             assert copies <= 1, f"{key!r}: {number} was written {copies} times"
             assert batch.error is not None or copies == 1, f"{key!r}: {number} was acknowledged and is lost"

@@ -1,4 +1,4 @@
-"""A topic that was resized, on a broker by script, with and without a coordinator; and what a consumer makes of it."""
+"""A resized topic on a scripted broker, with and without a coordinator, and a log of a consumer's deliveries."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from tests.unit.client.fake_broker import FakeBroker
 
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_SECOND_TRY = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
-"""Whatever waits for this pause waits longer than a test."""
+"""These pauses are longer than a test, so no second try comes in time."""
 FAST = {"retry_backoff_ms": 5, "fetch_max_wait_ms": 20, "auto_offset_reset": "earliest"}
 
 
 class Resized(FakeBroker):
-    """A topic grown from 1 to 2: ten records in the parent before it, five in the child after it."""
+    """A topic grown from 1 to 2 partitions: ten records are in the parent before, five in the child after."""
 
     def __init__(self) -> None:
         super().__init__({"t": 2})
@@ -124,7 +124,7 @@ class Resized(FakeBroker):
 
 
 class Shrunk(Resized):
-    """The same after 1 again: the child takes no records any more and has five."""
+    """The same topic shrunk to 1 again: the child has five records and accepts no more."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,10 @@ class Shrunk(Resized):
 
 
 class Coordinated(Resized):
-    """The same with a coordinator: offsets by partition, and positions for who asks without being a member."""
+    """The same topic with a coordinator.
+
+    The coordinator has committed offsets by partition, and answers positions for clients without membership.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +217,10 @@ class Coordinated(Resized):
 
 
 class Grouped(Coordinated):
-    """A group of one that reads ``partitions``. Its coordinator asks until the parent is read, and its answers lag."""
+    """A group of one member with ``partitions``.
+
+    Its coordinator requests the parent's position until the parent is read, and its responses lag.
+    """
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()
@@ -254,12 +260,12 @@ class Grouped(Coordinated):
 
 
 def member_of(broker: FakeBroker, **config: Any) -> Consumer:
-    """A consumer in group ``g`` that commits when it is told to."""
+    """Return a consumer in group ``g`` that commits only on request."""
     return Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST | config)
 
 
 class Story:
-    """Callbacks and deliveries in the order in which they come."""
+    """Callbacks and deliveries in their order."""
 
     def __init__(self) -> None:
         self.lines: list[Any] = []

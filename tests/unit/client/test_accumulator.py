@@ -1,4 +1,4 @@
-"""Batches, sequences and outcomes, decided without a broker."""
+"""Batches, sequences and outcomes of a producer, decided without a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def send(acc: Accumulator, value: bytes, now_ms: float = 0) -> None:
 
 
 def queue_with(acc: Accumulator, batches: int) -> PartitionQueue:
-    """A partition with so many full batches of two records, ready under producer 7."""
+    """Return the queue of a partition with that many full batches of two records, ready under producer 7."""
     for number in range(2 * batches):
         send(acc, b"%020d" % number)
     queue = acc.queues[T0]
@@ -94,7 +94,10 @@ def test_at_most_five_batches_are_outstanding() -> None:
 
 
 def test_a_batch_answered_before_an_older_one_counts_until_all_are_answered() -> None:
-    """The older one's leader is silent, the next has the newer: it knows a batch again only among the last five."""
+    """Later batches wait: a leader knows a repeated batch only among its last five.
+
+    The older batch's leader is silent, and the next leader has the newer batch.
+    """
     acc = accumulator()
     queue = queue_with(acc, 7)
     queue.is_established = True
@@ -104,11 +107,14 @@ def test_a_batch_answered_before_an_older_one_counts_until_all_are_answered() ->
     for batch in (*newer[1:], oldest):
         acc.complete(batch, BatchResult(3))
     take(acc, queue, 1)
-    assert acc.sendable(queue, 10, memory_short=False)[0], "and the next five count anew"
+    assert acc.sendable(queue, 10, memory_short=False)[0], "the next five batches start a new count"
 
 
-def test_what_overtook_is_forgotten_with_what_is_placed_again() -> None:
-    """Batches go one by one in the next layout at first: one that counted for nothing would stop them all."""
+def test_an_early_answered_batch_stops_counting_when_the_queue_is_placed_again() -> None:
+    """The new layout starts with one batch at a time.
+
+    An already answered batch that still counted would block all of them.
+    """
     acc = accumulator()
     queue = queue_with(acc, 2)
     queue.is_established = True
@@ -121,7 +127,10 @@ def test_what_overtook_is_forgotten_with_what_is_placed_again() -> None:
 
 
 def test_a_new_epoch_waits_until_no_fate_is_unknown() -> None:
-    """The first batch failed for good; the second may have been written, so it must not get a new sequence yet."""
+    """A new epoch waits until the fate of every batch is known.
+
+    The first batch failed for good. The second may have been written, so it must not get a new sequence yet.
+    """
     acc = accumulator()
     queue = queue_with(acc, 3)
     first, second = take(acc, queue, 2)
@@ -130,11 +139,11 @@ def test_a_new_epoch_waits_until_no_fate_is_unknown() -> None:
     assert not queue.may_adopt
     acc.retry(second, 0)
     assert not queue.may_adopt
-    assert acc.take(queue) is second, "it is asked about under its old sequence"
+    assert acc.take(queue) is second, "the batch is repeated under its old sequence"
     assert decide(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second, queue, retries=9) is Outcome.RENUMBER
     acc.renumber(second, 0)
     assert queue.may_adopt
-    assert queue.candidate() is None, "nothing leaves before the new epoch"
+    assert queue.candidate() is None, "no batch is sent before the new epoch"
     queue.adopt(7, 1)
     assert acc.take(queue) is second
     header = RecordBatch(second.encode())
@@ -185,8 +194,8 @@ def test_expiry_of_waiting_and_of_sent_batches() -> None:
     assert acc.expire(999) == []
     assert acc.expire(1000) == [sent, waiting]
     assert isinstance(sent.error, KafkaTimeoutError)
-    assert queue.outstanding == [sent], "its answer may still come"
-    assert acc.oldest_deadline_ms() == float("inf"), "a deadline that has passed would have the sender spin"
+    assert queue.outstanding == [sent], "its response may still come"
+    assert acc.oldest_deadline_ms() == float("inf"), "a passed deadline would make the sender spin"
     assert queue.bump_needed
     acc.settle_expired(sent)
     assert queue.may_adopt
@@ -195,7 +204,7 @@ def test_expiry_of_waiting_and_of_sent_batches() -> None:
 
 def test_memory_is_what_is_held() -> None:
     acc = accumulator(buffer_memory=100)
-    assert acc.has_room(1000), "one record larger than the buffer goes alone"
+    assert acc.has_room(1000), "one record larger than the buffer is sent alone"
     send(acc, b"x" * 50)
     assert not acc.has_room(50)
     queue = acc.queues[T0]

@@ -1,4 +1,4 @@
-"""What the admin client asks about a resize (KIP-253), of a broker that lags and of a coordinator."""
+"""The admin client's requests about a resize (KIP-253), to a lagging broker and to a coordinator."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAST = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
 
 
 class ResizingBroker(FakeBroker):
-    """Answers the questions of ``answers`` besides the others."""
+    """Also answers the APIs in ``answers``."""
 
     def __init__(self, answers: dict[ApiKey, Callable[[Any], Any]]) -> None:
         super().__init__({"t": 6})
@@ -114,7 +114,7 @@ def test_what_nobody_can_tell_in_time_is_missing() -> None:
     assert in_virtual_time(ask) == {FOUR: PartitionLineage(None, 6)}
 
 
-def test_a_broker_that_knows_no_lineages_is_not_taken_for_one_that_says_there_is_none(run: Run) -> None:
+def test_a_broker_without_the_lineage_api_raises_unsupported_version(run: Run) -> None:
     broker = FakeBroker({"t": 6})
     broker.max_versions[EPOCHS] = 0
 
@@ -128,7 +128,7 @@ def test_a_broker_that_knows_no_lineages_is_not_taken_for_one_that_says_there_is
 
 
 class SealedBroker(FakeBroker):
-    """Does not know yet where partition 5 ends."""
+    """Does not know the end of partition 5 yet."""
 
     def _list_offsets(self, body: Any) -> ListOffsetsResponse:
         response = super()._list_offsets(body)
@@ -139,7 +139,7 @@ class SealedBroker(FakeBroker):
 
 
 def test_an_offset_that_nobody_can_tell_in_time_is_none() -> None:
-    """A partition that was just sealed may not know its end yet; the others do."""
+    """A partition that was just sealed may not know its end yet; the other partitions do."""
     broker = SealedBroker({"t": 6})
 
     async def ask(env: Env) -> Any:
@@ -151,7 +151,7 @@ def test_an_offset_that_nobody_can_tell_in_time_is_none() -> None:
 
 
 class SilentBroker(FakeBroker):
-    """Tells no offsets."""
+    """Never answers ListOffsets."""
 
     async def _answer(self, request: Request) -> Any:
         if request.header.api_key == ApiKey.LIST_OFFSETS:
@@ -160,7 +160,7 @@ class SilentBroker(FakeBroker):
 
 
 def test_a_broker_that_does_not_answer_keeps_no_other_from_it() -> None:
-    """Both are asked at once, and there is no second try."""
+    """Both brokers get their requests at once, and neither gets a second request."""
     broker, silent = FakeBroker({"t": 6}), SilentBroker({})
 
     def of_two(response: MetadataResponse) -> None:
@@ -261,7 +261,7 @@ def test_a_lower_count_and_a_dry_run_are_asked_for_as_they_are(run: Run) -> None
 def test_what_was_carried_out_before_its_answer_was_lost_is_no_error(
     run: Run, first: ErrorCode, count: int, is_refused: bool
 ) -> None:
-    """Asked again, the controller says that the topic, which has 6 partitions, has as many already."""
+    """The repeated request gets an error: the topic already has the requested 6 partitions."""
     codes = iter([first, ErrorCode.INVALID_PARTITIONS])
 
     def answer(body: Any) -> CreatePartitionsResponse:
@@ -280,8 +280,11 @@ def test_what_was_carried_out_before_its_answer_was_lost_is_no_error(
     assert run(ask) is (ErrorCode.INVALID_PARTITIONS if is_refused else ErrorCode.NONE)
 
 
-def test_a_topic_that_is_carried_out_stands_for_no_other(run: Run) -> None:
-    """Asked for again are both: one has its 6 partitions by then, of the other it is known only the third time."""
+def test_the_outcome_of_one_topic_does_not_count_for_another(run: Run) -> None:
+    """Both topics are requested again.
+
+    One has its 6 partitions by then. The outcome of the other is known only at the third request.
+    """
     done, pending, refused = ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.POLICY_VIOLATION
     answers = iter([(pending, pending), (done, pending), (done, refused)])
 
@@ -313,7 +316,7 @@ def test_an_error_names_the_topic_once(message: str | None, shown: str) -> None:
 
 @pytest.mark.parametrize("count", [10**12, 2**31, -(10**12)])
 def test_a_count_that_no_request_has_room_for_is_refused_by_name(run: Run, count: int) -> None:
-    """Before anybody is asked: nobody could be."""
+    """The count is refused before any request: no request would have room for it."""
     broker = ResizingBroker({})
 
     async def ask() -> list[KafkaError]:
@@ -337,7 +340,7 @@ def test_a_count_that_no_request_has_room_for_is_refused_by_name(run: Run, count
 
 
 def test_questions_are_answered_while_a_resize_is_carried_out(run: Run) -> None:
-    """A broker answers the requests of a connection in order, and a resize once it is carried out."""
+    """A broker answers the requests of one connection in order, and a resize only once it is carried out."""
 
     async def check() -> None:
         asked, finished = anyio.Event(), anyio.Event()

@@ -1,4 +1,4 @@
-"""Assignors: Kafka's documented outcomes, the same as aiokafka's, and the rules of sticky assignment."""
+"""Assignors: Kafka's documented outcomes, agreement with aiokafka, and the rules of sticky assignment."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_cooperative_withholds_what_moves_until_it_is_given_up() -> None:
     assignor = CooperativeStickyAssignor()
     first = assignor.assign({"t": 4}, {"a": member("t", owned=tps("t", 0, 1, 2, 3), generation=1), "b": member("t")})
     assert len(first["a"]) == 2
-    assert first["b"] == [], "b gets nothing before a has let go"
+    assert first["b"] == [], "b gets nothing before a has released it"
     second = assignor.assign(
         {"t": 4}, {"a": member("t", owned=first["a"], generation=2), "b": member("t", generation=2)}
     )
@@ -82,7 +82,7 @@ def test_of_two_owners_the_newer_generation_counts() -> None:
 
 
 def test_the_generation_is_read_from_user_data_too() -> None:
-    """Members before subscription version 2 send it there (Kafka's CooperativeStickyAssignor)."""
+    """Members before subscription version 2 send the generation there (Kafka's CooperativeStickyAssignor)."""
     assignor = CooperativeStickyAssignor()
     old = MemberSubscription(frozenset({"t"}), tuple(tps("t", 0)), user_data=assignor.user_data(9))
     got = assignor.assign({"t": 2}, {"a": old, "b": member("t", owned=tps("t", 0, 1), generation=8)})
@@ -108,7 +108,7 @@ def test_every_partition_has_one_owner_who_subscribes(counts: dict[str, int], wa
 
 @given(st.integers(1, 30), st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=6))
 def test_sticky_is_balanced_and_moves_no_more_than_it_must(count: int, history: list[set[str]]) -> None:
-    """Through any sequence of memberships, after both rebalances of each change."""
+    """This holds through any sequence of memberships, after both rebalances of each change."""
     assignor = CooperativeStickyAssignor()
     owned: dict[str, list[TopicPartition]] = {}
     for generation, present in enumerate(history):

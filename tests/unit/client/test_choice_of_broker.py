@@ -1,4 +1,4 @@
-"""Which broker is asked what any broker can answer: not one that is silent, while another is not."""
+"""The choice of a broker for requests that any broker can answer avoids a silent broker while another one answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.client.virtual_time import in_virtual_time
 
 GOOD, SILENT = 1, 2
 CHOICES = 50
-"""Of two brokers with as much to do each is chosen at least once in so many."""
+"""Two equally loaded brokers are each chosen at least once in so many choices."""
 
 
 @asynccontextmanager

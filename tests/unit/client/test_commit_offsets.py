@@ -1,4 +1,4 @@
-"""Commits against a coordinator by script: what is said again, what is dropped, and when the error is raised."""
+"""Commits against a scripted coordinator: repeated offsets, dropped offsets, and the time of an error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Brokers:
 
 
 class ScriptedMetadata:
-    """Knows the topic as it was until it is asked."""
+    """Returns the earlier topic until an update is requested."""
 
     def __init__(self, before: MetadataResponse, after: MetadataResponse) -> None:
         self.cluster = Cluster().merge(before, {"t"})
@@ -64,7 +64,7 @@ class ScriptedMetadata:
         self.cluster = self.cluster.merge(self.after, {"t"})
 
     async def wait_update(self, _timeout_s: float | None = None) -> None:
-        """``hurry_update`` has answered."""
+        """Return at once, because ``hurry_update`` has already updated the cluster."""
 
 
 def committing(brokers: Brokers, after: MetadataResponse) -> CoordinatorLink:
@@ -83,7 +83,7 @@ def offset(value: int, incarnation: int) -> OffsetAndMetadata:
     "after", [described(2, 2), described(3, 4, incarnation=BORN_AGAIN)], ids=["removed", "created again"]
 )
 def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: Run, after: MetadataResponse) -> None:
-    """A member that commits as it joins again stands still until that is answered."""
+    """A refused offset would otherwise delay a member that commits as it joins again."""
 
     async def check() -> None:
         brokers = Brokers({(3, BORN + 3)})
@@ -95,7 +95,7 @@ def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: R
 
 
 def test_only_what_was_refused_is_committed_again(run: Run) -> None:
-    """The coordinator's broker does not know a new partition yet."""
+    """Only refused offsets are repeated: the coordinator's broker does not know a new partition yet."""
 
     async def check() -> None:
         brokers = Brokers({(3, BORN + 3)})
@@ -114,7 +114,7 @@ def test_only_what_was_refused_is_committed_again(run: Run) -> None:
 
 
 def test_only_the_last_answer_tells_what_was_reported(run: Run) -> None:
-    """The one before may be of another coordinator, which took what it knew with it."""
+    """The previous response may come from another coordinator, whose reports are lost."""
 
     async def check() -> None:
         brokers = Brokers({(3, BORN + 3)})
@@ -136,7 +136,7 @@ def test_only_the_last_answer_tells_what_was_reported(run: Run) -> None:
 
 
 def test_a_partition_that_never_was_is_an_error(run: Run) -> None:
-    """The user named it: what was not committed must not look committed."""
+    """The user named the partition, so its offset must not look committed."""
 
     async def check() -> None:
         brokers = Brokers({(40, -1)})

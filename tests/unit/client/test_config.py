@@ -1,4 +1,4 @@
-"""Config keys: names, ranges, rules between keys."""
+"""Config keys: names, ranges, and rules between keys."""
 
 from __future__ import annotations
 

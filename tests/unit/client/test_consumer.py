@@ -1,4 +1,4 @@
-"""The consumer without a group, against a broker that answers, moves and damages things."""
+"""The consumer without a group, against a broker that answers, moves partitions and damages data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T1 = TopicPartition("t", 1)
 
 
 def filled(count: int, *, per_batch: int = 10, partitions: int = 1) -> FakeBroker:
-    """A broker whose topic ``t`` holds ``count`` numbered values in every partition."""
+    """Return a broker whose topic ``t`` has ``count`` numbered values in every partition."""
     broker = FakeBroker({"t": partitions})
     for partition in range(partitions):
         log = broker.logs[TopicPartition("t", partition)]
@@ -48,7 +48,7 @@ def filled(count: int, *, per_batch: int = 10, partitions: int = 1) -> FakeBroke
 
 
 async def read(consumer: Consumer, count: int, **arguments: Any) -> list[Any]:
-    """The next ``count`` records, whatever their partition."""
+    """Return the next ``count`` records of any partition."""
     records: list[Any] = []
     while len(records) < count:
         for batch in (await consumer.getmany(timeout_ms=5000, **arguments)).values():
@@ -126,7 +126,7 @@ def test_what_is_produced_later_arrives(run: Run) -> None:
 
 
 def test_sessions_send_only_what_changed(run: Run) -> None:
-    """KIP-227: after the full fetch, a request names the partitions whose position moved."""
+    """KIP-227: after the full fetch, a request names only partitions whose position moved."""
 
     async def check() -> None:
         broker = filled(10, partitions=2)
@@ -159,7 +159,10 @@ def test_sessions_send_only_what_changed(run: Run) -> None:
 
 
 def test_what_becomes_fetchable_does_not_wait_for_a_held_fetch(run: Run) -> None:
-    """The broker holds a fetch of an idle partition, for longer than the test: another one's records come at once."""
+    """Another partition's records come at once.
+
+    The broker holds a fetch of an idle partition for longer than the test.
+    """
 
     async def check() -> None:
         broker = filled(3, partitions=2)
@@ -189,7 +192,7 @@ def test_what_becomes_fetchable_does_not_wait_for_a_held_fetch(run: Run) -> None
 
 
 class Elected(FakeBroker):
-    """Ten records of leader epoch 2; the epoch is another one once ``epoch`` is raised."""
+    """Ten records of leader epoch 2; raising ``epoch`` changes the epoch in metadata."""
 
     def __init__(self) -> None:
         super().__init__({"t": 1})
@@ -214,10 +217,13 @@ class Elected(FakeBroker):
 
 
 @pytest.mark.parametrize(("fetch_version", "asks"), [(12, False), (11, True)])
-def test_a_leader_is_asked_about_the_log_only_where_its_fetches_do_not_tell(
+def test_offset_for_leader_epoch_is_sent_only_where_fetches_report_no_divergence(
     run: Run, fetch_version: int, asks: bool
 ) -> None:
-    """KIP-320; from version 12 on a fetch names the epoch read last and is told where the log differs (KIP-595)."""
+    """OffsetForLeaderEpoch (KIP-320) is sent only for fetch versions below 12.
+
+    From version 12 on a fetch names the last fetched epoch, and its response names the divergence (KIP-595).
+    """
 
     async def check() -> None:
         broker = Elected()
@@ -240,7 +246,10 @@ def test_a_leader_is_asked_about_the_log_only_where_its_fetches_do_not_tell(
 
 @pytest.mark.parametrize(("end", "again"), [(4, [4, 5]), (10, []), (12, [])])
 def test_a_fetch_that_finds_another_log_goes_back_to_where_it_differs(run: Run, end: int, again: list[int]) -> None:
-    """Where that is not before the position, reading goes on there, and with the epoch that the leader knows."""
+    """A divergence before the position moves the position back.
+
+    For any other divergence reading continues at the position, with the epoch that the leader knows.
+    """
 
     async def check() -> None:
         broker = Elected()
@@ -264,7 +273,7 @@ def test_a_fetch_that_finds_another_log_goes_back_to_where_it_differs(run: Run, 
             broker.epoch = 3
             await consumer._metadata.refresh()
             while len(told) < 2:
-                await anyio.sleep(0.001)  # polls: until the consumer has heard of it
+                await anyio.sleep(0.001)  # polls: until the consumer has seen the divergence
             assert told[:2] == [(10, 2), (min(end, 10), 1)]
             broker.fill(1)
             found = [(await consumer.getone()).offset for _ in range(len(again) or 1)]
@@ -274,7 +283,7 @@ def test_a_fetch_that_finds_another_log_goes_back_to_where_it_differs(run: Run, 
 
 
 def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer_one_is_known(run: Run) -> None:
-    """The pause after a refusal ends with the metadata that tells of it, and it is not that after other errors."""
+    """Metadata with the newer epoch ends the pause after the refusal, and no other backoff applies."""
 
     async def check() -> None:
         broker = Elected()

@@ -1,4 +1,4 @@
-"""``import anabranch``: what it loads, and that other modules with names of ours do no harm."""
+"""``import anabranch`` loads few modules, and a user's modules with the same names do no harm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.runtime.real_anyio import RealNetwork
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Modules a fresh interpreter has after ``statement``."""
+    """Return the modules that a fresh interpreter has after ``statement``."""
     script = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
@@ -32,7 +32,7 @@ def test_the_client_loads_neither_trio_nor_kazoo() -> None:
 
 
 def test_a_reader_of_the_log_loads_no_other_client() -> None:
-    """Spark starts an interpreter for each stream, and waits for its imports."""
+    """Spark starts an interpreter for each stream and waits for its imports."""
     loaded = loaded_by("import anabranch.spark.source")
     assert "anabranch.client.consumer.log_reader" in loaded
     assert not loaded & {
@@ -57,7 +57,10 @@ def test_every_name_is_there() -> None:
 
 
 def test_modules_of_the_user_do_not_hide_ours(tmp_path: Path) -> None:
-    """A script's folder comes first in the path. Its ``client.py`` is the user's, whatever it is called."""
+    """A user's module with the name of one of ours is still the user's.
+
+    A script's folder comes first in the path, so its ``client.py`` is found first.
+    """
     for name in ("audit", "broker", "client", "controller", "protocol", "runtime"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('a module of the user')")
     script = tmp_path / "main.py"
@@ -67,7 +70,7 @@ def test_modules_of_the_user_do_not_hide_ours(tmp_path: Path) -> None:
 
 
 def test_every_error_a_program_may_catch_is_there() -> None:
-    """CoordinatorMovedError never leaves the client."""
+    """All of them are exported except CoordinatorMovedError, which never leaves the client."""
     found = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)}
     assert sorted(found - set(anabranch.__all__) - {"CoordinatorMovedError"}) == []
 

@@ -1,4 +1,4 @@
-"""The gates of a consumer: what metadata and answers become, what is asked, and what may be delivered."""
+"""The gates of a consumer: the effects of metadata and responses, the requests, and which batches may be delivered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gates_of(info: TopicInfo, held: Sequence[int], lineages: Mapping[int, Lineag
 
 
 def child_that_waits(position: int = 5, held: Sequence[int] = (1,)) -> TopicGates:
-    """Until the group is at 10 of the parent."""
+    """Return gates whose child waits until the group is at 10 of the parent."""
     gates = gates_of(GROWN, held, {1: SPLIT, 0: Lineage(1)})
     gates.on_end(tp(0), 0, 1, 10)
     gates.on_position(tp(0), position)
@@ -49,11 +49,14 @@ def asked(gates: TopicGates, front: int | None = None, p: int = 1, *, recheck: b
 
 
 def test_a_topic_that_was_never_resized_asks_nothing() -> None:
-    """Until a partition has the next layout metadata tells the first one, and an entry is written after that."""
+    """Metadata shows the first layout until a partition has the next one.
+
+    Lineage entries are written only after that.
+    """
     gates = gates_of(topic(2, 2, [4, 7], version=0), [0, 1])
     assert (gates.limit(tp(0)), gates.limit(tp(1))) == (4, 7)
     assert asked(gates) == Questions()
-    assert asked(gates, front=8).lineages == {tp(1): 8}, "an election that the metadata does not have"
+    assert asked(gates, front=8).lineages == {tp(1): 8}, "an election that the metadata does not show"
     gates.on_metadata({"t": topic(2, 2, [4, 8], version=0)})
     assert gates.limit(tp(1)) == 8
     assert asked(gates, front=8) == Questions()
@@ -69,7 +72,9 @@ def test_a_partition_assigned_later_is_known_by_the_same_metadata() -> None:
 def test_metadata_of_a_resized_topic_says_nothing_of_what_came_to_a_partition() -> None:
     gates = gates_of(GROWN, [0])
     assert gates.limit(tp(0)) == NO_EPOCH
-    assert asked(gates).lineages == {tp(0): 1}, "before a batch is there: the answer has the time of a fetch"
+    assert asked(gates).lineages == {tp(0): 1}, (
+        "the request starts before a batch arrives, so it takes no longer than a fetch"
+    )
     gates.on_lineage(tp(0), Lineage(1), -1)
     assert (gates.limit(tp(0)), asked(gates)) == (1, Questions())
     gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
@@ -117,13 +122,13 @@ def test_what_the_user_has_of_a_removed_partition_is_flushed_and_loaded_again(la
         gates.on_end(tp(0), 2, 3, 40)
         assert gates.look(tp(1), 2) is GateState.DUE
     else:
-        assert gates.limit(tp(1)) == NO_EPOCH, "what was fetched of it is behind what others go on with"
+        assert gates.limit(tp(1)) == NO_EPOCH, "records fetched from it precede those that other members continue with"
         assert gates.look(tp(1), 0) is GateState.UNKNOWN
         assert asked(gates) == Questions()
 
 
 def test_of_another_topic_with_the_name_nothing_is_known() -> None:
-    """Amendment 5: its epochs and offsets begin again."""
+    """Amendment 5: the epochs and offsets of the other topic start again."""
     gates = child_that_waits(position=10)
     load(gates)
     again = replace(GROWN, incarnation=900)
@@ -137,9 +142,9 @@ def test_an_end_is_asked_again_when_the_leader_changed() -> None:
     gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
     assert list(asked(gates).ends) == [(tp(0), 0)]
     gates.on_end(tp(0), 0, 1, 10)
-    assert list(asked(gates).ends) == [(tp(0), 0)], "an answer of the leader before"
+    assert list(asked(gates).ends) == [(tp(0), 0)], "a response of the previous leader"
     gates.on_end(tp(0), 0, 2, 5)
-    assert gates.look(tp(1), 0) is GateState.DUE, "an unclean election: the group is past the end"
+    assert gates.look(tp(1), 0) is GateState.DUE, "after an unclean election the group is past the end"
 
 
 @pytest.mark.parametrize(("epoch", "end"), [(1, 12), (0, -1)], ids=["the present epoch", "not known"])
@@ -149,7 +154,7 @@ def test_an_end_that_is_none_is_not_taken(epoch: int, end: int) -> None:
     assert (tp(0), epoch) in asked(gates).ends
 
 
-# ---------------------------------------------------------------- questions
+# ---------------------------------------------------------------- requests
 
 
 def test_questions_follow_the_lineages() -> None:
@@ -165,7 +170,7 @@ def test_questions_follow_the_lineages() -> None:
 
 
 def test_the_position_of_what_was_passed_is_still_asked_for() -> None:
-    """Its reader may go back, and what was passed because of it with it."""
+    """The parent's owner may rewind, which revokes the child's passed gate, too."""
     gates = child_that_waits(position=10)
     load(gates)
     assert asked(gates) == Questions(positions={tp(0): 100})
@@ -203,7 +208,7 @@ def test_a_new_generation_forgets_positions_and_nothing_passed() -> None:
     assert (gates.positions(), gates.limit(tp(1)), gates.take_revoked()) == ({}, 0, [])
 
 
-# ---------------------------------------------------------------- what they say
+# ---------------------------------------------------------------- limits and states
 
 
 def test_a_limit_says_what_a_look_at_each_batch_would() -> None:
@@ -229,7 +234,7 @@ def test_a_load_covers_nothing_that_was_taken_back_while_it_ran(is_new_generatio
 
 
 def test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once() -> None:
-    """The entry at 2 waits below the floor, so the cap of the load stays under it."""
+    """The entry at 2 waits below the floor, so the cap of the load stays below the floor."""
     gates = gates_of(topic(1, 2, [5, 0], version=7), [0], {0: Lineage(5, 4, (Entry(2, {1: 0}),)), 1: Lineage(1)})
     assert gates.limit(tp(0)) == NO_EPOCH
     assert gates.look(tp(0), 1) is GateState.DUE

@@ -1,4 +1,4 @@
-"""The member's own task against a coordinator by script: cancelled calls, leaving while a join is under way."""
+"""The member's own task against a scripted coordinator: cancelled calls, and leaving during a join."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class ScriptedLink:
-    """Gives out a member id, then a generation per join; ``assignments`` are what SyncGroup answers in turn."""
+    """Gives out a member id, then a generation per join; SyncGroup returns the ``assignments`` one after the other."""
 
     group_id = "g"
 
     def __init__(self, *assignments: list[TopicPartition]) -> None:
         self.assignments = list(assignments)
         self.layouts: list[dict[str, int] | None] = []
-        """The layouts that the leader names in each answer; it names none where this is used up."""
+        """The layouts that the leader names in each response; it names none once the list is used up."""
         self.seen: list[Any] = []
         self.generation_id = 0
         self.hold_joins: anyio.Event | None = None
@@ -89,11 +89,11 @@ class ScriptedLink:
         await anyio.sleep(0)  # polls: one turn of the loop
 
     def moved(self) -> None:
-        """The script has one coordinator."""
+        """Do nothing, because the script has only one coordinator."""
 
 
 class ScriptedMetadata:
-    """A cluster as the test describes it; ``asked`` counts requests for a newer description."""
+    """A cluster that the test describes; ``asked`` counts requests for a newer description."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()
@@ -109,10 +109,10 @@ class ScriptedMetadata:
             listener()
 
     def want_only(self, topics: Any) -> None:
-        """The test describes what it wants."""
+        """Do nothing, because the test describes the topics."""
 
     def ensure(self, topic: str) -> None:
-        """So it does."""
+        """Do nothing, because the test describes the topics."""
 
     def request_update(self) -> None:
         self.asked += 1
@@ -122,7 +122,7 @@ class ScriptedMetadata:
 
 
 class Fixture:
-    """A coordinator on a scripted link, and the signal its changes set."""
+    """A coordinator on a scripted link, and the signal that its changes set."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, link: ScriptedLink, **keys: Any) -> None:
         given = {"group_id": "g", "partition_assignment_strategy": "cooperative-sticky", "enable_auto_commit": False}
@@ -150,7 +150,7 @@ class Fixture:
 
 
 class Listener:
-    """Records what it is told; ``hold`` makes the revoked callback wait."""
+    """Records its calls; ``hold`` blocks the revoked callback."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[TopicPartition]]] = []
@@ -167,7 +167,7 @@ class Listener:
 
 @asynccontextmanager
 async def reading(link: ScriptedLink) -> AsyncIterator[tuple[Fixture, anyio.abc.TaskGroup]]:
-    """A member that was assigned the one partition, for the length of a block."""
+    """Run a member that was assigned the one partition, for the length of a block."""
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
         await member.poll_until(lambda: member.held == {T0})
@@ -208,7 +208,7 @@ def test_leaving_ends_a_join_under_way(run: Run) -> None:
             await anyio.wait_all_tasks_blocked()
             assert member.coordinator.member.state is MemberState.UNJOINED
             assert not any(isinstance(body, SyncGroupRequest) for body in link.seen)
-            await member.poll_until(lambda: member.held == {T0})  # a later subscription joins anew, without an error
+            await member.poll_until(lambda: member.held == {T0})  # a later subscription joins again, without an error
             assert member.coordinator.member.member_id != link.seen[1].member_id
 
     run(check)
@@ -222,7 +222,7 @@ def test_leaving_ends_a_join_whose_answer_has_come(run: Run) -> None:
             member = Fixture(tasks, link)
             await member.coordinator.poll()
             await link.join_is_held.wait()
-            link.hold_joins.set()  # the task that joins goes on with the answer when this one next waits
+            link.hold_joins.set()  # the joining task processes the response when this task next waits
             await member.coordinator.leave()
             await anyio.wait_all_tasks_blocked()
             assert member.coordinator.member.state is MemberState.UNJOINED
@@ -273,7 +273,7 @@ def test_an_assignment_of_a_generation_that_was_lost_is_not_taken(run: Run) -> N
             await member.coordinator.poll()
             await anyio.wait_all_tasks_blocked()
             assert member.coordinator.member.state is MemberState.STABLE
-            member.coordinator.member.forget()  # as a heartbeat that is told UNKNOWN_MEMBER_ID does
+            member.coordinator.member.forget()  # a heartbeat with the error UNKNOWN_MEMBER_ID does this
             await member.poll_until(lambda: bool(member.held))
             assert member.held == {T1}
             assert listener.calls == [("assigned", [T1])]
@@ -282,7 +282,7 @@ def test_an_assignment_of_a_generation_that_was_lost_is_not_taken(run: Run) -> N
 
 
 def test_a_commit_in_the_background_never_comes_after_a_later_one(run: Run) -> None:
-    """The coordinator was away: what is tried again since then is older than what is committed now."""
+    """The coordinator was away: a repeated background commit is older than a commit that starts now."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -303,8 +303,8 @@ def test_a_commit_in_the_background_never_comes_after_a_later_one(run: Run) -> N
     run(check)
 
 
-def test_only_what_this_member_has_not_committed_is_committed_as_news(run: Run) -> None:
-    """A commit that was not answered, or was of something else, leaves open what the group has."""
+def test_commit_news_skips_offsets_that_this_member_has_committed(run: Run) -> None:
+    """After an unanswered commit or a commit of another offset, the group's offset is unknown."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -327,8 +327,8 @@ def test_only_what_this_member_has_not_committed_is_committed_as_news(run: Run) 
     run(check)
 
 
-def test_what_was_committed_already_goes_with_what_was_not(run: Run) -> None:
-    """So that all of it is reported by one request."""
+def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one(run: Run) -> None:
+    """One request then reports all of the partitions."""
 
     async def check() -> None:
         link = ScriptedLink([T0, T1])
@@ -347,7 +347,7 @@ def test_what_was_committed_already_goes_with_what_was_not(run: Run) -> None:
 
 
 def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> None:
-    """The second has reached the group when the first is answered, and its caller is gone."""
+    """The second commit may have reached the group when the first is answered, and its caller is gone."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -366,8 +366,8 @@ def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> Non
     run(check)
 
 
-def test_an_older_commit_that_is_answered_last_leaves_open_what_the_group_has(run: Run) -> None:
-    """It was tried again: the coordinator was loading."""
+def test_after_an_older_commit_is_answered_last_the_offset_is_committed_again(run: Run) -> None:
+    """The older commit was repeated because the coordinator was loading."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -387,7 +387,7 @@ def test_an_older_commit_that_is_answered_last_leaves_open_what_the_group_has(ru
 
 
 def test_a_commit_of_what_another_member_reads_is_not_remembered(run: Run) -> None:
-    """Its owner may have committed since; the next generation gives the partition to this one."""
+    """The partition's owner may have committed since then. The next generation assigns the partition to this member."""
 
     async def check() -> None:
         link = ScriptedLink([], [T0])
@@ -427,7 +427,7 @@ def test_commits_are_remembered_where_nobody_else_can_have_committed(run: Run, b
 
 
 class LeaderLink(ScriptedLink):
-    """Makes the member its group's leader; ``on_sync`` is called while the assignment is on its way."""
+    """Makes the member its group's leader; ``on_sync`` is called while the assignment is in flight."""
 
     def __init__(self) -> None:
         super().__init__([T0], [T0])
@@ -464,7 +464,10 @@ def described(total: int, undeleted: int, layout_version: int = -1) -> Cluster:
 
 
 def test_partitions_that_come_while_the_leader_joins_are_given_out_by_another_join(run: Run) -> None:
-    """Metadata is heard of once: what came between spreading the partitions and the end of the join counts."""
+    """Metadata notifies only once.
+
+    The leader therefore also compares the partitions at the end of the join with those that it assigned.
+    """
 
     async def check() -> None:
         link = LeaderLink()
@@ -484,7 +487,7 @@ def test_partitions_that_come_while_the_leader_joins_are_given_out_by_another_jo
 
 
 def test_a_leader_that_gave_out_marked_partitions_looks_whether_they_are_gone(run: Run) -> None:
-    """Nobody tells it: it need not be the one that reads them."""
+    """The leader gets no notice of a removal, since it need not be the member that reads the marked partitions."""
 
     async def check() -> None:
         for total in (1, 2):
@@ -503,7 +506,7 @@ def test_a_leader_that_gave_out_marked_partitions_looks_whether_they_are_gone(ru
 
 
 def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance(run: Run) -> None:
-    """A leader that reads nothing of the topic is refused nothing, so it does not learn of the layout itself."""
+    """A leader that does not read the topic gets no refusal, so it does not learn of the new layout itself."""
 
     async def check() -> None:
         link = ScriptedLink([T0], [T0], [T0, T1])
@@ -516,22 +519,24 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
             member.metadata.update()
             asked = member.metadata.asked
             await member.poll_until(lambda: link.generation_id == 2 and member.coordinator.settled_generation == 2)
-            assert member.metadata.asked > asked, "the leader did not hear either: the topic is looked at again"
-            assert not member.coordinator.needs_poll(), "not before it was"
+            assert member.metadata.asked > asked, (
+                "the leader may lack the new layout, too, so this member refreshes its own metadata first"
+            )
+            assert not member.coordinator.needs_poll(), "the rejoin waits for the refresh"
             member.metadata.update()
             await member.poll_until(lambda: member.held == {T0, T1})
             member.metadata.update()
             assert not member.coordinator.needs_poll()
             joins = [request for request in link.seen if isinstance(request, JoinGroupRequest)][-3:]
             said = [request.protocols[0].metadata for request in joins]
-            assert len(set(said)) == 3, "a join that is like the one before would begin no rebalance"
+            assert len(set(said)) == 3, "a join with unchanged metadata would begin no rebalance"
 
     run(check)
 
 
 @pytest.mark.parametrize("layouts", [None, {"t": 1}, {"t": 2}])
 def test_a_leader_that_is_not_behind_is_left_alone(run: Run, layouts: dict[str, int] | None) -> None:
-    """Nor one that names no layouts: another client looks after its metadata in its own way."""
+    """The same holds for a leader that names no layouts: another client refreshes its metadata in its own way."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -545,7 +550,7 @@ def test_a_leader_that_is_not_behind_is_left_alone(run: Run, layouts: dict[str, 
 
 
 def test_a_leader_spreads_partitions_by_what_it_has_looked_up(run: Run) -> None:
-    """Others may have begun the rebalance for what they know."""
+    """Another member may have started the rebalance because it has newer metadata."""
 
     async def check() -> None:
         link = LeaderLink()
@@ -600,11 +605,11 @@ def test_other_user_data_names_no_layouts(user_data: bytes | None) -> None:
     assert read_layouts(b"") is None
 
 
-# ---------------------------------------------------------------- where a group begins
+# ---------------------------------------------------------------- the start offset of a group
 
 
 def test_a_commit_names_where_the_group_began_in_other_partitions_of_the_topic(run: Run) -> None:
-    """Once: a later commit of that partition is the user's, and nothing older may follow it."""
+    """This happens once: a later commit of that partition is the user's, and no older offset may follow it."""
 
     async def check() -> None:
         link = ScriptedLink([T0, T1])
@@ -625,7 +630,10 @@ def test_a_commit_names_where_the_group_began_in_other_partitions_of_the_topic(r
 
 
 def test_where_the_group_began_is_committed_as_soon_as_it_is_known(run: Run) -> None:
-    """A member that crashes cannot say it any more. What its user commits meanwhile comes after it."""
+    """The start offset is committed at once, because it is lost if the member crashes.
+
+    A commit of the user meanwhile is sent after it.
+    """
 
     async def check() -> None:
         link = ScriptedLink([T0, T1])
@@ -650,7 +658,7 @@ def test_where_the_group_began_is_committed_as_soon_as_it_is_known(run: Run) -> 
 
 @pytest.mark.parametrize("keeps_offsets_elsewhere", [False, True])
 def test_where_the_group_began_is_committed_before_the_partition_goes(run: Run, keeps_offsets_elsewhere: bool) -> None:
-    """Nobody else knows it, and the user may never have committed anything."""
+    """Only this member knows the start offset, and the user may never have committed any offset."""
 
     async def check() -> None:
         link = ScriptedLink([T0, T1], [T0], [T0])

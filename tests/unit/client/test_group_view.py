@@ -1,4 +1,4 @@
-"""What a consumer can say of the members it waits for, for people."""
+"""A consumer's description of the members that it waits for, for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.client.fake_broker import DROP
 from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Grouped
 
 INCARNATION = 1000
-"""Of the parent."""
+"""The incarnation of the parent."""
 PAUSE_MS = 10
 
 
@@ -25,7 +25,7 @@ def reads_the_parent(assignment: bytes) -> DescribeGroupsResponse:
 
 
 def wait_of(run: Run, broker: Grouped, until: Callable[[WaitsFor], bool]) -> WaitsFor:
-    """The child's wait for its parent, once ``until`` holds of it."""
+    """Return the child's wait for its parent, once ``until`` holds of it."""
     found: list[WaitsFor] = []
 
     async def check() -> None:
@@ -44,7 +44,10 @@ def wait_of(run: Run, broker: Grouped, until: Callable[[WaitsFor], bool]) -> Wai
 
 
 def test_who_reads_what_is_waited_for_and_how_much_of_it_is_committed(run: Run) -> None:
-    """Only the leader knows it. The other reports its position only when that may free a member."""
+    """DescribeGroups names the owner, and OffsetFetch the committed offset.
+
+    The owner reports its position only when the report may free a member.
+    """
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION)}
     broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))

@@ -1,4 +1,4 @@
-"""What a consumer counts and logs of partitions that wait, and a producer of resizes: bookkeeping alone."""
+"""Counts and logs: a consumer's waiting partitions, and a producer's resizes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def blocked(until: int = 100, position: int = 80, up_to: int = NO_EPOCH) -> Bloc
 
 
 def release(hand_overs: HandOvers, now: float, now_ms: int = 1000, *, is_read: bool = False) -> None:
-    """Nothing holds the child back any more."""
+    """Release the child: nothing blocks it any more."""
     hand_overs.evaluated([], {CHILD: None}, now)
     assert list(hand_overs.passed) == [CHILD]
     hand_overs.released(CHILD, now, now_ms, is_read=is_read)
 
 
 def times(hand_overs: HandOvers, name: str) -> tuple[float, float]:
-    """How many, and the longest in ms."""
+    """Return the count, and the longest time in ms."""
     values = hand_overs.values()
     return values[f"{name}-total"], values[f"{name}-time-max-ms"]
 
@@ -70,7 +70,7 @@ def test_a_hand_over_begins_when_the_parent_is_processed_and_ends_with_the_first
 
 
 def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
-    """A member that takes a partition over whose parent was processed long ago waits from then on only."""
+    """A member may take over a partition whose parent was processed long ago: its wait begins only then."""
     hand_overs = HandOvers()
     other = BlockedPartition(TopicPartition("t", 6), NO_EPOCH, blocked().waits_for)
     hand_overs.evaluated([other], {CHILD: None, other.partition: None}, 1.0)
@@ -114,7 +114,7 @@ def test_a_partition_given_up_while_it_was_blocked_was_never_released() -> None:
     hand_overs.evaluated([blocked()], {CHILD: None}, 20.0)
     release(hand_overs, 21.0)
     hand_overs.evaluated([], {}, 22.0)
-    assert not hand_overs.undelivered  # given up between the release and the first record
+    assert not hand_overs.undelivered  # the partition is given up between the release and the first record
 
 
 def test_a_partition_blocked_again_before_it_was_released_goes_on_waiting() -> None:
@@ -142,11 +142,11 @@ def test_a_report_lasts_until_the_coordinator_has_it() -> None:
     assert times(hand_overs, "partition-key-assigned") == (1, 250.0)
 
 
-def test_one_line_says_by_whom_and_one_after_how_long(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_log_line_names_the_blocker_and_one_the_duration(caplog: pytest.LogCaptureFixture) -> None:
     hand_overs = HandOvers()
     with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
         hand_overs.evaluated([blocked(until=-1)], {CHILD: None}, 10.0)
-        assert not caplog.messages  # nobody knows yet
+        assert not caplog.messages  # the owner is not known yet
         for position in (80, 90):
             hand_overs.evaluated([blocked(position=position)], {CHILD: None}, 10.01)
         release(hand_overs, 10.0125)

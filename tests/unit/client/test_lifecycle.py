@@ -1,4 +1,4 @@
-"""What holds of every client however its ``async with`` block ends."""
+"""Rules that hold for every client, however its ``async with`` block ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.client.fake_broker import FakeBroker, Fault
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 DEADLINE_S = 5.0
-"""Less than any of the clients' own."""
+"""Shorter than any timeout of the clients."""
 
 
 @pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
@@ -38,7 +38,7 @@ def test_the_block_of_a_closed_client_goes_on(run: Run, kind: Any) -> None:
         often = {"metadata_max_age_ms": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
         async with kind(bootstrap_servers="127.0.0.1:1", **often) as client:
             await client.close()
-            await anyio.sleep(0.1)  # pause: what still asks of the client's tasks asks within a few ms
+            await anyio.sleep(0.1)  # pause: a leftover task would use the client within a few ms
             return True
 
     assert run(check)
@@ -58,13 +58,16 @@ WAITS: dict[str, tuple[type, Callable[[Any], Awaitable[Any]]]] = {
 @pytest.mark.parametrize("has_broker", [False, True], ids=["no broker", "broker"])
 @pytest.mark.parametrize("what", WAITS)
 def test_who_waits_when_a_client_is_closed_is_told_so(run: Run, what: str, has_broker: bool) -> None:
-    """Also in the moment of the answer: a record that a closed producer took would never be heard of again."""
+    """The call ends also if the response comes at the moment of the close.
+
+    Otherwise the fate of a record that a closed producer takes stays unknown.
+    """
     kind, call = WAITS[what]
 
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         async with broker.running():
-            for _ in range(10 if has_broker else 1):  # what is woken in one moment goes on in any order
+            for _ in range(10 if has_broker else 1):  # tasks that one event wakes run in any order
                 async with kind(bootstrap_servers=broker.address if has_broker else "127.0.0.1:1") as client:
                     await closed_while_it_waits(client, call)
 
@@ -72,14 +75,14 @@ def test_who_waits_when_a_client_is_closed_is_told_so(run: Run, what: str, has_b
 
 
 async def closed_while_it_waits(client: Any, call: Callable[[Any], Awaitable[Any]]) -> None:
-    """Close a client as soon as it has metadata, or without: the call ends, and so does the fate of a record."""
+    """Close a client with or without metadata during a call: the call ends, and the fate of a record is settled."""
     if isinstance(client, Consumer):
         client.assign([TopicPartition("t", 0)])
     answered = anyio.Event()
     client._metadata.on_update(answered.set)
 
     async def close() -> None:
-        with anyio.move_on_after(0.05):  # pause: longer than a broker takes that is there
+        with anyio.move_on_after(0.05):  # pause: longer than a running broker takes
             await answered.wait()
         await client.close()
 
@@ -100,7 +103,7 @@ def test_start_and_stop_do_what_the_block_does(run: Run) -> None:
             assert [w.topic for w in written] == ["t"] * 4
             handle = await producer.send("t", b"4")
             await producer.stop()
-            assert handle.done() and not handle.failed  # what was sent is acknowledged first
+            assert handle.done() and not handle.failed  # sent records are acknowledged before the stop
             await producer.stop()
             with pytest.raises(ClientClosedError):
                 await producer.send("t", b"5")

@@ -1,4 +1,4 @@
-"""Ranges of offsets without a subscription: what comes back, what is tried again, and what is raised."""
+"""Reading ranges of offsets without a subscription: the results, the retries, and the errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T0 = TopicPartition("t", 0)
 
 
 def broker_with(*counts: int) -> FakeBroker:
-    """A topic of one partition with batches of so many records."""
+    """Return a broker with a topic of one partition that has batches with these numbers of records."""
     broker = FakeBroker({"t": 1})
     for count in counts:
         broker.logs[T0].append(build_batch([(b"k", b"v", [], 1)] * count))
@@ -63,7 +63,7 @@ def test_an_offset_that_the_log_does_not_have(run: Run) -> None:
 
 
 def test_nothing_up_to_the_end_is_said(run: Run) -> None:
-    """Compaction left nothing from the offset on."""
+    """Compaction left no record from the offset on."""
 
     async def scenario() -> None:
         async with broker_with(3).running() as broker, reader(broker) as log:
@@ -140,7 +140,7 @@ def test_a_partition_that_was_removed_is_not_waited_for(run: Run) -> None:
                 await log.fetch(T0, 0, 4)
             assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             broker.fetch_hook = fails_first(2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            assert (await log.fetch(T0, 0, 5)).next_offset == 3, "another life of the number was removed"
+            assert (await log.fetch(T0, 0, 5)).next_offset == 3, "another incarnation of the number was removed"
 
     run(scenario)
 

@@ -1,4 +1,4 @@
-"""The group's leader spreads marked partitions apart from the others (KIP-253, Proposed Changes 6)."""
+"""The group's leader assigns marked partitions separately from the others (KIP-253, Proposed Changes 6)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_exists_is_given_out(partitions: Iterable[int], undeleted: int, spa
 
 
 def test_range_alone_would_give_one_member_nothing_but_marked_ones() -> None:
-    """What the rule is for: of 0 to 7, the second half marked, one member would get all the traffic."""
+    """Without the rule, with the second half of 0 to 7 marked, one member would get all the traffic."""
     members = {"a": member(), "b": member()}
     together = RangeAssignor().assign({"t": 8}, members)
     assert [tp.partition for tp in together["b"]] == [4, 5, 6, 7]
@@ -68,7 +68,7 @@ def test_a_marked_partition_that_moves_is_given_up_first() -> None:
     members = {"a": member(0, 1, 4, 5), "b": member(2, 3)}
     given_out = spread(CooperativeStickyAssignor(), {"t": PartitionSpan(6, 4)}, members)
     kept = {m: sorted(tp.partition for tp in tps) for m, tps in given_out.items()}
-    assert kept == {"a": [0, 1, 5], "b": [2, 3]}  # 4 goes to b in the next rebalance
+    assert kept == {"a": [0, 1, 5], "b": [2, 3]}  # the next rebalance assigns 4 to b
 
 
 @given(

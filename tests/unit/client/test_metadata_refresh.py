@@ -1,4 +1,4 @@
-"""How soon the metadata is asked for again while partitions have no leader; the clock is virtual."""
+"""The pauses between metadata requests while partitions have no leader, in virtual time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trio
 
 
 class Brokers:
-    """Answers with ``answer`` and notes when it was asked."""
+    """Answers with ``answer`` and records the time of each request."""
 
     def __init__(self, answer: MetadataResponse) -> None:
         self.answer = answer
@@ -30,7 +30,7 @@ class Brokers:
         return (0, 0)
 
     def unanswered(self) -> None:
-        """``request`` answers at once."""
+        """Report no unanswered request, because ``request`` answers at once."""
 
     async def request(self, _node: Any, _body: Any) -> MetadataResponse:
         self.asked_at.append(trio.current_time())
@@ -38,15 +38,15 @@ class Brokers:
         return self.answer
 
     async def until_asked(self, times: int) -> list[float]:
-        """The pauses between the first ``times`` questions, in ms."""
+        """Return the pauses between the first ``times`` requests, in ms."""
         while len(self.asked_at) < times:
-            await trio.sleep(0.001)  # virtual time: until it was asked so often
+            await trio.sleep(0.001)  # virtual time: until enough requests were sent
         return [1000 * (b - a) for a, b in zip(self.asked_at, self.asked_at[1:times], strict=False)]
 
 
 @asynccontextmanager
 async def refreshing(brokers: Brokers, first_seen: MetadataResponse) -> AsyncIterator[Metadata]:
-    """Metadata of a topic that was first seen as ``first_seen``; then the brokers answer as they do."""
+    """Run the metadata of a topic that was first seen as ``first_seen``; later responses are the brokers' own."""
     answer, brokers.answer = brokers.answer, first_seen
     metadata = metadata_over(brokers)
     metadata.want("t")
@@ -62,7 +62,10 @@ async def refreshing(brokers: Brokers, first_seen: MetadataResponse) -> AsyncIte
 async def test_leaders_of_a_new_layout_are_asked_for_again_soon_and_then_ever_later(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A child waits for its consumer no longer than it was without a leader; for good it costs as any other."""
+    """A child waits little longer for its consumer than for its leader.
+
+    A leader that stays absent costs no more requests than any other.
+    """
     brokers = Brokers(described(1, 4, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:
         metadata.request_update()
@@ -80,7 +83,7 @@ async def test_a_leader_that_is_lost_is_asked_for_by_the_usual_backoff(autojump_
 
 
 async def test_hurried_questions_do_not_make_the_others_wait_longer(autojump_clock: trio.testing.MockClock) -> None:
-    """Refusals hurry while the resize goes on: they tell nothing of how long it takes to the leaders."""
+    """Refusals hurry the metadata during a resize, and they do not show how long a leader takes."""
     brokers = Brokers(described(1, 4, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:
         metadata.request_update()
@@ -95,7 +98,7 @@ async def test_hurried_questions_do_not_make_the_others_wait_longer(autojump_clo
 async def test_a_leader_that_a_hurried_question_finds_gone_is_asked_for_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The question came in the pause after a complete answer."""
+    """The hurried request comes in the pause after a complete response."""
     brokers = Brokers(described(0, 2))
     async with refreshing(brokers, described(0, 2)) as metadata:
         metadata.request_update()
@@ -107,7 +110,10 @@ async def test_a_leader_that_a_hurried_question_finds_gone_is_asked_for_again(
 
 
 async def test_a_topic_that_comes_and_goes_has_no_new_layout(autojump_clock: trio.testing.MockClock) -> None:
-    """All topics are asked for, and every other broker lags: its answers do not make the others' layouts new."""
+    """All topics are requested, and every other broker lags.
+
+    The responses of lagging brokers do not make the layouts of the others new.
+    """
     brokers = Brokers(described(1, 4, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:
         metadata.all_topics = True

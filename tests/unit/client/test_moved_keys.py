@@ -1,4 +1,7 @@
-"""Hole 24: keys of a compacted topic that moved leave a marked tombstone where they were, once they are elsewhere."""
+"""Hole 24: a moved key of a compacted topic leaves a marked tombstone in its old partition.
+
+The tombstone is sent once the key's record is in the new partition.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ END_OF_EPOCH = 10
 
 
 def compacted_broker(policy: str = "compact") -> FakeBroker:
-    """Two partitions, to be split; records below offset 10 are of before."""
+    """Return a broker with two partitions to be split; records below offset 10 are older than the split."""
 
     def configs(body: Any) -> DescribeConfigsResponse:
         found = [DescribeConfigsResourceResult(name="cleanup.policy", value=policy)]
@@ -87,7 +90,7 @@ def compacted_broker(policy: str = "compact") -> FakeBroker:
 
 
 def tombstones(broker: FakeBroker) -> list[tuple[int, bytes | None]]:
-    """(partition, key) of each marked tombstone."""
+    """Return (partition, key) of each marked tombstone."""
     return [
         (tp.partition, record.key)
         for tp, log in sorted(broker.logs.items())
@@ -112,7 +115,7 @@ def test_a_key_that_moved_leaves_one_tombstone_at_the_ancestor(run: Run) -> None
     run(check)
 
 
-def test_records_that_were_placed_again_leave_one_too(run: Run) -> None:
+def test_records_that_were_placed_again_leave_a_tombstone_too(run: Run) -> None:
     async def check() -> None:
         broker = compacted_broker()
         async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
@@ -126,7 +129,7 @@ def test_records_that_were_placed_again_leave_one_too(run: Run) -> None:
 
 @pytest.mark.parametrize("why", ["not compacted", "nothing older is left", "not acknowledged"])
 def test_no_tombstone_without_need(run: Run, why: str) -> None:
-    """The KIP's condition is inverted: one is needed while the ancestor's log starts below the recorded end."""
+    """KIP-253's condition is inverted: a tombstone is needed while the ancestor's log starts below the recorded end."""
 
     async def check() -> None:
         broker = compacted_broker("delete" if why == "not compacted" else "compact,delete")
@@ -150,9 +153,9 @@ def test_no_tombstone_without_need(run: Run, why: str) -> None:
 
 
 async def told_late(producer: Producer, broker: FakeBroker, key: bytes, told: anyio.Event) -> None:
-    """The key's record is acknowledged in 3; where its keys came from is answered once the topic is 2, then 4 again.
+    """Let the origin of the key's partition be answered only once the topic has 2 and then 4 partitions again.
 
-    Another producer wrote the key to 1 in between.
+    The key's record is acknowledged in 3. Another producer writes the key to 1 in between.
     """
     await producer.send_and_wait("t", key=key, value=b"1")
     await key_comes_home(broker, key)
@@ -171,7 +174,7 @@ async def key_comes_home(broker: FakeBroker, key: bytes) -> None:
 
 
 def test_an_origin_that_is_answered_late_leaves_no_tombstone_in_another_layout(run: Run) -> None:
-    """4 -> 2 -> 4: it would delete what another producer wrote to the ancestor in between."""
+    """4 -> 2 -> 4: a tombstone would delete the record that another producer wrote to the ancestor in between."""
 
     async def check() -> None:
         broker, told = compacted_broker(), anyio.Event()
@@ -190,7 +193,7 @@ def test_an_origin_that_is_answered_late_leaves_no_tombstone_in_another_layout(r
             await told_late(producer, broker, key, told)
             assert tombstones(broker) == []
             await producer.send_and_wait("t", key=key, value=b"3")
-        assert tombstones(broker) == [(1, key)], "behind a record of the layout there is one is left"
+        assert tombstones(broker) == [(1, key)], "a record of the current layout leaves a tombstone"
 
     run(check)
 
@@ -208,7 +211,7 @@ def test_what_is_sent_to_a_partition_leaves_no_tombstone_where_its_key_lives(run
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_tombstone_is_dropped_when_the_layout_changes_before_it_is_sent(run: Run, count: int) -> None:
-    """4 -> 2, and 4 -> 2 -> 4: behind newer values of the key in its old home it would delete them."""
+    """4 -> 2, and 4 -> 2 -> 4: a late tombstone would delete newer values of the key in its old partition."""
 
     async def check() -> None:
         broker = compacted_broker()

@@ -1,4 +1,4 @@
-"""The consumer on a topic that was resized: what it delivers, asks, says and tells, against a broker by script."""
+"""The consumer on a resized topic, against a scripted broker: deliveries, requests, logs and metrics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def test_a_child_follows_its_parent_with_flush_and_load_between(run: Run) -> Non
 
 
 def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end(run: Run) -> None:
-    """A transaction is open from 8 on: nothing behind it is processed, so the child waits for its end."""
+    """A transaction is open from offset 8 on.
+
+    No record behind 8 is processed, so the child waits for the end of the transaction.
+    """
 
     async def check() -> None:
         story, broker = Story(), Resized()
@@ -107,7 +110,7 @@ def test_without_a_group_a_subscription_follows_the_partitions(run: Run, by: str
             broker.announce("t", (1, 2, 1))
             consumer._metadata.request_update()
             found = [await consumer.getone() for _ in range(5)]
-            assert [(r.partition, r.offset) for r in found] == [(1, n) for n in range(5)]  # from its start
+            assert [(r.partition, r.offset) for r in found] == [(1, n) for n in range(5)]  # from the child's start
             assert consumer.assignment() == {PARENT, CHILD}
             assert told.calls == [("assigned", [PARENT]), ("assigned", [CHILD])]
             await consumer.unsubscribe()
@@ -131,7 +134,7 @@ def test_getone_waits_for_the_parent_as_well(run: Run) -> None:
 
 
 def test_a_hand_over_between_partitions_assigned_by_hand_waits_for_no_other_round(run: Run) -> None:
-    """What was reported is known at once; nobody sends a message that would wake ``getmany``."""
+    """Reports are known at once: no message from a broker wakes ``getmany``."""
 
     async def check() -> None:
         never_ms = 600_000
@@ -196,7 +199,7 @@ def test_metrics_tell_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCa
 
 
 def test_metadata_found_too_old_by_a_question_is_not_waited_for_twice(run: Run) -> None:
-    """The questions have pauses of their own: that after the last refresh would be a second one on top."""
+    """The lineage requests have their own pauses; the pause after the last metadata refresh would come on top."""
 
     async def check() -> None:
         broker, epoch = Resized(), 1
@@ -225,7 +228,7 @@ def test_metadata_found_too_old_by_a_question_is_not_waited_for_twice(run: Run) 
 
 
 def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_for_getone_as_well(run: Run) -> None:
-    """Records of the child that are at hand wait like those that are not."""
+    """Buffered records of the child wait like records that are not fetched yet."""
 
     async def check() -> None:
         story = Story()
@@ -249,7 +252,7 @@ def test_a_reset_of_the_parent_whose_answer_is_late_blocks_the_child_for_getone_
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(consumer.seek_to_beginning, PARENT)
                 await anyio.lowlevel.checkpoint()
-                await consumer.getone()  # meanwhile there is no position to wait for
+                await consumer.getone()  # meanwhile the parent has no position to wait for
             found = [(r.partition, r.offset) for r in [await consumer.getone() for _ in range(10)]]
         assert found == [(0, offset) for offset in range(10)]
 
@@ -258,11 +261,14 @@ def test_a_reset_of_the_parent_whose_answer_is_late_blocks_the_child_for_getone_
 
 @pytest.mark.parametrize("log_start", [0, 12])
 def test_a_gap_that_compaction_left_keeps_nobody_waiting(run: Run, log_start: int) -> None:
-    """1 -> 2 -> 1. What is held back of the parent waits for the child, and that for what was removed before it."""
+    """1 -> 2 -> 1: the wait passes a gap in the parent.
+
+    The parent's held-back records wait for the child, and the child waits for the removed records before the gap.
+    """
 
     async def check() -> None:
         story, broker = Story(), Shrunk()
-        log = broker.logs[PARENT]  # 0 to 7 of epoch 0, which ended at 10, and of epoch 2 from 12 on
+        log = broker.logs[PARENT]  # offsets 0 to 7 are of epoch 0, which ended at 10; offsets from 12 on are of epoch 2
         del log.batches[8:]
         for offset in (12, 13):
             batch = bytearray(build_batch([(b"k", b"%d" % offset, [], 0)]))
@@ -299,7 +305,7 @@ def test_hole_22_what_was_fetched_of_the_parent_comes_before_the_child_though_it
             consumer.pause(PARENT)
             broker.logs[PARENT].start_offset = 10
             enough = asked + 4
-            await story.read_until(consumer, lambda: asked >= enough)  # what may have changed was asked again
+            await story.read_until(consumer, lambda: asked >= enough)  # changeable facts were requested again
             assert not story.records(1)
             consumer.resume(PARENT)
             await story.read_until(consumer, lambda: len(story.records(1)) == 5)
@@ -316,7 +322,7 @@ def test_hole_22_what_is_gone_of_the_parent_keeps_nobody_waiting(run: Run) -> No
             consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: len(story.records(0)) == 3, max_records=1)
             broker.logs[PARENT].start_offset = 10
-            consumer.seek(PARENT, 3)  # nothing is at hand any more
+            consumer.seek(PARENT, 3)  # no record is buffered any more
             await story.read_until(consumer, lambda: len(story.records(1)) == 5)
         assert story.records(0) == [0, 1, 2]
         first = story.lines.index((1, 0))
@@ -389,7 +395,7 @@ def test_kafka_12261_latest_is_earliest_for_a_partition_this_consumer_saw_being_
 
 
 def test_where_latest_begins_in_a_resized_topic_is_kept_to_be_committed(run: Run) -> None:
-    """In one that never was resized nothing is born later, and nothing is committed unasked."""
+    """In a topic that was never resized no partition is created later, and nothing is committed by itself."""
 
     async def check() -> None:
         for layout, expected in (((1, 2, 1), [10, 10]), ((2, 2, 0), [None, None])):
@@ -410,7 +416,7 @@ def test_where_latest_begins_in_a_resized_topic_is_kept_to_be_committed(run: Run
 
 @pytest.mark.parametrize("ordered", [0, None])
 def test_without_ordered_delivery_nothing_is_asked_and_nothing_waits(run: Run, ordered: int | None) -> None:
-    """``enable.ordered.delivery=false``, and a plain Kafka broker, whose metadata has no layout at all."""
+    """The cases are ``enable.ordered.delivery=false``, and a plain Kafka broker, whose metadata has no layout."""
 
     async def check() -> None:
         broker = Resized()
@@ -434,7 +440,7 @@ def test_without_ordered_delivery_nothing_is_asked_and_nothing_waits(run: Run, o
 
 
 def test_hole_28_a_refused_leader_epoch_is_asked_about_in_the_same_session(run: Run) -> None:
-    """What is fetched does not depend on the layout: a resize begins no session."""
+    """The fetch does not depend on the layout, so a resize begins no new session."""
 
     async def check() -> None:
         broker, epochs = Resized(), []
@@ -461,7 +467,7 @@ def test_hole_28_a_refused_leader_epoch_is_asked_about_in_the_same_session(run: 
 
 
 def test_a_batch_newer_than_the_lineage_waits_for_it(run: Run) -> None:
-    """Metadata does not say what came to the partition: it may be told by a broker that lags, or by another layout."""
+    """Metadata does not show which keys came to a partition: a lagging broker may send it, or it has another layout."""
 
     async def check() -> None:
         broker = Resized()
@@ -523,7 +529,7 @@ def batch_of(offset: int, epoch: int) -> bytes:
 
 
 def test_a_batch_held_back_behind_another_is_looked_at_when_that_was_delivered(run: Run) -> None:
-    """1 -> 2 -> 1, all of it fetched at once: the records of epoch 2 wait for the child, those before for nobody."""
+    """1 -> 2 -> 1, all fetched at once: records of epoch 2 wait for the child, earlier records for no partition."""
 
     async def check() -> None:
         story, broker = Story(), Shrunk()
@@ -540,7 +546,7 @@ def test_a_batch_held_back_behind_another_is_looked_at_when_that_was_delivered(r
 
 
 def test_what_lies_below_the_start_of_a_log_is_passed_without_a_record(run: Run) -> None:
-    """Amendment 2: a log that comes again begins at its predecessor's end, and the group was at 0 of it."""
+    """Amendment 2: a recreated log begins at its predecessor's end, and the group was at offset 0."""
 
     async def check() -> None:
         story, broker = Story(), Resized()
@@ -562,7 +568,7 @@ def test_what_lies_below_the_start_of_a_log_is_passed_without_a_record(run: Run)
 
 
 def test_what_the_user_has_of_a_partition_that_was_removed_is_flushed(run: Run) -> None:
-    """1 -> 2 -> 1, the child removed: nothing of it can be read any more, and the parent goes on."""
+    """1 -> 2 -> 1: the child is removed, so none of its records can be read, and the parent continues."""
 
     async def check() -> None:
         story, broker = Story(), Resized()
@@ -580,7 +586,7 @@ def test_what_the_user_has_of_a_partition_that_was_removed_is_flushed(run: Run) 
             broker.logs[PARENT].end_offset = 11
             await story.read_until(consumer, lambda: story.records(0) == [10])
         order = [story.lines.index(line) for line in (("flush", [1]), ("load", [0]), (0, 10))]
-        assert order == sorted(order), "the floor says that keys came which no entry names any more"
+        assert order == sorted(order), "by the floor, keys came that no entry names any more"
 
     run(check)
 
@@ -610,7 +616,7 @@ def test_hole_24_tombstones_of_moved_keys_are_not_shown(compression: Compression
 def test_hole_24_tombstones_of_moved_keys_are_not_shown_among_other_batches(
     run: Run, compression: CompressionType
 ) -> None:
-    """Batches are searched together, and those that are compressed one by one."""
+    """Uncompressed batches are searched together, and compressed batches one by one."""
 
     async def check() -> None:
         story, broker = Story(), Resized()

@@ -1,4 +1,4 @@
-"""What a consumer with a group commits, reports and goes on behind, on a topic that was resized."""
+"""The commits and reports of a consumer with a group on a resized topic, and the steps that wait for them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def test_hole_18_the_commit_comes_before_the_child_goes_on(run: Run) -> None:
 
 
 def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run) -> None:
-    """It may be the next owner's, committed ahead of its flush: only a commit taken tells whose parent it is."""
+    """A fetched committed offset is committed again before it is reported.
+
+    It may be the next owner's, committed ahead of its flush. Only a successful commit shows who owns the parent.
+    """
 
     async def check() -> None:
         story, broker = Story(), Grouped([PARENT, CHILD])
@@ -83,7 +86,10 @@ def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run)
 
 
 def test_without_a_commit_a_member_goes_on_when_its_coordinator_has_answered(run: Run) -> None:
-    """``ordered_delivery_commit_before_report=False``: nothing else tells that it was not thrown out."""
+    """Without a commit before the report, only the coordinator's answer shows that the member is still in the group.
+
+    The config is ``ordered_delivery_commit_before_report=False``.
+    """
 
     async def check() -> None:
         story, broker = Story(), Grouped([PARENT, CHILD])
@@ -107,7 +113,7 @@ def test_without_a_commit_a_member_goes_on_when_its_coordinator_has_answered(run
 
 @pytest.mark.parametrize("before", [[CHILD], [CHILD, PARENT]], ids=["given", "taken away"])
 def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, before: list[TopicPartition]) -> None:
-    """Its child has to know whom to ask: this consumer, or the group."""
+    """The source of the parent's position depends on the assignment: this consumer, or the group."""
 
     async def check() -> None:
         story, broker = Story(), Coordinated()
@@ -129,7 +135,7 @@ def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, 
 def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is reported is what was committed: a crash would read the parent again behind its child."""
+    """Reports never exceed commits: otherwise after a crash the parent would be read again behind its child."""
 
     async def check() -> None:
         broker = Grouped([PARENT])
@@ -162,7 +168,7 @@ def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
 
 
 def test_a_report_goes_with_its_commit(run: Run) -> None:
-    """One request, where the coordinator says that it was taken as a report."""
+    """One request is enough if the coordinator's response says that the commit was taken as a report."""
 
     async def check() -> None:
         story, broker = Story(), Grouped([PARENT])
@@ -195,7 +201,7 @@ def test_a_report_goes_with_its_commit(run: Run) -> None:
 
 
 def test_who_goes_back_when_a_commit_was_cancelled_says_so(run: Run) -> None:
-    """Its coordinator may have taken it, and told it as reported."""
+    """The coordinator may have taken the cancelled commit as a report, so the rewind is reported."""
 
     async def check() -> None:
         broker = Grouped([PARENT])
@@ -246,8 +252,8 @@ def test_who_goes_back_when_a_commit_was_cancelled_says_so(run: Run) -> None:
     run(check)
 
 
-def test_behind_a_commit_that_was_refused_nothing_goes_on(run: Run) -> None:
-    """Another one owns the parent now, and will read it again from where it was committed."""
+def test_a_refused_commit_blocks_the_child(run: Run) -> None:
+    """Another member owns the parent now, and reads it again from the committed offset."""
 
     async def check() -> None:
         story, broker = Story(), Coordinated()
@@ -274,7 +280,7 @@ def test_behind_a_commit_that_was_refused_nothing_goes_on(run: Run) -> None:
 
 
 def test_what_was_lost_while_a_callback_ran_is_given_up_before_anything_is_delivered(run: Run) -> None:
-    """The group need not wait for a callback: another member may be past what is still in the buffer."""
+    """The group need not wait for a callback: another member may already be past the buffered records."""
 
     async def check() -> None:
         broker = Grouped([PARENT, CHILD])
@@ -337,7 +343,7 @@ def test_a_member_follows_its_own_partition_whatever_its_coordinator_knows(run: 
 
 
 def test_what_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
-    """Nobody waited for the parent meanwhile: what was said of it before does not hold."""
+    """The child was not assigned meanwhile, so the parent's earlier report no longer holds."""
 
     async def check() -> None:
         story, broker = Story(), Coordinated()
@@ -357,7 +363,7 @@ def test_what_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
 
 
 def test_a_rewind_counts_though_nobody_waits_any_more(run: Run) -> None:
-    """What was reported of a partition read here is remembered: a merge that comes later must not take it for true."""
+    """The consumer remembers its reports of its own partitions: a later merge must not rely on an outdated one."""
 
     async def check() -> None:
         broker = Grouped([PARENT])
@@ -388,7 +394,7 @@ def test_committing_before_reporting_can_be_turned_off(run: Run) -> None:
 
 
 def test_an_offset_of_an_earlier_incarnation_is_dropped(run: Run) -> None:
-    """Hole 20: it counts records of another partition; what is there now is all new."""
+    """Hole 20: the offset counts records of an earlier partition, and all records of the present one are new."""
 
     async def check() -> None:
         broker = Coordinated()
@@ -405,7 +411,7 @@ def test_an_offset_of_an_earlier_incarnation_is_dropped(run: Run) -> None:
 def test_kafka_12261_latest_is_earliest_for_a_partition_born_after_the_group_began(
     run: Run, committed: dict[int, tuple[int, int]], start: int
 ) -> None:
-    """A group that has read the parent finds the child new; one that begins now wants what comes from now on."""
+    """A group that has read the parent reads the child from its start; a new group starts at the end."""
 
     async def check() -> None:
         broker = Coordinated()

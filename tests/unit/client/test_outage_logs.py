@@ -1,4 +1,4 @@
-"""What the clients log when brokers are away: outages, lost connections, absent topics, late records, joins."""
+"""The clients' logs when brokers are away: outages, lost connections, absent topics, late records, joins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKER = MetadataResponseBroker(node_id=1, host="h", port=1)
 
 
 class Brokers:
-    """Refuses connections until ``answer`` is set; or does not answer at all."""
+    """Refuses connections until ``answer`` is set, or never answers."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self.answer: MetadataResponse | None = None
@@ -37,7 +37,7 @@ class Brokers:
         return (0, 0)
 
     def unanswered(self) -> None:
-        """Only the metadata's own request is asked here."""
+        """Report no unanswered request: the only request here is the metadata's own."""
 
     async def request(self, _node: Any, _body: Any) -> MetadataResponse:
         await trio.lowlevel.checkpoint()

@@ -9,7 +9,7 @@ from tests.unit.client.test_group_task import Fixture, Run, ScriptedLink
 
 
 def test_a_pattern_joins_once_a_broker_has_answered(run: Run) -> None:
-    """Before, no topic matches: the group would rebalance for a member that wants nothing."""
+    """Before the first response no topic matches, so the group would rebalance for a member without topics."""
 
     async def check() -> None:
         link = ScriptedLink([])

@@ -1,4 +1,4 @@
-"""A member's polls for positions against a coordinator by script: what is parked, what is said, what goes wrong."""
+"""A member's polls for positions against a scripted coordinator: parked polls, reports, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.client.conftest import Run
 
 
 class Coordinator:
-    """Parks the polls on their own connection until ``release``; ``errors`` are answered first."""
+    """Parks the polls on their own connection until ``release``; ``errors`` come first."""
 
     group_id = "g"
 
@@ -130,7 +130,7 @@ def reports(body: Any) -> dict[int, int]:
 
 
 def test_nothing_is_polled_before_the_assignment_is_taken(run: Run) -> None:
-    """The first poll of a generation says that the member gave up what it owned before."""
+    """The first poll of a generation states that the member gave up its earlier partitions."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -188,7 +188,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
             await until(lambda: coordinator.is_parked)
             coordinator.positions[1] = 100
             coordinator.to_report[0] = -1
-            coordinator.release()  # answers what was asked when it was parked
+            coordinator.release()  # the response belongs to the poll as it was parked
             await until(lambda: coordinator.is_parked)
             coordinator.release()
             await until(lambda: fixture.answers[-1].to_report)
@@ -199,7 +199,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
 
 
 def test_what_the_coordinator_was_told_with_a_commit_is_not_said_again(run: Run) -> None:
-    """An older report that is not answered yet is given up as well: it must not come last."""
+    """An older report without a response is given up, too: it must not arrive last."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -222,7 +222,10 @@ def test_what_the_coordinator_was_told_with_a_commit_is_not_said_again(run: Run)
 
 
 class ReadsLate(Coordinator):
-    """Answers the parked poll and the news together; the client reads the parked one's first and parks again."""
+    """Answers the parked poll and the report together.
+
+    The client reads the parked poll's response first and parks again.
+    """
 
     async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
         if purpose != GROUP or not (self.is_parked and self.answers_parked):
@@ -234,8 +237,8 @@ class ReadsLate(Coordinator):
         return answer
 
 
-def test_what_was_told_with_a_commit_is_said_again_behind_an_older_report_that_is_on_its_way(run: Run) -> None:
-    """The parked poll may reach the coordinator last, and stay there with the older position for its whole time."""
+def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in_flight(run: Run) -> None:
+    """The parked poll may arrive last, and the coordinator then keeps the older position until the poll ends."""
 
     async def check() -> None:
         coordinator = ReadsLate()
@@ -255,7 +258,7 @@ def test_what_was_told_with_a_commit_is_said_again_behind_an_older_report_that_i
 
 
 def test_an_answer_older_than_one_taken_is_dropped(run: Run) -> None:
-    """Two connections: the parked poll's answer, from before, must not bring the older position back."""
+    """With two connections, the parked poll's older response must not bring an older position back."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -276,7 +279,7 @@ def test_an_answer_older_than_one_taken_is_dropped(run: Run) -> None:
 
 
 def test_news_are_said_again_while_an_older_poll_stays_parked(run: Run) -> None:
-    """It was parked behind the news, with older wishes: the coordinator would go by those."""
+    """The older poll was parked behind the newer one, and the coordinator would use its older requests."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -332,7 +335,10 @@ def test_a_parked_poll_that_fails_is_followed_by_one_that_asks_for_everything(ru
 
 @pytest.mark.parametrize("is_parked", [True, False])
 def test_a_pause_after_a_refusal_ends_with_the_generation(run: Run, is_parked: bool) -> None:
-    """A rebalance refuses the polls with 27: the next generation's must not wait for the end of that backoff."""
+    """A rebalance refuses the polls with error 27.
+
+    The next generation's polls do not wait for the end of the backoff.
+    """
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -371,7 +377,7 @@ def test_a_broker_without_the_api_is_asked_once_per_generation(run: Run) -> None
 
 
 def test_a_member_stays_in_its_group_when_the_cluster_takes_no_polls_any_more(run: Run) -> None:
-    """KIP-584: group_coordinator goes down to level 1 while a poll is parked."""
+    """KIP-584: group_coordinator is lowered to level 1 while a poll is parked."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -389,7 +395,7 @@ def test_a_member_stays_in_its_group_when_the_cluster_takes_no_polls_any_more(ru
 
 
 def test_a_member_that_waits_polls_on_until_the_cluster_takes_polls_again(run: Run) -> None:
-    """KIP-584: group_coordinator goes down by force although a topic was resized, and up again."""
+    """KIP-584: group_coordinator is lowered by force although a topic was resized, and is raised again."""
 
     async def check() -> None:
         coordinator = Coordinator()

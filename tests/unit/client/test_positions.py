@@ -1,4 +1,4 @@
-"""Where a consumer begins and goes on: what one partition waits for is its own affair."""
+"""First and later positions of a consumer: no partition waits for the position of another one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ AT_ONCE = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
 
 @pytest.mark.parametrize("why", ["removed", "no leader"])
 def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) -> None:
-    """Not the first position of another one, and not the next, though its question waits for the end of a pause."""
+    """The absent partition delays neither the first nor a later position of another partition.
+
+    This holds although the request for its own position waits for the end of a pause.
+    """
 
     async def check() -> None:
         broker = filled(10, partitions=2)
@@ -50,7 +53,7 @@ def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) ->
 
 
 def test_the_log_says_what_is_not_read_for_want_of_a_partition(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """Assigned by hand: in a group the next assignment is without it."""
+    """The partition is assigned by hand; in a group the next assignment would leave it out."""
 
     async def check() -> None:
         async with (

@@ -1,4 +1,4 @@
-"""The producer against a broker that answers, refuses, and breaks off."""
+"""The producer against a broker that answers, refuses, and closes connections."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_handle_gives_the_records_place(run: Run) -> None:
 
 
 class HandClock:
-    """Real but for the wall clock, which moves by hand."""
+    """A real clock whose wall time the test moves by hand."""
 
     def __init__(self) -> None:
         self._real = client_env().clock
@@ -62,7 +62,7 @@ class HandClock:
 
 @contextlib.asynccontextmanager
 async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[tuple[Producer, HandClock]]:
-    """A producer that has sent a record, so that nothing but the sender is waited for, and its clock."""
+    """Run a producer that has sent a record, so that only the sender delays the next one, and its clock."""
     clock = HandClock()
     env = dataclasses.replace(client_env(), clock=clock)
     async with broker.running(), Producer(env=env, bootstrap_servers=broker.address, **config) as producer:
@@ -71,7 +71,7 @@ async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[
 
 
 def test_what_is_sent_at_once_leaves_in_one_request(run: Run) -> None:
-    """Without ``linger_ms``: the sender runs when the loop of sends is over, not at the first record."""
+    """This holds without ``linger_ms``: the sender runs after the loop of sends, not at the first record."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 4})
@@ -88,7 +88,7 @@ def test_what_is_sent_at_once_leaves_in_one_request(run: Run) -> None:
 
 @pytest.mark.parametrize("reason", ["full", "time"])
 def test_a_loop_of_sends_gives_way(run: Run, reason: str) -> None:
-    """Nothing else is awaited in it, so without that nothing would leave before it ends."""
+    """The loop awaits nothing else, so otherwise no record would be sent before its end."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 1})
@@ -120,7 +120,7 @@ def test_codecs(run: Run, codec: str) -> None:
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, DROP])
 def test_retries_keep_order_and_lose_and_double_nothing(run: Run, error: ErrorCode | str, applied: bool) -> None:
-    """Five requests in flight, the first two refused or cut off, with and without having been written."""
+    """Five requests are in flight; the first two are refused or cut off, with and without having been written."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 1})
@@ -317,7 +317,7 @@ def test_no_broker_is_a_timeout_that_names_the_topic(run: Run) -> None:
 
 
 async def _free_port() -> int:
-    """A port nobody listens on."""
+    """Return a port without a listener."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
     port: int = listener.extra(anyio.abc.SocketAttribute.local_port)
     await listener.aclose()

@@ -1,4 +1,4 @@
-"""Cluster metadata, fetch sessions, fetched batches, transactions, membership: all without IO."""
+"""Cluster metadata, fetch sessions, fetched batches, transactions and membership, all without IO."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_metadata_never_goes_back_to_an_older_leader_epoch() -> None:
 
 
 def test_metadata_leaves_out_a_topic_without_a_name() -> None:
-    """The protocol allows it; a client that asks by name has no use for it."""
+    """The protocol allows such a topic, but a client that requests topics by name cannot use it."""
     response = metadata(1)
     response.topics.append(MetadataResponseTopic(name=None, topic_id=uuid.UUID(int=3)))
     assert set(Cluster().merge(response, None).topics) == {"t"}
@@ -91,7 +91,7 @@ def test_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
 
 
 def test_a_fetch_session_names_again_or_forgets_what_was_refused() -> None:
-    """One that is only left out stays in the broker's session, which refuses it in every answer, at once."""
+    """A refused partition that is only left out stays in the broker's session, and each response refuses it at once."""
     session = FetchSession()
     session.on_response(session.next_request({T0: position(0), T1: position(0)}), ErrorCode.NONE, 9)
     session.refused(T0)
@@ -111,7 +111,7 @@ def test_a_broker_without_sessions_gets_full_fetches() -> None:
 
 
 def test_a_fetch_session_is_begun_at_once_but_not_again_and_again() -> None:
-    """The first request is not to be held; where that gets no session, or one that is lost, there is no hurry."""
+    """The broker must not hold the first request. A request after a missing or lost session may be held."""
     session = FetchSession()
     first = session.next_request({T0: position(0)})
     assert first.is_urgent and not session.takes_more
@@ -193,7 +193,7 @@ def test_a_position_passes_over_batches_without_records() -> None:
 
 
 def test_a_batch_without_records_is_passed_though_those_of_its_epoch_must_wait() -> None:
-    """Amendment 2: nobody waits for the position to come over what no user is given."""
+    """Amendment 2: no position waits at a batch whose records no user gets."""
     state = AssignedPartition(T0)
     state.seek(0)
     state.max_leader_epoch = NO_EPOCH
@@ -208,7 +208,7 @@ def test_a_batch_without_records_is_passed_though_those_of_its_epoch_must_wait()
 def test_the_position_goes_to_the_start_of_the_log_unless_something_is_at_hand() -> None:
     state = AssignedPartition(T0)
     state.pass_start(10)
-    assert state.position == -1, "it is not known yet"
+    assert state.position == -1, "the position is not known yet"
     state.seek(3, 2)
     state.pass_start(10)
     assert (state.position, state.fetch_offset, state.position_epoch) == (10, 10, -1)

@@ -1,4 +1,4 @@
-"""Placing records again, batch by batch: what moves, what stays, and what the records keep."""
+"""Placing records again, batch by batch: which records move, which stay, and which properties they keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.client.test_resize_model import exchange, key_in
 
 
 def resized(world: World, undeleted: int) -> None:
-    """The topic is resized and the producer has placed its records again; none of them is sent yet."""
+    """Resize the topic and let the producer place its records again, without sending any."""
     world.finish_resize(undeleted)
     world.read_metadata()
     while world.topic.next is not None:
@@ -24,7 +24,7 @@ def resized(world: World, undeleted: int) -> None:
 
 
 def records_of(world: World) -> dict[int, list[Record]]:
-    """The records that wait, by partition, in order."""
+    """Return the waiting records by partition, in order."""
     return {
         queue.tp.partition: [record for batch in queue.waiting for record in RecordBatch(batch.encode())]
         for queue in world.topic.queues
@@ -33,7 +33,7 @@ def records_of(world: World) -> dict[int, list[Record]]:
 
 
 def wait_in_the_buffer(**config: int) -> World:
-    """A producer that sends nothing by itself for a minute."""
+    """Return a producer that sends nothing by itself for a minute."""
     return World(random.Random(1), linger_ms=60_000, batch_size=100_000, **config)
 
 
@@ -73,7 +73,7 @@ def test_keys_go_where_the_layout_says_in_order_and_memory_is_what_is_held(count
 
 
 def test_a_partition_that_loses_no_key_keeps_its_batches() -> None:
-    """2 -> 3 takes keys from partition 0 alone."""
+    """2 -> 3 takes keys only from partition 0."""
     world = wait_in_the_buffer()
     for partition in (0, 1):
         for _ in range(3):
@@ -85,7 +85,7 @@ def test_a_partition_that_loses_no_key_keeps_its_batches() -> None:
 
 
 def test_the_sequence_goes_back_to_the_last_acknowledged() -> None:
-    """A refused batch has used no sequence: what is sent next to its partition takes it."""
+    """A refused batch uses no sequence, so the next batch to its partition gets the sequence."""
     world = World(random.Random(1))
     stays, goes = key_in(0, 4), key_in(2, 4)
     world.send(stays)
@@ -200,7 +200,7 @@ def test_a_partitioner_that_raises_fails_its_records_alone() -> None:
 
 
 def test_waiting_for_newer_metadata_goes_from_5_to_100_ms() -> None:
-    """25310 with metadata no newer: the topic's refused batches are tried again together, ever more rarely."""
+    """After error 25310 without newer metadata, a topic's refused batches are repeated together, ever more rarely."""
     world = World(random.Random(1))
     queue = world.accumulator.queue("t", 0)
     world.send(key_in(0, 4))
@@ -226,7 +226,7 @@ def test_waiting_for_newer_metadata_goes_from_5_to_100_ms() -> None:
 
 
 def begun(records: int) -> World:
-    """A resize of a topic of which records wait: the first step is done, and others are to come."""
+    """Begin a resize of a topic with waiting records; the first step is done, and more steps follow."""
     world = wait_in_the_buffer()
     for number in range(records):
         world.send(b"%d" % (number % 17))
@@ -238,14 +238,14 @@ def begun(records: int) -> World:
 
 
 def finish(world: World) -> int:
-    """Let the sender go on by itself; how often it did."""
+    """Let the sender finish the placement by itself, and return the number of its rounds."""
     rounds = 0
     while world.topic.replacement is not None:
         wait_ms = world.sender._send_ready(world.now_s * 1000)
-        while world._started:  # a producer id
+        while world._started:  # requests a producer id
             world._resume(world._started.pop(0), None)
         is_over = world.topic.replacement is None
-        assert is_over or wait_ms <= 0.1, "it is to go on as soon as others had their turn"
+        assert is_over or wait_ms <= 0.1, "the sender continues as soon as other tasks had their turn"
         rounds += 1
     return rounds
 
@@ -277,7 +277,7 @@ def test_what_is_sent_between_steps_comes_behind_what_was_sent_before() -> None:
         if world.topic.replacement is not None:
             world.send(b"%d" % (number % 17))
             world.sender._place_again(world.topic)
-    assert len(world.handles) > 250, "some came while there was work to do"
+    assert len(world.handles) > 250, "some records came while steps were left"
     finish(world)
     assert sum(map(len, records_of(world).values())) == len(world.handles)
     for partition, records in records_of(world).items():
@@ -310,7 +310,7 @@ def test_a_flush_between_steps_waits_for_what_is_taken_apart() -> None:
     waiting_for = world.accumulator.unresolved()
     finish(world)
     sources = [batch for batch in waiting_for if batch.moved is not None]
-    assert sources, "a flush goes on with the batches that the records are in now"
+    assert sources, "a flush continues with the batches that have the records now"
     known = {id(batch) for batch in waiting_for} | {id(part) for batch in sources for part, _ in batch.moved or ()}
     assert {id(batch) for queue in world.topic.queues for batch in queue.waiting} <= known
 

@@ -1,4 +1,4 @@
-"""When a position is reported: the KIP's three conditions, and what cannot free anybody."""
+"""When a position is reported: the KIP's three conditions, and reports that cannot free any member."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_the_first_position_of_a_generation_is_reported() -> None:
         (START._replace(incarnation=201), True),
     ],
 )
-def test_later_ones_only_when_they_may_free_somebody(now: Progress, due: bool) -> None:
+def test_later_positions_are_reported_only_when_they_may_free_a_member(now: Progress, due: bool) -> None:
     assert reported().is_due(T1, now) is due
 
 
 def test_a_partition_split_long_ago_costs_nothing_any_more() -> None:
-    """Caught up again and again, under the leader epoch that was reported already: nobody can wait for that."""
+    """The partition is caught up repeatedly, under the reported leader epoch: no partition can wait for that."""
     reports = reported(START._replace(leader_epoch=1, at_end=True))
     for position in range(51, 60):
         assert not reports.is_due(T1, START._replace(position=position, leader_epoch=1, at_end=True))
@@ -74,7 +74,7 @@ def test_hole_19_a_coordinator_that_knows_nothing_is_told_again() -> None:
 
 
 def test_a_coordinator_that_knows_another_position_is_told_again() -> None:
-    """An older report on another connection reached it last."""
+    """An older report on another connection reached the coordinator last."""
     reports = reported()
     reports.on_asked({T1: (101, 40)}, 0)
     assert not reports.is_due(T1, START)
@@ -90,7 +90,7 @@ def test_an_answer_from_before_the_report_does_not_make_it_be_said_twice() -> No
 
 @pytest.mark.parametrize("meant", [1, 201])
 def test_a_coordinator_that_knows_nothing_of_another_incarnation_is_not_told_again_and_again(meant: int) -> None:
-    """Who waits there, or the owner here, has yet to see that the partition was removed and created again."""
+    """The waiting member, or the owner here, has not yet seen that the partition was removed and created again."""
     reports = reported()
     reports.on_asked({T1: (meant, -1)}, 1)
     assert not reports.is_due(T1, START)

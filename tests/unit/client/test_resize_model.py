@@ -1,4 +1,4 @@
-"""The producer across resizes, in a model of brokers, under faults in every order hypothesis finds."""
+"""The producer across resizes, in a model of brokers, under faults in every order that hypothesis finds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = [b"k%d" % n for n in range(8)]
 
 
 def wander(world: World, rng: random.Random, steps: int) -> None:
-    """Any of the things that can happen, so many times; then no faults until all is decided."""
+    """Take that many random steps; then stop all faults until every record is decided."""
     for _ in range(steps):
         node = rng.randrange(NODES)
         choice = rng.randrange(26)
@@ -70,7 +70,7 @@ def test_no_key_is_reordered_and_nothing_lost_or_doubled(seed: int, steps: int) 
 
 
 def key_in(partition: int, undeleted: int) -> bytes:
-    """A key whose partition it is while there are ``undeleted``."""
+    """Return a key that belongs in this partition while ``undeleted`` partitions exist."""
     return next(k for k in (b"%d" % n for n in range(1000)) if place(positive_hash(k), INITIAL, undeleted) == partition)
 
 
@@ -82,7 +82,7 @@ def exchange(world: World, node: int) -> None:
 
 
 def lost_answer_before_a_grow(world: World) -> None:
-    """Hole 17: the batch was written, its answer lost; by the new layout its key is in another partition."""
+    """Hole 17: the batch was written and its response lost; the new layout places its key in another partition."""
     world.send(key_in(2, 4))
     world.pump()
     world.arrive(0)
@@ -92,12 +92,14 @@ def lost_answer_before_a_grow(world: World) -> None:
     world.now_s += 1
     exchange(world, 0)
     [again] = world.requests[-1].topic_data
-    assert (again.undeleted_partition_count, again.layout_version) == (2, 0), "it is asked about as it was sent"
+    assert (again.undeleted_partition_count, again.layout_version) == (2, 0), (
+        "the retry has the layout of the first request"
+    )
     assert world.handles[0][2].partition == 0
 
 
 def lost_answer_before_a_removal(world: World) -> None:
-    """Hole 14: the partition is gone with the record in it, or without."""
+    """Hole 14: the partition is removed, with or without the record."""
     world.finish_resize(4)
     world.read_metadata()
     handle = world.send(key_in(3, 4))
@@ -114,7 +116,7 @@ def lost_answer_before_a_removal(world: World) -> None:
 
 
 def lost_answer_before_a_partition_is_created_again(world: World) -> None:
-    """Holes 14 and 20: the partition that refuses is not the one that may have the batch, and metadata lags."""
+    """Holes 14 and 20: a recreated partition refuses a batch that the earlier one may have, and metadata lags."""
     world.finish_resize(4)
     world.read_metadata()
     handle = world.send(key_in(3, 4))
@@ -136,10 +138,10 @@ def lost_answer_before_a_partition_is_created_again(world: World) -> None:
 
 
 def refused_by_a_broker_that_is_behind(world: World) -> None:
-    """Hole 10: an earlier copy of the batch may still be written where the refusal came from."""
+    """Hole 10: an earlier copy of the batch may still be written at the broker that refused the batch."""
     key = key_in(3, 4)
     world.finish_resize(4)
-    world.begin_resize(3, late=1)  # metadata of the merge is out before partition 1 has its layout
+    world.begin_resize(3, late=1)  # metadata shows the merge before partition 1 has its layout
     world.read_metadata()
     world.send(key)
     world.pump()
@@ -154,7 +156,7 @@ def refused_by_a_broker_that_is_behind(world: World) -> None:
 
 
 def metadata_that_goes_backwards(world: World) -> None:
-    """Hole 10: what is in a new partition does not count as gone because old metadata lacks it."""
+    """Hole 10: a batch in a new partition does not count as lost because old metadata lacks the partition."""
     world.finish_resize(4)
     world.read_metadata()
     world.send(key_in(3, 4))
@@ -166,10 +168,13 @@ def metadata_that_goes_backwards(world: World) -> None:
 
 
 def refused_before_the_broker_knows_the_producer(world: World) -> None:
-    """A broker takes any sequence for a producer's first: also that of a batch behind one it has just refused."""
+    """A broker accepts any first sequence of a producer.
+
+    This includes the sequence of a batch behind one that the broker has just refused.
+    """
     key = key_in(0, 4)
     world.finish_resize(4)
-    world.begin_resize(3, late=0)  # the producer knows of the merge before partition 0 does
+    world.begin_resize(3, late=0)  # the producer sees the merge before partition 0 has it
     world.read_metadata()
     queue = world.accumulator.queue("t", 0)
     for _ in range(2):
@@ -185,14 +190,14 @@ def refused_before_the_broker_knows_the_producer(world: World) -> None:
 
 
 def closed_and_revived_while_an_answer_is_lost(world: World) -> None:
-    """Grow while draining: the log of 3 goes on, and what it knows of the producer with it."""
+    """Grow while draining: the log of partition 3 continues, with its producer state."""
     key = key_in(3, 4)
     world.finish_resize(4)
     world.read_metadata()
     world.send(key)
     world.pump()
     world.arrive(1)
-    world.cut(1)  # it was written
+    world.cut(1)  # the batch was written
     world.finish_resize(2)
     world.finish_resize(4)
     assert 3 in world.partitions and not world.removed
@@ -200,14 +205,14 @@ def closed_and_revived_while_an_answer_is_lost(world: World) -> None:
     world.now_s += 1
     exchange(world, 1)
     [again] = world.requests[-1].topic_data
-    assert again.layout_version == 1, "it is asked about as it was sent, two layouts later"
+    assert again.layout_version == 1, "the retry has the layout of the first request, two layouts later"
     world.send(key)
     world.settle()
     assert [number for _, number, _ in world.partitions[3].log] == [0, 1]
 
 
 def closed_and_revived_between_two_batches(world: World) -> None:
-    """The producer follows each layout. Its sequence in 3 goes on where it was."""
+    """The producer follows each layout, and its sequence in partition 3 continues."""
     key = key_in(3, 4)
     for count in (4, 2, 4):
         world.finish_resize(count)
@@ -219,9 +224,9 @@ def closed_and_revived_between_two_batches(world: World) -> None:
 
 
 def cancelled_after_a_partition_lost_keys(world: World) -> None:
-    """The version goes up by two, and the key stays where it was."""
+    """The version rises by two, and the key stays in its partition."""
     world.late = 1
-    world.resize(4)  # 0 loses keys to 2, 1 to 3
+    world.resize(4)  # partition 0 loses keys to 2, and partition 1 to 3
     world.step_resize()
     world.publish()
     world.read_metadata()
@@ -238,7 +243,7 @@ def cancelled_after_a_partition_lost_keys(world: World) -> None:
 
 
 def told_of_a_resize_not_before_a_partition_has_it(world: World) -> None:
-    """What is sent meanwhile is taken."""
+    """A batch that is sent before a partition has the new layout is accepted."""
     world.resize(4)
     world.publish()
     world.read_metadata()
@@ -279,7 +284,7 @@ def test_faults_around_a_resize(script: Callable[[World], None]) -> None:
 
 
 def _retry_with_the_newest_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``retrycount``"""
+    """Switch off the rule ``retrycount``."""
     take = Accumulator.take
 
     def newest(acc: Accumulator, queue: PartitionQueue) -> ProducerBatch:
@@ -291,7 +296,7 @@ def _retry_with_the_newest_layout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``nohold``: what was never sent does not wait for what was."""
+    """Switch off the rule ``nohold``: unsent records no longer wait for sent ones."""
 
     def replace(acc: Accumulator, topic: TopicPlacement, placing: Placing) -> Replaced | None:
         after = topic.next
@@ -318,7 +323,7 @@ def _follow_older_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _place_again_what_may_be_in_a_partition_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``failgone``"""
+    """Switch off the rule ``failgone``."""
 
     def refused(acc: Accumulator, topic: TopicPlacement) -> int:
         for queue in topic.queues:
@@ -364,7 +369,7 @@ def test_each_rule_is_needed(
     rule_off: Callable[[pytest.MonkeyPatch], None],
     script: Callable[[World], None],
 ) -> None:
-    """Holes 10, 14 and 17: what the producer does without one of its rules is noticed."""
+    """Holes 10, 14 and 17: the model notices a producer without one of its rules."""
     run_script(script)
     rule_off(monkeypatch)
     with pytest.raises(AssertionError):
@@ -372,13 +377,13 @@ def test_each_rule_is_needed(
 
 
 def test_a_broker_that_checks_the_layout_before_duplicates_is_noticed() -> None:
-    """Hole 17 at the broker's side (``dupafter``): the retry is refused, and the record written twice."""
+    """Hole 17 on the broker's side (``dupafter``): the retry is refused, and the record is written twice."""
     with pytest.raises(AssertionError):
         run_script(lost_answer_before_a_grow, check_layout_first=True)
 
 
 def test_holding_the_topic_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``nohold``: newer records of a key go to its new partition while an older one is open at the old."""
+    """``nohold``: newer records of a key go to its new partition while an older one is unacknowledged in the old."""
     _no_hold(monkeypatch)
 
     def wanders(seed: int) -> bool:

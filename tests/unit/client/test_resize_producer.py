@@ -42,7 +42,7 @@ def layouts_sent(broker: FakeBroker) -> list[tuple[str, int, int]]:
 
 
 def by_key(broker: FakeBroker) -> dict[bytes, list[tuple[int, bytes]]]:
-    """(partition, value) of each key's records, partitions in the order given."""
+    """Return (partition, value) of each key's records, in the order of the partitions."""
     found: dict[bytes, list[tuple[int, bytes]]] = {}
     for (_, partition), log in sorted(broker.logs.items()):
         for data in log.batches:
@@ -65,7 +65,7 @@ def test_batches_say_the_layout_they_were_placed_by_and_plain_brokers_are_told_n
 
 
 def test_a_resize_under_load_loses_doubles_and_reorders_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """2 -> 5 -> 3 with up to five requests in flight and answers lost; the metadata comes after the refusals."""
+    """2 -> 5 -> 3 with up to five requests in flight and lost responses; the metadata comes after the refusals."""
 
     async def check() -> None:
         broker = ordered(2)
@@ -130,7 +130,7 @@ def test_one_request_has_one_layout_of_a_topic(run: Run) -> None:
 def test_a_layout_that_comes_during_a_replacement_is_placed_by_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is on the wire then, so no answer makes the sender look again."""
+    """No request is in flight then, so no response wakes the sender."""
     step = Replacement.step
 
     async def check() -> None:
@@ -158,7 +158,7 @@ def test_a_layout_that_comes_during_a_replacement_is_placed_by_at_once(
     run(check)
 
 
-def test_what_a_user_may_choose_from_takes_records(run: Run) -> None:
+def test_partitions_for_names_only_unmarked_partitions(run: Run) -> None:
     async def check() -> None:
         broker = ordered(4)
         broker.announce("t", (2, 3, 1))
@@ -168,8 +168,8 @@ def test_what_a_user_may_choose_from_takes_records(run: Run) -> None:
     run(check)
 
 
-def test_a_lost_answer_is_asked_about_where_it_was_sent(run: Run) -> None:
-    """Hole 17: the retry keeps its partition and its layout, is told a duplicate, and is not written twice."""
+def test_a_batch_with_a_lost_answer_is_repeated_to_its_partition(run: Run) -> None:
+    """Hole 17: the retry keeps its partition and its layout, counts as a duplicate, and is not written twice."""
 
     async def check() -> None:
         broker = ordered(2)
@@ -195,7 +195,7 @@ def test_a_lost_answer_is_asked_about_where_it_was_sent(run: Run) -> None:
 
 
 def test_a_lost_answer_of_a_partition_that_is_gone_is_an_error_that_says_so(run: Run) -> None:
-    """Hole 14."""
+    """Hole 14: the outcome of the batch is unknown."""
 
     async def check() -> None:
         broker = ordered(2)
@@ -208,7 +208,7 @@ def test_a_lost_answer_of_a_partition_that_is_gone_is_an_error_that_says_so(run:
 
             def removed(response: object) -> None:
                 if broker.faults[gone]:
-                    return  # an answer to an earlier question: nothing was written yet
+                    return  # a response to an earlier request: nothing was written yet
                 broker.logs.pop(gone, None)
                 broker.topics["t"] = 2
                 broker.layouts["t"] = (2, 2, 2)
@@ -248,7 +248,7 @@ def test_a_topic_waits_for_newer_metadata_while_others_go_on(run: Run) -> None:
 
 
 def test_a_broker_that_is_behind_the_metadata_catches_up(run: Run) -> None:
-    """Hole 28: a producer that is newer than the broker backs off, and goes on without newer metadata."""
+    """Hole 28: a producer with a newer layout than the broker backs off, and continues without newer metadata."""
 
     async def check() -> None:
         broker = ordered(2)
@@ -265,7 +265,7 @@ def test_a_broker_that_is_behind_the_metadata_catches_up(run: Run) -> None:
 
 
 def test_stale_metadata_between_newer_changes_nothing(run: Run) -> None:
-    """Hole 10: every other answer is of before the resize."""
+    """Hole 10: every other response is older than the resize."""
 
     async def check() -> None:
         broker = ordered(2)
@@ -332,7 +332,7 @@ def test_without_idempotence_refused_records_are_placed_again_too(run: Run, conf
 
 
 def test_with_acks_0_unsent_records_follow_new_metadata(run: Run) -> None:
-    """Hole 27 is the broker's part: it closes the connection, and the metadata is asked for again."""
+    """Hole 27 is the broker's part: the broker closes the connection, and the producer requests metadata again."""
 
     async def check() -> None:
         broker = ordered(2)
@@ -351,7 +351,7 @@ def test_with_acks_0_unsent_records_follow_new_metadata(run: Run) -> None:
             await producer.flush()
             await handle
             while not by_key(broker):
-                await anyio.sleep(0.001)  # polls: with acks=0 nothing says that the broker has the record
+                await anyio.sleep(0.001)  # polls: with acks=0 no response confirms the record
         assert by_key(broker)[key] == [(3, b"1")]
 
     run(check)

@@ -1,4 +1,4 @@
-"""Metadata that goes backwards: brokers that lag must not take a client back to a layout it has left."""
+"""Metadata that goes backwards: lagging brokers must not return a client to an earlier layout."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_counts_come_back_and_versions_do_not() -> None:
 
 
 def test_a_topic_created_again_starts_from_its_own_layout() -> None:
-    """Hole 20: its incarnation tells it from the one before, whichever answer comes last."""
+    """Hole 20: the incarnation distinguishes the topic from the earlier one, whichever response comes last."""
     again = described(0, 2, incarnation=BORN_AGAIN, topic_id=ID_AFTER)
     assert seen(described(3, 6), again).layout_version == 0
     assert seen(described(3, 6), again, described(3, 6)).incarnation == BORN_AGAIN
@@ -84,11 +84,16 @@ def test_a_topic_created_again_starts_from_its_own_layout() -> None:
 def test_a_topic_id_that_changes_with_removal_does_not_excuse_an_older_layout() -> None:
     removed = described(2, 2, topic_id=ID_AFTER)
     assert seen(removed, described(1, 4)).layout_version == 2
-    assert len(seen(described(2, 2, total=4), removed, described(2, 2, total=4)).partitions) == 2, "removed for good"
+    assert len(seen(described(2, 2, total=4), removed, described(2, 2, total=4)).partitions) == 2, (
+        "the partitions stay removed"
+    )
 
 
 def test_within_a_layout_partitions_in_use_are_created_and_marked_ones_removed() -> None:
-    """Whichever answer comes last. A resize is told before the first partition that gains keys is created."""
+    """The order of responses does not matter.
+
+    Metadata shows a resize before the first partition that gains keys is created.
+    """
     begun, done = described(1, 6, total=4), described(1, 6)
     assert len(seen(begun, done).partitions) == len(seen(done, begun).partitions) == 6
     merged, removed = described(2, 4, total=6), described(2, 4, total=5)
@@ -96,7 +101,7 @@ def test_within_a_layout_partitions_in_use_are_created_and_marked_ones_removed()
 
 
 def test_a_cancelled_resize_is_newer_though_its_count_is_the_one_before() -> None:
-    """The version goes up by two; of the one between no producer need ever have known."""
+    """The version rises by two; no producer needs to know the layout in between."""
     before, cancelled = described(1, 4), described(3, 4)
     assert seen(before, cancelled).layout_version == seen(cancelled, before, described(2, 6)).layout_version == 3
 
@@ -104,7 +109,7 @@ def test_a_cancelled_resize_is_newer_though_its_count_is_the_one_before() -> Non
 def test_a_broker_that_does_not_know_the_topic_does_not_make_its_layout_forgotten() -> None:
     unknown = described(-1, -1, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert not seen(described(1, 4), unknown).partitions
-    assert not seen(described(1, 4), unknown, described(0, 2)).partitions, "no metadata is better than that"
+    assert not seen(described(1, 4), unknown, described(0, 2)).partitions, "no metadata is better than older metadata"
     assert len(seen(described(1, 4), unknown, described(0, 2), described(1, 4)).partitions) == 4
 
 

@@ -1,4 +1,4 @@
-"""What is reported of something that lasts, and when."""
+"""Reports of lasting troubles, and the times of the reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_end_is_reported_of_what_was_reported() -> None:
     troubles.look(2.0, {"long": None})
     assert troubles.end(3.0, []) == [Report("long", 3.0)]
     assert troubles.end(4.0, []) == []
-    assert troubles.look(5.0, {"long": None}) == []  # it begins anew
+    assert troubles.look(5.0, {"long": None}) == []  # the trouble starts again
 
 
 def test_an_answer_moves_the_beginning() -> None:

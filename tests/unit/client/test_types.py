@@ -1,4 +1,4 @@
-"""What a type checker makes of a user's program: the examples of the documentation, and mistakes."""
+"""A type checker's result for users' programs: the examples of the documentation, and mistakes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ WRONG = [
 
 
 def checked(tmp_path: Path, *programs: str) -> list[str]:
-    """The errors that ``mypy --strict`` prints for these programs."""
+    """Return the errors that ``mypy --strict`` prints for these programs."""
     files = []
     for number, program in enumerate(programs):
         files.append(tmp_path / f"program_{number}.py")

@@ -1,4 +1,4 @@
-"""Who may ask the console for what, and what it answers when the cluster does not."""
+"""The requests that the console accepts, and its responses when the cluster does not answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 async def ask(app: Any, path: str, method: str = "GET", headers: Mapping[str, str] = {}, body: bytes = b"") -> Answer:
-    """One request over ASGI."""
+    """Send one request over ASGI."""
     target, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -65,7 +65,7 @@ async def ask(app: Any, path: str, method: str = "GET", headers: Mapping[str, st
 
 
 class Calls:
-    """A change that is only counted."""
+    """A change that only counts its calls."""
 
     def __init__(self, refused: str | None = None) -> None:
         self.made: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""Bytes for people, and where a key has lived."""
+"""Bytes as text for people, and the partitions that a key can be in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records by the schemas of a registry: bytes as Confluent's serializers write them."""
+"""Records decoded by the schemas of a registry: bytes as Confluent's serializers write them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ HEAD = b"\x00\x00\x00\x00\x07"
 
 
 def proto(name: str, *dependencies: str, **fields: tuple[int, str]) -> str:
-    """A file with the messages Outer and Other; Outer has ``fields`` (number, type) and an inner message of a text."""
+    """Return a file with the messages Outer and Other.
+
+    Outer has ``fields`` (number, type) and an inner message with one text field.
+    """
     file = descriptor_pb2.FileDescriptorProto(name=name, package="shop", syntax="proto3", dependency=dependencies)
     outer = file.message_type.add(name="Outer")
     for field, (number, kind) in fields.items():
@@ -44,7 +47,7 @@ def proto(name: str, *dependencies: str, **fields: tuple[int, str]) -> str:
 
 
 class FakeRegistry:
-    """Answers of a registry by path and query; counts the requests."""
+    """A registry that answers by path and query, and records the requests."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers, self.asked = dict(answers), []  # type: tuple[dict[str, Any], list[str]]
@@ -69,7 +72,7 @@ async def test_avro_with_its_logical_types_and_bytes() -> None:
         for _ in range(2):
             found = json.loads(await registry.decode(HEAD + ANNA))
             assert found == {"name": "Anna", "age": 42, "since": "1970-01-02", "photo": "ff 00"}
-    assert fake.asked == ["/schemas/ids/7"], "a schema is asked for once"
+    assert fake.asked == ["/schemas/ids/7"], "a schema is requested once"
 
 
 @pytest.mark.trio
@@ -188,7 +191,7 @@ async def test_a_registry_that_does_not_help(answer: Any, why: str) -> None:
         asked = len(fake.asked)
         with pytest.raises(UndecodableError, match=why):
             await registry.decode(HEAD)
-        assert len(fake.asked) == asked, "it is not asked again at once"
+        assert len(fake.asked) == asked, "the registry is not asked again at once"
 
 
 @pytest.mark.trio

@@ -32,7 +32,7 @@ def hold_a_stream(client: socket.socket) -> None:
 
 
 def ask_and_read_nothing(client: socket.socket) -> None:
-    """Until the console waits for room in the connection, and takes no more requests."""
+    """Send requests until the console waits for room in the connection and reads no more."""
     client.settimeout(0.3)
     with pytest.raises(TimeoutError):
         client.sendall(FILE * 200_000)

@@ -1,4 +1,4 @@
-"""The tree of splits and merges: what is in which column, and which lane is in use when."""
+"""The tree of splits and merges: the content of each column, and the time in which each lane is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of who waits for whom."""
+"""The graph of the partitions that wait for each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_each_stands_left_of_what_it_waits_for() -> None:
     graph = graph_of([wait(4, 2), wait(2, 0), wait(3, 0), wait(4, 1)], 50)
     x = {box.partition: box.x for box in graph.boxes}
     assert x[4] < x[2] < x[0] and x[3] == x[2] and x[1] == x[0]
-    assert len({(box.x, box.y) for box in graph.boxes}) == 5, "no two boxes lie on each other"
+    assert len({(box.x, box.y) for box in graph.boxes}) == 5, "no two boxes overlap"
     assert max(box.x + BOX_W for box in graph.boxes) < graph.width
     assert [arrow.text for arrow in graph.arrows] == ["5", "5", "5", "5"]
 

@@ -1,4 +1,4 @@
-"""What is asked of the cluster anew, and what is not."""
+"""The console's requests to the cluster: which are repeated, and which responses are used again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Listed(NamedTuple):
 
 
 class FakeAdmin:
-    """Knows topics by name, and counts how often it was asked for all."""
+    """Knows topics by name, and counts the requests for all topics."""
 
     def __init__(self, *names: str) -> None:
         self.names, self.asked = list(names), 0
@@ -38,6 +38,6 @@ async def test_a_topic_that_is_newer_than_the_last_answer_is_found() -> None:
     assert (await watch.existing_topic("new")).name == "new"
     assert admin.asked == 2
     assert (await watch.existing_topic("old")).name == "old"
-    assert admin.asked == 2, "an answer is used again"
+    assert admin.asked == 2, "the response is used again"
     with pytest.raises(NotThereError, match="topic none does not exist"):
         await watch.existing_topic("none")

@@ -1,4 +1,4 @@
-"""The sentences of the console: rates, problems of a cluster, reasons why a group is behind."""
+"""The sentences of the console: rates, problems of a cluster, and reasons why a group is behind."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_partition_that_nobody_reads_is_named() -> None:
 
 
 def test_a_partition_that_waits_is_not_called_slow() -> None:
-    """What stands in its way is named: the partition that others wait for, and who reads that."""
+    """The reason names the partition that others wait for, and its reader."""
     waits = [wait(5, 1), wait(9, 5)]
     rows = [row(1), row(5, read_rate=0.0), row(9, read_rate=0.0)]
     (reason,) = reasons(group(rows, waits))

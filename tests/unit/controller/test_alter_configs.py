@@ -1,4 +1,4 @@
-"""What a change of a config leads to, decided from an image, and what is left of it once it is carried out."""
+"""The decision on a config change from an image, and its effects once it is carried out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOPIC, BROKER = 2, 4
 
 
 def cluster(config: dict[str, str] | bytes | None = None, topic: Topic | None = None) -> ClusterImage:
-    """The topic ``t``, with a config znode of version 3 or without one."""
+    """Return an image of the topic ``t``, with a config znode of version 3 or without one."""
     image = ClusterImage(1000, 4, topics={"t": image_of(topic or Topic(4))})
     if config is not None:
         data = config if isinstance(config, bytes) else ConfigZnode(config).encode()
@@ -55,7 +55,7 @@ def test_a_key_is_added_to_what_is_there() -> None:
     effects = decided(image, ("retention.ms", "7"))
     data = ConfigZnode({"segment.ms": "9", "retention.ms": "7"}).encode()
     assert effects == Effects(writes=(SetOp(PATH, data, 3),), notify=("topics/t",))
-    assert image.config(PATH).values == {"segment.ms": 9}  # a decision changes nothing
+    assert image.config(PATH).values == {"segment.ms": 9}  # a decision does not change the image
 
 
 def test_a_config_that_does_not_exist_is_created() -> None:
@@ -96,7 +96,7 @@ def test_a_refusal_has_no_effect_but_its_answer(
 
 
 def journal(image: ClusterImage, done: list[Any], *, stale: bool = False) -> Any:
-    """A context that notes in ``done`` what the image has whenever something is written."""
+    """Return a context that records in ``done`` the image's config at each write and notification."""
 
     async def write(ops: Sequence[ZkOp]) -> list[int]:
         if stale:

@@ -1,4 +1,4 @@
-"""When an announced split may go on."""
+"""The conditions under which an announced split continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GRACE_S = 6.0
 IDLE = StockReport(written_at=0.0, misplaced_at=None)
 
 
-def test_before_every_broker_knows_the_count_nobody_is_sent_for_it() -> None:
+def test_producers_are_refreshed_only_once_every_broker_knows_the_count() -> None:
     begun = Announcement(8, begun_at=0.0, asked_at=0.0)
     assert decide(begun, 1.0, GRACE_S, False, [IDLE]) is Next.WAIT
     assert decide(begun, GRACE_S, GRACE_S, False, [IDLE]) is Next.LATE
@@ -20,7 +20,7 @@ def test_before_every_broker_knows_the_count_nobody_is_sent_for_it() -> None:
     assert decide(begun, 1.0, GRACE_S, True, []) is Next.OVER
 
 
-def test_it_is_over_once_it_was_quiet_when_brokers_were_last_asked() -> None:
+def test_an_announcement_is_over_once_the_last_reports_show_quiet_producers() -> None:
     misplaced = StockReport(written_at=1.0, misplaced_at=1.0)
     for asked_at, due in ((1.0, Next.ASK), (1.0 + QUIET_S / 2, Next.ASK), (1.01 + QUIET_S, Next.OVER)):
         going = Announcement(8, begun_at=0.5, asked_at=asked_at, refreshes=True)

@@ -1,4 +1,7 @@
-"""What is measured of the bytes appended to a topic: over the window, of every broker, and anew when in doubt."""
+"""The measured bytes appended to a topic over a window.
+
+The bytes are summed over brokers, and the measurement restarts when a report is missing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ WINDOW_S = 10.0
 
 
 def measuring(*brokers: int) -> AppendWindow:
-    """At second 0 each of ``brokers`` has reported 1,000 bytes."""
+    """Return a window for which each of ``brokers`` has reported 1,000 bytes at second 0."""
     window = AppendWindow(0.0)
     window.begin_round(1, brokers, WINDOW_S, 0.0)
     for broker in brokers:

@@ -1,4 +1,4 @@
-"""Replica assignment as Kafka's ``AdminUtils``; expected values from its own documentation and tests."""
+"""Replica assignment as in Kafka's ``AdminUtils``; the expected values come from Kafka's documentation and tests."""
 
 from __future__ import annotations
 

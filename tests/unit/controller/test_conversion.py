@@ -1,4 +1,4 @@
-"""State znodes of a release that resized by barriers: what they say becomes lineage, or cannot be judged."""
+"""State znodes of a release that resized by barriers: they convert to lineage, or they cannot be judged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def old(epoch: int, layout: tuple[int, int], **fields: object) -> PartitionState
 
 
 def draining() -> tuple[TopicZnode, dict[int, PartitionState]]:
-    """Created with 4 partitions, grown to 6, shrunk to 4: 4 and 5 drain. The example of the design."""
+    """Return the example of the design: created with 4 partitions, grown to 6, shrunk to 4, and 4 and 5 drain."""
     topic = TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(6)})
     topic = topic.replace(initial_partition_count=4, undeleted_partition_count=4, layout_version=2)
     states = {p: old(2, (4, 2)) for p in range(4)}
@@ -36,7 +36,7 @@ def draining() -> tuple[TopicZnode, dict[int, PartitionState]]:
 def test_maps_become_entries_in_a_bump() -> None:
     topic, states = draining()
     after = converted(topic, states, 7).changed
-    assert list(after) == list(range(6)), "what is counted goes first"
+    assert list(after) == list(range(6)), "counted partitions come first"
     assert [(state.leader_epoch, state.lineage) for state in after.values()] == [
         (3, ((2, {4: 0}),)),
         (3, ((2, {5: 0}),)),
@@ -51,7 +51,7 @@ def test_maps_become_entries_in_a_bump() -> None:
 
 
 def test_several_merges_and_a_second_life() -> None:
-    """8 -> 6 -> 4: partitions 6 and 7 merged into 2 and 3 first. 5 was removed once, in epoch 3."""
+    """8 -> 6 -> 4: partitions 6 and 7 merged into 2 and 3 first. Partition 5 was removed once, in epoch 3."""
     topic = TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(8)})
     topic = topic.replace(
         initial_partition_count=2, undeleted_partition_count=4, layout_version=9, last_leader_epochs={5: 3}
@@ -63,7 +63,9 @@ def test_several_merges_and_a_second_life() -> None:
     after = converted(topic, states, 7).changed
     assert after[2].lineage == ((0, {0: 0}), (7, {6: 4}))
     assert after[1].lineage == ((8, {5: 5}),)
-    assert after[5].lineage == ((4, {1: 2}),), "its life began above the last leader epoch of the one before"
+    assert after[5].lineage == ((4, {1: 2}),), (
+        "the new incarnation began above the last leader epoch of the earlier one"
+    )
 
 
 def resized_so_far(name: str) -> Snapshot:
@@ -71,7 +73,7 @@ def resized_so_far(name: str) -> Snapshot:
 
 
 def applied(snapshot: Snapshot, found: Converted, writes: int = MANY) -> Snapshot:
-    """The znodes after the first ``writes`` of a conversion."""
+    """Return the znodes after the first ``writes`` of a conversion."""
     states = dict(snapshot.states)
     changed = list(found.changed.items())[: max(0, writes - 1)]
     states |= dict(changed)
@@ -87,7 +89,7 @@ def found_of(snapshot: Snapshot) -> Converted:
 
 
 def completed(snapshot: Snapshot) -> Snapshot:
-    """The topic once everything that is due is done, and all leaders answer at once."""
+    """Return the topic once every due step is done, if all leaders answer at once."""
     for _ in range(20):
         replicas = {p: list(on) for p, on in snapshot.topic.partitions.items()}
         answered = set(snapshot.states)
@@ -96,11 +98,11 @@ def completed(snapshot: Snapshot) -> Snapshot:
             return snapshot
         for step in steps:
             snapshot = dataclasses.replace(snapshot, states={**snapshot.states, **step.states})
-    raise AssertionError("it never ends")
+    raise AssertionError("the steps never end")
 
 
 def lineages(snapshot: Snapshot) -> list[list[dict[int, int]]]:
-    """What each partition gained, without its own epochs, which elections raise too."""
+    """Return the losers in each partition's lineage, without the partition's own epochs, which elections raise, too."""
     return [[dict(entry.losers) for entry in state.lineage] for _, state in sorted(snapshot.states.items())]
 
 
@@ -109,7 +111,7 @@ RECORDED = [name for name in recorded.topics() if any(map(is_old, recorded.topic
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_what_was_recorded_is_carried_on(name: str) -> None:
-    """Whichever step of a resize was the last, and whichever write of the conversion."""
+    """A recorded resize continues after any last step, and after any write of the conversion."""
     snapshot = resized_so_far(name)
     whole = applied(snapshot, found_of(snapshot))
     assert not any(map(is_old, whole.states.values()))
@@ -128,7 +130,10 @@ def test_what_was_recorded_is_carried_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name.startswith("at-")])
 def test_a_resize_that_is_carried_on_ends_as_one_that_was_finished(name: str) -> None:
-    """The entries name the last epochs that the recorded maps name, and of what was not bumped yet the conversion's."""
+    """The entries name the last epochs in the recorded maps.
+
+    For a partition that was not bumped yet they name the conversion's epochs.
+    """
     after = completed(applied(resized_so_far(name), found_of(resized_so_far(name))))
     split = [[{p % 2: 0}] for p in (2, 3)]
     if "second" in name:
@@ -173,7 +178,7 @@ def test_a_partition_without_a_state_is_not_judged() -> None:
 
 def test_a_resize_under_way_waits_until_the_level_is_finalized() -> None:
     assert "it goes on once level 2 of the feature ordered_resize" in held(resized_so_far("at-shrink-sealed"))
-    assert held(resized_so_far("draining")) == "", "draining is no resize under way"
+    assert held(resized_so_far("draining")) == "", "draining is not an unfinished resize"
 
 
 def test_what_is_being_removed_goes_as_it_is() -> None:

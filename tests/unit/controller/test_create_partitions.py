@@ -1,5 +1,6 @@
-"""What CreatePartitions, and an edit of the topic's znode, lead to: each decision from an image, and how it is carried
-out.
+"""The effects of CreatePartitions and of an edit of the topic's znode.
+
+Each decision is made from an image; other tests show how it is carried out.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PATH = paths.topic("t")
 
 
 def cluster(topic: TopicImage) -> ClusterImage:
-    """Brokers 1 and 2, and the topic ``t``."""
+    """Return an image of brokers 1 and 2 and the topic ``t``."""
     registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)], features=dict(SUPPORTED))
     brokers = {id: LiveBroker(id, 5, registration) for id in (1, 2)}
     image = ClusterImage(1000, 4, brokers=brokers, topics={"t": topic})
@@ -70,7 +71,7 @@ def test_a_count_is_written_and_waits_for_the_leaders() -> None:
     assert (effects.znode, replaced(effects)) == (znode, topic.version)
     assert (effects.step, effects.events, len(effects.waits)) == ("asked-for", (ResizesDue(),), 1)
     assert (effects.metadata, effects.leader_and_isr, effects.asks) == ((), (), ())
-    assert topic.znode is before and len(topic.partitions) == 4  # a decision changes nothing
+    assert topic.znode is before and len(topic.partitions) == 4  # a decision does not change the image
 
 
 def test_a_count_that_stock_producers_cannot_follow_is_asked_about() -> None:
@@ -98,7 +99,7 @@ def test_a_dry_run_writes_nothing(count: int) -> None:
 
 
 def replaced(effects: Effects) -> int:
-    """The zkVersion that is overwritten."""
+    """Return the zkVersion that the write overwrites."""
     (op,) = effects.writes
     assert isinstance(op, SetOp)
     return op.version
@@ -175,7 +176,7 @@ def test_a_refused_edit_is_undone() -> None:
 
 
 class Journal:
-    """A context whose parts note in ``done`` what they are asked, in order."""
+    """A context whose parts record their calls in ``done``, in order."""
 
     def __init__(self, image: ClusterImage, *, stale: bool = False) -> None:
         self.image, self.stale, self.done = image, stale, list[Any]()

@@ -1,4 +1,7 @@
-"""What CreateTopics leads to: each decision from an image, and how a refused write is answered."""
+"""The effects of CreateTopics.
+
+Each decision is made from an image; other tests show the answer to a refused write.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ CONFIG = ControllerConfig(1000, "c", 9, "z", num_partitions=3, default_replicati
 
 
 def cluster() -> ClusterImage:
-    """Brokers 1 and 2."""
+    """Return an image of brokers 1 and 2."""
     registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)])
     return ClusterImage(1000, 4, brokers={id: LiveBroker(id, 5, registration) for id in (1, 2)})
 
@@ -72,7 +75,7 @@ def test_a_topic_is_written_after_its_config_and_waits_until_it_is_served() -> N
     result = effects.response
     assert (result.error_code, result.topic_id) == (ErrorCode.NONE, znode.topic_id)
     assert (result.num_partitions, result.replication_factor) == (3, 2)
-    assert (image.created, image.topics, image.configs) == ({}, {}, {})  # a decision changes nothing
+    assert (image.created, image.topics, image.configs) == ({}, {}, {})  # a decision does not change the image
 
 
 def test_a_topic_without_overrides_notifies_nobody() -> None:
@@ -133,7 +136,7 @@ def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
 
 
 class Store:
-    """Notes what is written; refuses the topics ``there`` and, if ``stale``, everything, as ZooKeeper does."""
+    """Records writes; refuses the topics ``there`` and, if ``stale``, every write, as ZooKeeper does."""
 
     def __init__(self, *, there: Collection[str] = (), stale: bool = False) -> None:
         self.there, self.stale, self.written = there, stale, list[str]()

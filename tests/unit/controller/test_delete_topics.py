@@ -1,4 +1,4 @@
-"""What DeleteTopics leads to: each decision from an image, and how a request for several topics is carried out."""
+"""The effects of DeleteTopics: each decision is made from an image, and requests for several topics are carried out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ID = {name: uuid.UUID(int=number) for number, name in enumerate("tuv", 1)}
 
 
 def cluster(topics: Collection[str] = "tuv") -> ClusterImage:
-    """Topics of one partition; the znode of ``bad`` cannot be read."""
+    """Return an image of topics with one partition each; the znode of ``bad`` cannot be read."""
     image = ClusterImage(1000, 4, malformed={"bad": 7})
     for name in topics:
         image.topics[name] = TopicImage(name, TopicZnode.new(ID[name], {0: [1]}), 3, 7)
@@ -60,12 +60,12 @@ def test_the_wish_is_recorded_and_the_answer_waits_until_the_topic_is_gone(deman
     assert not wait.condition(context)
     image.deletions["t"] = {}
     del image.topics["t"]
-    assert not wait.condition(context), "its znodes are not removed yet"
+    assert not wait.condition(context), "the topic's znodes are not removed yet"
     del image.deletions["t"]
     acknowledged[4] = False
     assert not wait.condition(context), "a broker has not answered yet"
     senders.last_flush, acknowledged[4] = 5, True
-    assert wait.condition(context), "what was sent later is not waited for"
+    assert wait.condition(context), "the answer does not wait for later requests"
 
 
 def test_a_wish_that_is_recorded_is_waited_for_and_not_written_again() -> None:
@@ -104,7 +104,7 @@ def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
 
 
 class Store:
-    """Has the znodes of some topics and no wishes; notes what is written."""
+    """Has the znodes of some topics and no deletion requests; records writes."""
 
     def __init__(self, topics: Sequence[str]) -> None:
         self.topics, self.written = topics, list[str]()
@@ -141,7 +141,10 @@ async def test_each_topic_is_answered_and_a_wish_is_written_once() -> None:
 
 @pytest.mark.trio
 async def test_nothing_is_written_while_one_of_the_topics_is_not_read_yet() -> None:
-    """The request is decided again as a whole: what was deleted meanwhile would be answered as unknown."""
+    """The request is decided again as a whole.
+
+    Otherwise a topic that is deleted meanwhile would be reported as unknown.
+    """
     context = context_of(Store("tu"), topics="t")
     with pytest.raises(UnreadTopicError):
         await delete_topics(context, DeleteTopicsRequest(topic_names=["t", "u"]), 5)

@@ -1,4 +1,4 @@
-"""The rules of UpdateFeatures (KIP-584), one test each; the errors and the znode's content after it."""
+"""The rules of UpdateFeatures (KIP-584), one test each: the errors, and the znode's content afterwards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster(*brokers: Mapping[str, VersionRange], supported: Mapping[str, Versio
 
 
 def code(before: Features, update: Update, among: Cluster | None = None) -> ErrorCode:
-    """The error of one update, which then changes nothing."""
+    """Return the error of one update that changes nothing."""
     after, errors = judge(before, [update], among or cluster())
     error = errors[update.feature]
     assert error is None or after == before
@@ -250,7 +250,7 @@ ranges = st.dictionaries(
 def test_whatever_is_asked_what_is_finalized_fits_every_broker(
     updates: list[list[Update]], brokers: list[Mapping[str, VersionRange]]
 ) -> None:
-    """From nothing finalized; each request is judged by the outcome of the one before it."""
+    """The updates start with nothing finalized, and each request is judged by the outcome of the one before it."""
     found = finalized()
     among = Cluster(SUPPORTED, dict(enumerate(brokers)))
     for asked in updates:

@@ -1,4 +1,4 @@
-"""From which offset on retention is to wait, by what the groups have committed."""
+"""The offset from which retention waits, by the commits of the groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INCARNATION = 7
 
 
 def reader(name: str, *, at: int | None = None, incarnation: int = INCARNATION, **more: object) -> Group:
-    """A group that has committed in another partition of the topic, and ``at`` in the one that is judged."""
+    """Return a group that has committed in another partition of the topic, and ``at`` in the judged partition."""
     offsets = {OTHER: (3, -1)} | ({} if at is None else {TP: (at, incarnation)})
     return Group(name, offsets=offsets, **more)  # type: ignore[arg-type]
 
@@ -57,20 +57,20 @@ def test_a_group_in_a_rebalance_is_judged_by_its_commits() -> None:
 
 
 def test_a_missing_fact_holds_everything() -> None:
-    """Members of a new group commit where they begin once the first rebalance is over."""
+    """Members of a new group commit their start offset once the first rebalance is over."""
     assert held(Group("new", is_settled=False, unknown="the end of its rebalance")) == (0, "")
     assert held(Group("refused", is_settled=False, is_refused=True, unknown="its coordinator")) == (0, "")
     assert held(reader("g", at=40), unknown="broker 2 is loading") == (0, "")
     assert held(reader("g", at=40), awaited=None) == (0, "")
 
 
-def test_where_nobody_reads_it_does_not_matter_what_is_waited_for() -> None:
+def test_without_groups_unknown_waits_hold_nothing() -> None:
     assert held(awaited=None) is None
 
 
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
-    """Of a rebalance it is known that it is one."""
+    """Generate a group; an unsettled group is in a rebalance."""
     is_settled = draw(st.booleans())
     offsets = {
         tp: (draw(st.integers(0, 12)), draw(st.sampled_from([-1, INCARNATION, INCARNATION - 1])))
@@ -86,7 +86,7 @@ def groups(draw: st.DrawFn) -> Group:
 def test_it_holds_the_first_record_that_is_awaited_and_unread(
     found: list[Group], start: int, end: int, unknown: str
 ) -> None:
-    """Record by record, group by group."""
+    """A second implementation checks record by record and group by group."""
     known = True
     unread: list[tuple[int, str]] = []
     for group in found:

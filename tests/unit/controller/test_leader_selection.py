@@ -1,4 +1,4 @@
-"""Leaders and ISRs after brokers come and go."""
+"""Leaders and ISRs after brokers start or stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPOCH = 9
 
 
 def state(leader: int, isr: list[int], leader_epoch: int = 4) -> PartitionState:
-    """Of a topic that was resized."""
+    """Return a partition's state in a topic that was resized."""
     return PartitionState(
         1,
         leader,
@@ -172,7 +172,7 @@ def test_an_offline_partition_keeps_its_isr_when_one_of_it_shuts_down() -> None:
 
 
 def test_no_election_changes_what_a_resize_wrote() -> None:
-    """Rule 2: the last epoch of a loser stays in its znode until those that gain its keys have read it."""
+    """Rule 2: a loser's last epoch stays in its znode until the partitions that gain its keys have read it."""
     led, offline = state(1, [1, 2, 3]), state(-1, [2])
     replicas, live, some = [1, 2, 3], {1, 2, 3}, {2, 3}
     elected = [

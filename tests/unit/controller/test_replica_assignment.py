@@ -1,4 +1,4 @@
-"""Replicas on their way from one assignment to another (KIP-455)."""
+"""Replicas during the move from one assignment to another (KIP-455)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_reassignment_names_old_and_new_replicas(
 def test_however_often_the_target_changes_the_origin_stays_until_the_end(
     origin: list[int], targets: list[list[int]]
 ) -> None:
-    """Against sets: the dumb second implementation."""
+    """The simple second implementation uses sets."""
     assignment = settled(*origin)
     for target in targets:
         assignment = assignment.reassign_to(target)
@@ -57,7 +57,7 @@ def test_however_often_the_target_changes_the_origin_stays_until_the_end(
     assert sorted(assignment.reassign_to(assignment.origin).replicas) == sorted(origin)
 
 
-def test_it_travels_in_the_topic_znode_and_leaves_no_trace_when_done() -> None:
+def test_a_reassignment_is_stored_in_the_topic_znode_until_it_is_done() -> None:
     topic = TopicZnode.new(uuid.UUID(int=1), {0: [1, 2], 1: [2, 3]})
     moving = ReplicaAssignment.of(topic, 1).reassign_to([2, 4])
     under_way = into(topic, {1: moving})

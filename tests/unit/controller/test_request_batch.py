@@ -1,4 +1,4 @@
-"""What one drain tells a broker about a partition: the last of it."""
+"""The requests of one drain contain only the last change of a partition for a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TP = TopicPartition("t", 0)
 
 
 def batch(**changes: object) -> RequestBatch:
-    """Of a controller with one broker and one topic, ``changes`` made to its znode."""
+    """Return a batch of a controller with one broker and one topic whose znode has ``changes``."""
     broker = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)]))
     topic = TopicImage("t", TopicZnode.new(uuid.UUID(int=1), {0: [1]}).replace(**changes), 0, 1)
     topic.partitions[0] = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, 1, 4, [1]), 3, 2)
@@ -29,7 +29,7 @@ def kinds(requests: RequestBatch) -> list[str]:
 
 
 def test_a_replica_dropped_and_added_again_is_not_stopped() -> None:
-    """KIP-570: a StopReplica sent after the LeaderAndIsr would delete what was just added."""
+    """KIP-570: a StopReplica sent after the LeaderAndIsr would delete the replica that was just added."""
     requests = batch()
     requests.stop_replica(1, TP, delete=True)
     requests.leader_and_isr(TP)
@@ -40,7 +40,10 @@ def test_a_replica_dropped_and_added_again_is_not_stopped() -> None:
 
 
 def test_only_a_broker_that_comes_is_told_what_was_merged_away() -> None:
-    """The others saw it go. One that was not there takes a partition that it does not know for a new one."""
+    """The other brokers saw the removal.
+
+    A broker that was away would take a partition that it does not know for a new one.
+    """
     requests = batch(last_leader_epochs={0: 3, 1: 5})
 
     def told() -> list[tuple[int, int, int]]:
@@ -54,7 +57,7 @@ def test_only_a_broker_that_comes_is_told_what_was_merged_away() -> None:
 
 
 def test_a_replica_added_and_dropped_again_is_stopped_only() -> None:
-    """KIP-570: the last of it."""
+    """KIP-570: only the last change is sent."""
     requests = batch()
     requests.leader_and_isr(TP)
     requests.stop_replica(1, TP, delete=True)
@@ -62,7 +65,7 @@ def test_a_replica_added_and_dropped_again_is_stopped_only() -> None:
 
 
 def stopped(requests: RequestBatch) -> list[tuple[int, int, bool, int]]:
-    """``(partition, leader epoch, delete, incarnation)`` of the one StopReplica that is built."""
+    """Return ``(partition, leader epoch, delete, incarnation)`` of the one StopReplica in the batch."""
     (request,) = (request for request in requests.build()[1] if isinstance(request, StopReplicaRequest))
     return [
         (state.partition_index, state.leader_epoch, state.delete_partition, state.incarnation)
@@ -72,7 +75,7 @@ def stopped(requests: RequestBatch) -> list[tuple[int, int, bool, int]]:
 
 
 def test_what_is_stopped_and_what_is_deleted_goes_in_one_request() -> None:
-    """KIP-570: from version 3 on one StopReplica has both, each partition with its leader epoch."""
+    """KIP-570: from version 3 on one StopReplica has both kinds, each partition with its leader epoch."""
     requests = batch(partitions={0: [1], 1: [1]})
     requests._image.topics["t"].partitions[1] = PartitionImage(
         PartitionStatus.ONLINE, PartitionState(1, 1, 9, [1]), 3, 7
@@ -91,7 +94,7 @@ def test_a_topic_is_deleted_with_the_leader_epoch_that_overrides_each() -> None:
 
 
 def test_a_deletion_that_knows_no_incarnation_names_the_last_that_can_be_meant() -> None:
-    """KIP-570: without a name it would delete the topic's successor, should it come late."""
+    """KIP-570: without an incarnation, a late StopReplica would delete the topic's successor."""
     requests = batch()
     requests._image.deletions["t"] = {}
     requests._image.topics["t"].deletion_zxid = 40

@@ -1,4 +1,7 @@
-"""How a controller carries out what is due: some at a time, whole steps, nothing of what cannot be judged."""
+"""A controller carries out due steps in bounded numbers and as whole steps.
+
+It carries out no step of a topic that cannot be judged.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ pytestmark = pytest.mark.trio
 
 
 class Store:
-    """Takes every write. ``multis`` holds them."""
+    """Accepts every write and collects the writes in ``multis``."""
 
     def __init__(self) -> None:
         self.multis: list[list[ZkOp]] = []
@@ -81,24 +84,24 @@ class World:
         )
 
     async def advance(self) -> list[list[ZkOp]]:
-        """The multis of one event."""
+        """Return the multis of one event."""
         self.store.multis.clear()
         self.queued.clear()
         await steps.advance(self.context)
         return self.store.multis
 
     async def become(self, znode: TopicZnode) -> None:
-        """The topic gets another goal."""
+        """Give the topic another goal."""
         await carry_out(self.context, goal.becoming(self.topic, znode, self.topic.version))
 
     def answer(self) -> None:
-        """Every leader answers its last epoch."""
+        """Let every leader answer its last epoch."""
         for partition in self.topic.partitions.values():
             if partition.state is not None:
                 partition.acknowledged_epoch = partition.state.leader_epoch
 
     def told(self) -> UpdateMetadataTopicState:
-        """What broker 1 is told of the topic."""
+        """Return the topic's state in the UpdateMetadata to broker 1."""
         requests = self.batch.build()[1]
         (request,) = [request for request in requests if isinstance(request, UpdateMetadataRequest)]
         (topic,) = request.topic_states
@@ -120,7 +123,7 @@ async def test_a_grow_is_carried_out_losers_first() -> None:
     (bumps,) = await world.advance()
     assert [op.path for op in bumps] == [paths.partition_state("t", p) for p in range(4)]
     assert [op.version for op in bumps if isinstance(op, SetOp)] == [5] * 4
-    assert await world.advance() == []  # nobody has answered
+    assert await world.advance() == []  # no leader has answered
     world.answer()
     (creation,) = await world.advance()
     created = [state_of(op) for op in creation if op.path.endswith("/state")]
@@ -129,7 +132,7 @@ async def test_a_grow_is_carried_out_losers_first() -> None:
 
 
 async def test_so_many_states_are_written_before_other_events_are_looked_at() -> None:
-    """An election waits for no more than that."""
+    """An election waits at most for that many writes."""
     world = World(image_of(asked(600, 601)))
     counts = []
     while multis := await world.advance():
@@ -158,7 +161,7 @@ def drained(*, end: int = 40) -> TopicImage:
 
 
 async def test_where_logs_end_is_recorded_before_replicas_are_deleted() -> None:
-    """A broker that deletes its replica and restarts does not know it any more."""
+    """A broker that deletes its replica and restarts no longer knows the end of the log."""
     world = World(drained())
     ((znode, *states),) = await world.advance()
     assert topic_of(znode).last_offsets == {4: 40, 5: 40}
@@ -187,7 +190,7 @@ async def test_a_removal_ends_once_every_replica_is_deleted() -> None:
 
 
 async def test_one_write_of_the_topic_at_a_time() -> None:
-    """Two that were worked out together would each undo the other."""
+    """If two writes were prepared together, each would undo the other."""
     image = drained()
     left = image.partitions[5]
     assert left.state is not None and left.ending is not None
@@ -213,7 +216,7 @@ async def test_nothing_is_written_of_a_topic_that_cannot_be_judged(change: dict[
 
 
 async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
-    """A broker of a release before may register at any time."""
+    """A broker of an earlier release may register at any time."""
     world = World(image_of(asked(4, 6)))
     world.image.features = for_new_cluster(SUPPORTED | {ORDERED_RESIZE: VersionRange(1, 1)})
     assert await world.advance() == []
@@ -232,7 +235,7 @@ async def test_clients_are_told_the_count_before_until_a_partition_has_the_goal(
 
 
 async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata() -> None:
-    """Rule 6: a batch sent to it by the next layout would come into the number's next life."""
+    """Rule 6: a batch sent by the next layout would reach the number's next incarnation."""
     world = World(drained())
     await world.advance()
     assert {p.partition_index: p.leader for p in world.told().partition_states} == {4: -2, 5: -2}
@@ -248,7 +251,7 @@ async def test_a_doubling_is_not_begun_before_brokers_were_told() -> None:
 
 
 async def test_no_order_goes_before_the_first_bump() -> None:
-    """Each broker takes one request at a time, and producers wait for the layout."""
+    """Each broker handles one request at a time, and producers wait for the layout."""
     world = World(image_of(Topic(4)))
     await world.become(asked(4, 6).topic)
     assert world.batch.build() == {}

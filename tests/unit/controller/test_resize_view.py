@@ -1,4 +1,4 @@
-"""What a controller makes of a topic while it is resized: what it tells brokers, what drains, what is drained."""
+"""A controller's view of a topic during a resize: the layout for brokers, and the draining and drained partitions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def taken_back(topic: Topic, count: int) -> Topic:
     ids=["new", "grow", "grow-bumped", "grown", "shrink", "shrink-bumped", "taken-back"],
 )
 def test_clients_place_by_the_goal_once_a_partition_has_it(topic: Topic, told: Layout) -> None:
-    """Before that each leader would refuse what is placed by it."""
+    """Before that each leader would refuse a record that is placed by the goal."""
     assert view.told_layout(image_of(topic)) == told
 
 
@@ -78,10 +78,10 @@ def test_at_a_doubled_count_stock_placement_is_right_for_every_key() -> None:
 
 
 def test_what_is_marked_drains_once_every_survivor_is_bumped() -> None:
-    """Until then the resize may be taken back, and what was deleted would be missing."""
+    """Until then the resize may be reverted, and deleted records would be missing."""
     topic = asked(4, 6, 4)
     assert (view.marked(image_of(topic)), view.drainable(image_of(topic))) == ([4, 5], [])
-    topic.carry_out(silent=[4])  # whose gainer waits for it
+    topic.carry_out(silent=[4])  # the gainer of partition 4's keys waits for its leader
     assert view.drainable(image_of(topic)) == []
     topic.carry_out()
     assert view.drainable(image_of(topic)) == [4, 5]
@@ -100,7 +100,7 @@ def test_nothing_drains_of_a_topic_that_cannot_be_judged(change: dict[str, objec
 
 
 def draining(*, end: int = 40, start: int = 40, processed: bool = True, epoch: int = 1) -> TopicImage:
-    """Of which 4 and 5 are marked, in leader epoch 1."""
+    """Return a topic whose partitions 4 and 5 are marked, in leader epoch 1."""
     image = image_of(resized(4, 6, 4))
     for p in (4, 5):
         image.partitions[p].ending = Ending(epoch, end_offset=end, log_start_offset=start, is_processed=processed)
@@ -124,7 +124,7 @@ def test_drained_is_what_is_empty_and_processed(image: TopicImage, is_drained: b
     assert view.is_drained(image, 5) is is_drained
 
 
-def test_a_life_that_began_where_the_former_ended_and_took_nothing_holds_nothing() -> None:
+def test_an_incarnation_without_records_of_its_own_is_drained() -> None:
     image = draining(processed=False)
     assert not view.is_drained(image, 5)
     image.znode = image.znode.replace(last_offsets={5: 40})

@@ -1,4 +1,4 @@
-"""What is said about partitions that are not drained: once for each thing that begins to hold them."""
+"""Log lines about partitions that are not drained: one line for each new reason."""
 
 from __future__ import annotations
 

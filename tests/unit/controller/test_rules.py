@@ -144,7 +144,7 @@ async def test_what_may_call_for_elections_is_taken_before_what_was_there_earlie
 
 @pytest.mark.trio
 async def test_znodes_are_read_many_at_a_time(autojump_clock: object) -> None:
-    """A round trip for each in turn took seconds for thousands, while other requests waited."""
+    """One round trip after the other took seconds for thousands of znodes, while other requests waited."""
     under_way = most = 0
     read: list[int] = []
 
@@ -160,6 +160,6 @@ async def test_znodes_are_read_many_at_a_time(autojump_clock: object) -> None:
 
     with pytest.raises(ValueError, match="3"):
         await read_each(range(10 * CONCURRENT_READS), slow)
-    assert sorted(read) == list(range(10 * CONCURRENT_READS)), "an error ends none of the others"
+    assert sorted(read) == list(range(10 * CONCURRENT_READS)), "an error stops no other read"
     assert most == CONCURRENT_READS > 1
     assert trio.current_time() == 10

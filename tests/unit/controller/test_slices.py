@@ -1,4 +1,4 @@
-"""Requests that are decided in slices: nothing is lost, added or asked twice, and same names stay together."""
+"""Requests that are decided in slices: nothing is lost, added or requested twice, and equal names stay together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_topics_are_asked_for_once_and_answered_in_order(numbers: list[int]) -> 
     assert all(part.timeout_ms == 7 for part in parts)
     if len(asked) > ITEMS_AT_ONCE:
         assert all(len(set(part)) <= ITEMS_AT_ONCE for part in names)
-        assert sum(len(set(part)) for part in names) == len(set(asked)), "a name is in one slice only"
+        assert sum(len(set(part)) for part in names) == len(set(asked)), "each name is in one slice only"
     outcomes = [
         Outcome(CreateTopicsResponse(topics=[CreatableTopicResult(name=name) for name in dict.fromkeys(part)]), [], 7)
         for part in names

@@ -1,4 +1,4 @@
-"""What the controller makes of answers to StopReplica (KIP-570): each is about the replica that was meant."""
+"""The controller's handling of responses to StopReplica (KIP-570): each counts for its own replica only."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BROKER = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)])
 
 
 def context() -> Any:
-    """Of a controller with the topic ``t`` on broker 1."""
+    """Return the context of a controller with the topic ``t`` on broker 1."""
     events: list[Any] = []
     return SimpleNamespace(image=batch()._image, events=SimpleNamespace(put=events.append), queued=events)
 
 
 def answer(leader_epoch: int, incarnation: int = 2) -> BrokerAnswered:
-    """Broker 1 has deleted its replica of ``t-0``, in this leader epoch."""
+    """Return the response of broker 1, which has deleted its replica of ``t-0`` in this leader epoch."""
     state = StopReplicaPartitionState(
         partition_index=0, leader_epoch=leader_epoch, delete_partition=True, incarnation=incarnation
     )
@@ -42,7 +42,7 @@ def answer(leader_epoch: int, incarnation: int = 2) -> BrokerAnswered:
 
 @pytest.mark.trio
 async def test_a_topic_is_deleted_once_its_own_stop_replica_is_answered() -> None:
-    """KIP-570: a replica that a reassignment dropped and another one added is still there."""
+    """KIP-570: a replica that one reassignment dropped and another one added still exists."""
     of = context()
     of.image.deletions["t"] = {(0, 1): ReplicaStatus.DELETION_STARTED}
     await deletion.on_stop_replica_answered(of, answer(4))
@@ -52,7 +52,7 @@ async def test_a_topic_is_deleted_once_its_own_stop_replica_is_answered() -> Non
 
 
 def test_a_partition_is_removed_once_its_own_stop_replica_is_answered() -> None:
-    """KIP-570: neither an earlier leader epoch nor another incarnation is the one that is removed."""
+    """KIP-570: a response of an earlier leader epoch or of another incarnation is not about the removed partition."""
     of = context()
     partition = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, DURING_DELETE, 6, [1]), 3, 2)
     of.image.topics["t"].partitions[0] = partition

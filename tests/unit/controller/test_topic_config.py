@@ -1,4 +1,4 @@
-"""What the controller decides by of configs: the topic's, the brokers' default, its own configuration."""
+"""The configs by which the controller decides: the topic's, the brokers' default, its own configuration."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def image(topic: dict[str, str] | bytes | None = None, brokers: dict[str, str] |
         ({UNCLEAN: "true"}, b"{", False, True),
     ],
 )
-def test_the_first_that_says_allows_an_unclean_election(
+def test_the_first_config_with_a_value_decides_about_unclean_elections(
     topic: dict[str, str] | bytes | None, brokers: dict[str, str] | bytes | None, own: bool, allowed: bool
 ) -> None:
-    """A config that cannot be read allows none."""
+    """A config that cannot be read allows no unclean election."""
     assert unclean_election_allowed(image(topic, brokers), "t", own) is allowed
 
 

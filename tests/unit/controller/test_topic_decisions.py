@@ -1,4 +1,4 @@
-"""What a controller does with a topic: as it is read, with its queued count, with each step that is due."""
+"""A controller's decisions about a topic: when it is read, on its queued count, and on each due step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERED = "enable.ordered.delivery"
 
 
 def cluster(topic: Topic, config: dict[str, str] | None = None) -> ClusterImage:
-    """Brokers 1 and 2 and the topic ``t``, with a config znode of version 6 or without one."""
+    """Return an image of brokers 1 and 2 and the topic ``t``, with a config znode of version 6 or without one."""
     registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)], features=SUPPORTED)
     brokers = {id: LiveBroker(id, 5, registration) for id in (1, 2)}
     image = ClusterImage(1000, 4, brokers=brokers, topics={"t": image_of(topic)})
@@ -44,7 +44,7 @@ def cluster(topic: Topic, config: dict[str, str] | None = None) -> ClusterImage:
 
 
 def written(effects: Effects) -> TopicZnode:
-    """The topic's znode that the first operation writes."""
+    """Return the topic's znode that the first operation writes."""
     op = effects.writes[0]
     assert isinstance(op, SetOp) and (op.path, op.version) == (paths.topic("t"), 3)
     found = TopicZnode.decode(op.path, op.data)

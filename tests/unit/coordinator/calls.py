@@ -1,4 +1,4 @@
-"""Requests to a running coordinator, and records as its log holds them."""
+"""Requests to a running coordinator, and records as its log stores them."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def heartbeat(running: Running, member_id: str, generation: int) -> int:
 
 
 def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:
-    """Offset and error of partition 0; the error on top where there is one."""
+    """Return offset and error of partition 0; the error is the response's own where it has one."""
     topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
     request = OffsetFetchRequest(group_id=group, topics=topics)
     return fetched_offset(value(running.coordinator.offset_fetch(Context(api_version=7), request)))
 
 
 def fetched_offset(response: OffsetFetchResponse) -> tuple[int, int]:
-    """Offset and error of the one partition in a response; the error on top where there is one."""
+    """Return offset and error of the one partition in a response; the error is the response's own where it has one."""
     if response.error_code:
         return -1, response.error_code
     partition = response.topics[0].partitions[0]
@@ -114,7 +114,7 @@ async def stable_member(running: Running) -> str:
 
 
 def fetched_stable(running: Running, partition: int = 0) -> int:
-    """The error of a partition in a fetch that wants no offset with a commit on its way (KIP-447)."""
+    """Return a partition's error in a fetch that refuses offsets with a pending commit (KIP-447)."""
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[partition])]
     groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
     request = OffsetFetchRequest(groups=groups, require_stable=True)
@@ -128,7 +128,7 @@ def group_state(running: Running) -> str:
 
 
 def live(kind: type) -> int:
-    """How many objects of a class there are, made since ``running`` was."""
+    """Return the number of objects of a class that were created since ``running``."""
     gc.collect()
     return sum(type(found) is kind for found in gc.get_objects())
 

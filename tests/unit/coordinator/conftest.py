@@ -1,4 +1,4 @@
-"""A running coordinator; a test takes ``autojump_clock`` too, for virtual time."""
+"""A running coordinator; a test takes ``autojump_clock``, too, for virtual time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
 
 @dataclass
 class Running:
-    """The coordinator with its surroundings."""
+    """A coordinator with its log, topics and feature levels."""
 
     coordinator: GroupCoordinator
     log: MemoryLog
     topics: EveryTopic
     levels: dict[str, int] = field(default_factory=dict)
-    """Finalized levels of features; one that is not named has its highest."""
+    """Finalized levels of features; a feature that is not named has its highest level."""
 
     async def loaded(self, partition: int = 0, leader_epoch: int = 0) -> None:
         """Lead the partition and wait until it serves."""
@@ -36,7 +36,7 @@ class Running:
 
 @pytest.fixture
 async def running(nursery: Any) -> AsyncIterator[Running]:
-    gc.freeze()  # what was there before is of no concern to ``live``, and takes long to look through
+    gc.freeze()  # ``live`` need not search the older objects, which takes long
     log, topics, levels = MemoryLog(), EveryTopic(), dict[str, int]()
 
     def level(name: str) -> int:

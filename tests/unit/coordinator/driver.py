@@ -1,6 +1,6 @@
 """Drives the pure core of the group coordinator: events in, replies and records out, no loop, no clock, no log.
 
-``Driver`` holds a shard and its log. Writes wait in ``in_flight`` until ``settle`` decides their fate; with
+``Driver`` has a shard and its log. Writes wait in ``in_flight`` until ``settle`` decides their fate; with
 ``auto_commit`` that happens at once. Every record passes through its bytes on the way into ``log``.
 """
 
@@ -50,7 +50,7 @@ GROUP = "g"
 
 @dataclass(frozen=True)
 class Context:
-    """A request's sender."""
+    """The sender of a request."""
 
     client_id: str | None = "c"
     client_host: str = "127.0.0.1"
@@ -59,12 +59,12 @@ class Context:
 
 
 def subscription(*topics: str) -> bytes:
-    """A consumer's metadata in JoinGroup."""
+    """Return a consumer's metadata in JoinGroup."""
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
 
 def assignment(*partitions: tuple[str, int]) -> bytes:
-    """A consumer's assignment in SyncGroup."""
+    """Return a consumer's assignment in SyncGroup."""
     assigned = [AssignedPartitions(topic=topic, partitions=[index]) for topic, index in partitions]
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned), 1)
 
@@ -78,7 +78,7 @@ class Driver:
     ms: int = 0
     replies: dict[str, Any] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
-    """Tokens in the order they were answered."""
+    """The tokens in the order of their answers."""
     in_flight: deque[Write] = field(default_factory=deque)
     log: list[CoordinatorRecord] = field(default_factory=list)
     missing_topics: frozenset[str] = frozenset()
@@ -123,7 +123,7 @@ class Driver:
             self.perform(write.then.resolve(self.shard, error, self.now))
 
     def overdue(self) -> None:
-        """The oldest write takes too long."""
+        """Let the oldest write take too long."""
         write = self.in_flight[0]
         if write.then is not None:
             out, then = write.then.overdue(self.shard, self.now)
@@ -148,10 +148,10 @@ class Driver:
             turn = self.turn()
             membership.on_deadlines(turn, group)
             self.perform(turn.out)
-        raise AssertionError("the group wants to be woken for ever")
+        raise AssertionError("the group sets deadlines without end")
 
     def restarted(self) -> Driver:
-        """A successor that loaded this one's log."""
+        """Return a successor that loaded this driver's log."""
         successor = Driver(self.config, self.auto_commit, self.ms, ids=self.ids + 1000, tokens=self.tokens)
         for record in self.log:
             successor.shard.durable.replay(record)
@@ -161,7 +161,7 @@ class Driver:
         return successor
 
     def replayed(self) -> DurableState:
-        """What the log alone says."""
+        """Return the state that the log alone gives."""
         state = DurableState()
         for record in self.log:
             state.replay(record)
@@ -319,7 +319,7 @@ class Driver:
         group: str = GROUP,
         instance: str | None = None,
     ) -> str:
-        """ConsumerGroupPosition: ask for the positions of ``wants`` and report those in ``reports``."""
+        """Send ConsumerGroupPosition: request the positions of ``wants`` and report those in ``reports``."""
         token = self._token(None)
         topics: dict[str, list[ConsumerGroupPositionRequestPartition]] = {}
         for topic, index in dict.fromkeys([*wants, *(reports or {})]):
@@ -346,7 +346,7 @@ class Driver:
 
     @property
     def topics(self) -> EveryTopic:
-        """What the broker's metadata says."""
+        """Return the topics of the broker's metadata."""
         topics = EveryTopic()
         topics.missing, topics.merged = set(self.missing_topics), set(self.merged)
         topics.incarnations, topics.bases = self.incarnations, self.bases
@@ -397,7 +397,7 @@ class Driver:
         return ErrorCode(self.replies[token].error_code)
 
     def commit_error(self, token: str) -> ErrorCode:
-        """The error of a commit of one partition."""
+        """Return the error of a commit of one partition."""
         (topic,) = self.replies[token].topics
         (partition,) = topic.partitions
         return ErrorCode(partition.error_code)
@@ -407,7 +407,10 @@ class Driver:
         return None if found is None else found.offset
 
     def told(self, token: str) -> dict[tuple[str, int], tuple[int, bool]] | None:
-        """What a poll was answered: position and whether to report it, by partition; None while it waits."""
+        """Return a poll's answer by partition, or None while the poll waits.
+
+        A partition's answer is its position, and whether the member should report it.
+        """
         if token not in self.replies:
             return None
         assert self.error(token) is ErrorCode.NONE
@@ -418,24 +421,24 @@ class Driver:
         }
 
     def awaited(self, token: str) -> set[tuple[str, int]]:
-        """Partitions of a poll's answer whose position a live member alone can tell."""
+        """Return the partitions of a poll's answer whose position only a live member knows."""
         assert self.error(token) is ErrorCode.NONE
         topics = self.replies[token].topics
         return {(topic.name, p.partition_index) for topic in topics for p in topic.partitions if p.awaits_report}
 
     def rewinds(self, token: str) -> dict[tuple[str, int], int]:
-        """How often the group went back, by the partitions of a poll's answer."""
+        """Return how often the group rewound, by the partitions of a poll's answer."""
         assert self.error(token) is ErrorCode.NONE
         return {
             (topic.name, p.partition_index): p.rewinds for topic in self.replies[token].topics for p in topic.partitions
         }
 
     def fetched(self, group: str = GROUP, *, require_stable: bool = False) -> Any:
-        """All committed offsets of a group."""
+        """Return all committed offsets of a group."""
         return offsets.fetch_offsets(self.shard, group, None, self.topics, require_stable=require_stable)
 
     def fetched_one(self, partition: tuple[str, int], group: str = GROUP) -> int:
-        """The committed offset of a partition as OffsetFetch tells it."""
+        """Return the committed offset of a partition in OffsetFetch."""
         topics = [OffsetFetchRequestTopics(name=partition[0], partition_indexes=[partition[1]])]
         (topic,) = offsets.fetch_offsets(self.shard, group, topics, self.topics, require_stable=False).topics
         return topic.partitions[0].committed_offset
@@ -450,9 +453,9 @@ class Driver:
         owns: dict[str, list[tuple[str, int]]] | None = None,
         **join_options: Any,
     ) -> list[str]:
-        """Members of a stable group, one per client, the leader first.
+        """Return the members of a stable group, one per client, the leader first.
 
-        Each is assigned its own id, or what its client ``owns``.
+        Each is assigned its own id, or the partitions that its client ``owns``.
         """
         tokens = [self.join(client=client, group=group, **join_options) for client in clients]
         self.advance(self.config.initial_rebalance_delay_ms)

@@ -16,7 +16,7 @@ WALL_START_MS = 1_600_000_000_000
 
 
 async def pass_time(seconds: float) -> None:
-    """Let virtual time pass: tests take ``autojump_clock``, so that nothing waits."""
+    """Let virtual time pass: tests take ``autojump_clock``, so no real time passes."""
     await trio.sleep(seconds)  # virtual time: see above
 
 
@@ -33,7 +33,7 @@ class LoopClock:
 class MemoryLog:
     """Partitions of the offsets topic in lists. ``hold`` keeps appends waiting until ``settle``.
 
-    ``epochs`` are the leader epochs the partitions are led in; one that is not there is led in any.
+    ``epochs`` are the leader epochs of the led partitions; an absent partition is led in any epoch.
     """
 
     def __init__(self) -> None:
@@ -43,15 +43,15 @@ class MemoryLog:
         self.read_errors: list[Exception] = []
         self.before_slice: Callable[[], object] | None = None
         self.gate: trio.Event | None = None
-        """Reads wait for it before their last slice."""
+        """The event that reads wait for before their last slice."""
         self.waiting: deque[tuple[int, list[KeyValue], Deferred[KafkaError | None]]] = deque()
         self.reads = 0
         self.epochs: dict[int, int] = {}
         self.is_cut_off = False
-        """Nothing can be confirmed for now."""
+        """Whether no leadership can be confirmed for now."""
         self.asked_to_confirm: list[Deferred[KafkaError | None]] = []
         self.watermark: trio.Event | None = None
-        """The high watermark comes to the log end when it is set."""
+        """The event that moves the high watermark to the log end."""
 
     def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         if self.raises is not None:
@@ -100,7 +100,7 @@ class MemoryLog:
 
 
 class EveryTopic:
-    """Every partition exists, but those of ``missing`` topics and the ``merged`` ones."""
+    """Every partition exists, except those of ``missing`` topics and the ``merged`` ones."""
 
     def __init__(self, offsets_partitions: int | None = 1) -> None:
         self.missing: set[str] = set()

@@ -1,7 +1,8 @@
-"""Three brokers with a coordinator each over one replicated partition of the offsets topic, as simple as it can be.
+"""Three brokers with a coordinator each over one replicated partition of the offsets topic, kept simple.
 
-The log of a replica is a list; a record is a client's commit of the next number. The world is the controller, the
-network and the clients: who leads, who hears of it when, who fetches when. What brokers believe may be old.
+A replica's log is a list, and a record is a client's commit of the next number. ``ReplicatedWorld`` is the controller,
+the network and the clients. It elects leaders, and decides when a broker learns of an election or fetches. A broker's
+view may be old.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NOBODY = -1
 
 
 class Entry(NamedTuple):
-    """A record in a replica's log, and the leader epoch it was written in."""
+    """A record in a replica's log, and the leader epoch in which it was written."""
 
     epoch: int
     record: KeyValue
@@ -40,28 +41,28 @@ class Entry(NamedTuple):
 
 @dataclass(eq=False)
 class Waiting:
-    """Somebody at a leader who waits for its watermark."""
+    """An operation at a leader that waits for the high watermark."""
 
     end_offset: int
     fate: Deferred[KafkaError | None]
 
 
 class Replica:
-    """``OffsetsLog`` of one broker, with what it believes of its role. What waits looks when it is told to."""
+    """The ``OffsetsLog`` of one broker, with its view of its role. Waiting operations complete only in ``deliver``."""
 
     def __init__(self, broker: int) -> None:
         self.broker = broker
         self.log: list[Entry] = []
         self.high_watermark = 0
         self.leads: int | None = None
-        """The leader epoch it leads in, as far as it knows."""
+        """The leader epoch in which the broker leads, by its own view."""
         self.epoch = 0
         self.isr: tuple[int, ...] = ()
         self.others: dict[int, int] = {}
-        """Log ends of the others as their fetches of this leader epoch told."""
+        """Log ends of the other replicas, from their fetches in this leader epoch."""
         self.waiting: list[Waiting] = []
         self.turned: list[Waiting] = []
-        """Those whose leadership is over."""
+        """The waiting operations of an ended leadership."""
         self.may_read = trio.Event()
         self.may_read.set()
 
@@ -81,7 +82,7 @@ class Replica:
         self.high_watermark = max(self.high_watermark, min([len(self.log), *others]))
 
     def fetched_by(self, follower: Replica) -> None:
-        """A follower that knows of our epoch fetches: it cuts off what differs and takes what it lacks."""
+        """Let a follower with the leader's epoch fetch: it truncates divergent entries and appends missing ones."""
         same = 0
         while same < min(len(self.log), len(follower.log)) and self.log[same] == follower.log[same]:
             same += 1
@@ -94,7 +95,7 @@ class Replica:
         """Complete the waiting operations whose outcome is known."""
         turned, self.turned = self.turned, []
         for waiting in turned:
-            # Its end offset says nothing any more; a broker that looks at the watermark alone may think it does.
+            # The end offset no longer belongs to the same record, so the watermark alone must not decide.
             waiting.fate.fill(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         done = [w for w in self.waiting if w.end_offset <= self.high_watermark]
         self.waiting = [w for w in self.waiting if w.end_offset > self.high_watermark]
@@ -126,7 +127,7 @@ class Replica:
         for at in range(len(self.log)):
             await self.may_read.wait()
             if at >= len(self.log):
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)  # it was truncated meanwhile
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)  # the log was truncated meanwhile
             yield [self.log[at].record]
 
     async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
@@ -139,7 +140,7 @@ class Replica:
 
 @dataclass
 class Asked:
-    """A client's commit and who was asked; answered or not."""
+    """A client's commit and the broker that received it, answered or not."""
 
     offset: int
     broker: int
@@ -149,7 +150,7 @@ class Asked:
 
 @dataclass
 class Reading:
-    """A client's question for the committed offset, and what was known to clients when it was asked."""
+    """A client's request for the committed offset, and the largest offset that any client knew then."""
 
     broker: int
     told: int
@@ -159,7 +160,10 @@ class Reading:
 
 @dataclass
 class ReplicatedWorld:
-    """See the module. ``check`` after each event; ``leader`` and ``isr`` are the truth."""
+    """The brokers, the controller and the clients. ``leader`` and ``isr`` are the true state.
+
+    Call ``answers`` after each event.
+    """
 
     nursery: trio.Nursery
     epoch: int = 0
@@ -167,7 +171,7 @@ class ReplicatedWorld:
     isr: tuple[int, ...] = BROKERS
     next_offset: int = 1
     told: int = -1
-    """The largest offset that anybody was told is committed: by the answer of a commit, or by a fetch."""
+    """The largest offset that a client knows as committed, from the response to a commit or a fetch."""
     asked: list[Asked] = field(default_factory=list)
     reading: list[Reading] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
@@ -188,7 +192,7 @@ class ReplicatedWorld:
     # ------------------------------------------------------------ events
 
     def elect(self, broker: int, *, others_out: bool) -> None:
-        """The controller makes a member of the ISR the leader; perhaps because the one before is gone."""
+        """Elect a member of the ISR as leader, perhaps because the previous leader is gone."""
         if broker not in self.isr:
             return
         if others_out and len(self.isr) > 1 and broker != self.leader:
@@ -197,7 +201,7 @@ class ReplicatedWorld:
         self.epoch += 1
 
     def tell(self, broker: int) -> None:
-        """A broker hears how things stand."""
+        """Notify a broker of the present leader."""
         replica, coordinator = self.replicas[broker], self.brokers[broker].coordinator
         if replica.epoch == self.epoch and (replica.leads is not None) == (self.leader == broker):
             return
@@ -211,27 +215,27 @@ class ReplicatedWorld:
             coordinator.on_not_leader(0, self.epoch)
 
     def fetch_from_leader(self, broker: int) -> None:
-        """A follower fetches, if it and the leader agree who leads."""
+        """Let a follower fetch, if it and the leader agree on the leader."""
         follower, leader = self.replicas[broker], self.replicas[self.leader]
         if broker != self.leader and follower.leads is None and follower.epoch == leader.leads == self.epoch:
             leader.fetched_by(follower)
 
     def shrink(self, broker: int) -> None:
-        """The leader has a lagging replica leave the ISR; refused when it does not lead any more."""
+        """Let the leader remove a lagging replica from the ISR; a deposed leader is refused."""
         leader = self.replicas[self.leader]
         if leader.leads == self.epoch and broker != self.leader and broker in self.isr:
             self.isr = leader.isr = tuple(b for b in self.isr if b != broker)
             leader.advance()
 
     def grow(self, broker: int) -> None:
-        """A replica that has everything comes back into the ISR."""
+        """Return a replica that has all records to the ISR."""
         leader = self.replicas[self.leader]
         has_all = leader.others.get(broker, -1) == len(leader.log)
         if leader.leads == self.epoch and broker not in self.isr and has_all:
             self.isr = leader.isr = (*self.isr, broker)
 
     def restart(self, broker: int) -> None:
-        """A broker dies and comes back: its log is there, its role and its watermark are not."""
+        """Restart a broker: its log stays, its role and its watermark are lost."""
         self.brokers[broker].coordinator.close()
         self.answers()
         before = self.replicas[broker]
@@ -240,7 +244,7 @@ class ReplicatedWorld:
         self.brokers[broker] = self._start(broker)
 
     def commit(self, broker: int) -> None:
-        """A client commits the next offset at whom it believes to be the coordinator."""
+        """Send a commit of the next offset to a broker, which the client takes for the coordinator."""
         self.asked.append(Asked(self.next_offset, broker, commit(self.brokers[broker], self.next_offset)))
         self.next_offset += 1
 
@@ -253,18 +257,18 @@ class ReplicatedWorld:
             self.fetch_from_leader(broker)
 
     def commit_and_replicate(self) -> None:
-        """A commit when all is well."""
+        """Commit and replicate without faults."""
         self.commit(self.leader)
         self.replicate_to_all()
         self.replicas[self.leader].deliver()
 
-    # ------------------------------------------------------------ what must hold
+    # ------------------------------------------------------------ invariants
 
     def answers(self) -> None:
-        """Check what was answered since.
+        """Check the answers since the last call.
 
-        A commit is acknowledged only when every one who may lead next has it. An offset that is told is one that
-        nobody can take back, and not older than what anybody was told when the question was asked.
+        A commit is acknowledged only when every replica that may lead next has it. A returned offset cannot be lost.
+        It is not older than the largest offset that any client knew when the request was sent.
         """
         for asked in self.asked:
             if not asked.is_settled and asked.answer.filled:
@@ -276,16 +280,20 @@ class ReplicatedWorld:
                 reading.is_settled = True
                 offset, error = fetched_offset(value(reading.answer))
                 if error == ErrorCode.NONE:
-                    assert offset >= reading.told, f"{reading.broker} says {offset}, {reading.told} was told before"
+                    assert offset >= reading.told, (
+                        f"{reading.broker} returned {offset} after {reading.told} was returned"
+                    )
                     self._is_safe(offset)
 
     def _is_safe(self, offset: int) -> None:
         for member in self.isr:
-            assert offset == -1 or offset in self.offsets_in(member), f"{offset} was told, {member} may lead without it"
+            assert offset == -1 or offset in self.offsets_in(member), (
+                f"{offset} was returned, but {member} may lead without it"
+            )
         self.told = max(self.told, offset)
 
     def fetch(self, broker: int) -> None:
-        """A client asks for the committed offset of whom it believes to be the coordinator."""
+        """Send a request for the committed offset to a broker, which the client takes for the coordinator."""
         topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
         request = OffsetFetchRequest(group_id=GROUP, topics=topics)
         answer = self.brokers[broker].coordinator.offset_fetch(Context(api_version=7), request)
@@ -301,7 +309,7 @@ class ReplicatedWorld:
         return found
 
     async def heal(self) -> None:
-        """Everybody hears everything; then the coordinator knows what its log says, and goes on."""
+        """End all faults; then the coordinator has the state of its log, and continues."""
         for _ in range(3):
             for replica in self.replicas:
                 replica.may_read.set()

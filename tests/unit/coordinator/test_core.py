@@ -104,7 +104,7 @@ def test_the_protocol_most_members_prefer_wins() -> None:
 
 
 def test_a_cooperative_group_keeps_its_members_through_two_rebalances() -> None:
-    """KIP-429: the second rebalance, in which revoked partitions are assigned, is one like any other."""
+    """KIP-429: the second rebalance, in which revoked partitions are assigned, is an ordinary one."""
     driver = Driver()
     (first,) = driver.stable_group("a", protocols=("cooperative-sticky",))
     joining = driver.join(client="b", protocols=("cooperative-sticky",))
@@ -172,7 +172,7 @@ def test_subscriptions_of_a_newer_version_and_with_trailing_bytes_are_read() -> 
     blob = subscription("a", "b")
     newer = b"\x00\x09" + blob[2:]
     assert subscribed_topics([blob, blob + b"more"]) == {"a", "b"}
-    assert subscribed_topics([newer]) == {"a", "b"}  # it lacks what version 3 has
+    assert subscribed_topics([newer]) == {"a", "b"}  # the subscription lacks the fields of version 3
     assert subscribed_topics([b""]) is None
 
 

@@ -1,10 +1,10 @@
-"""A random workload of three coordinators over a replicated log against what clients rely on.
+"""A random workload of three coordinators over a replicated log checks the guarantees for clients.
 
-- an acknowledged commit is never lost, whoever leads next;
-- an offset that was told to anybody is never taken back: the next coordinator tells it or a later one;
-- a coordinator whose leadership is over acknowledges nothing;
-- what a coordinator knows is what its log says;
-- every request is answered.
+- An acknowledged commit is never lost, whoever leads next.
+- A returned offset is never taken back: the next coordinator returns it or a later one.
+- A coordinator whose leadership is over acknowledges nothing.
+- A coordinator's state is the state of its log.
+- Every request is answered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliv
 
 
 def live(events: list[Event]) -> None:
-    """Run one life: ``events`` one after the other, and everything settled at the end."""
+    """Run one workload: ``events`` one after the other, and everything settled at the end."""
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:

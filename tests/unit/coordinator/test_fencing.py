@@ -36,7 +36,7 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 
 def _static_pair(driver: Driver) -> tuple[str, str]:
-    """A static member that was replaced, and its successor, in generation 1."""
+    """Return a static member that was replaced, and its successor, in generation 1."""
     (replaced,) = driver.stable_group("a", instance="i", v=5)
     return replaced, driver.replies[driver.join(client="a", instance="i", v=5)].member_id
 

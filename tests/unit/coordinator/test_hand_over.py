@@ -1,4 +1,4 @@
-"""A coordinator that goes and comes back: what it writes and answers last, what it leaves behind, who comes along."""
+"""A coordinator that stops leading and leads again: its last writes and answers, its remaining state, its members."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.trio
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 
 
-# ---------------------------------------------------------------- fates that come late
+# ---------------------------------------------------------------- fates that are known late
 
 
 async def test_the_fate_of_an_earlier_leadership_changes_nothing(running: Running, autojump_clock: MockClock) -> None:
@@ -61,7 +61,7 @@ async def test_the_fate_of_an_earlier_leadership_changes_nothing(running: Runnin
     old = commit(running, 8)
     running.coordinator.on_not_leader(0, 2)
     assert commit_error(old) == NOT_COORDINATOR
-    running.log.records[0] = [offset_record(3)]  # the next leader's; ours was truncated
+    running.log.records[0] = [offset_record(3)]  # the next leader's record; our own was truncated
     await running.loaded(0, 3)
     newer = commit(running, 4)
     _, _, fate = running.log.waiting.popleft()
@@ -145,7 +145,7 @@ async def test_an_overdue_assignment_lets_the_group_rebalance(running: Running, 
     assert group_state(running) == "PreparingRebalance"
     again = join(running, member_id)
     assert value(again).generation_id == 2
-    running.log.settle()  # the first assignment, after all
+    running.log.settle()  # the first assignment is committed after all
     assert group_state(running) == "CompletingRebalance"
     syncing = sync(running, member_id, 2)
     running.log.settle()
@@ -164,7 +164,7 @@ async def test_a_commit_on_too_few_replicas_counts_but_is_not_acknowledged(
 
 
 APPEND_ERRORS = [
-    # the log's error, what a commit is told, what a member that syncs is told (Kafka storeOffsets, storeGroup)
+    # the log's error, a commit's error, a syncing member's error (Kafka storeOffsets, storeGroup)
     (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     (
@@ -199,7 +199,7 @@ async def test_append_errors_as_kafka_tells_them(
     assert group_state(running) == "PreparingRebalance"
 
 
-# ---------------------------------------------------------------- reads of a leader that may be none any more
+# ---------------------------------------------------------------- reads of a leader that may be deposed
 
 
 def fetching(running: Running) -> Deferred[Any]:
@@ -222,7 +222,7 @@ async def test_an_offset_is_told_once_it_is_certain_that_nobody_else_leads(
 
 
 async def test_a_read_is_confirmed_by_what_was_asked_after_it_came(running: Running, autojump_clock: MockClock) -> None:
-    """The confirmation under way may have been given before the successor was elected."""
+    """A confirmation in flight may come from before the successor's election."""
     await running.loaded()
     running.log.is_cut_off = True
     first, second, third = fetching(running), fetching(running), fetching(running)
@@ -283,7 +283,7 @@ async def test_whatever_waits_is_answered_at_once_on_unload(running: Running, au
     (leader, follower) = value(rejoining), value(newcomer)
     syncing = sync(running, leader.member_id, 2)
     waiting = sync(running, follower.member_id, 2)
-    parked = join(running)  # a third member: the group rebalances again and this one waits
+    parked = join(running)  # with a third member the group rebalances again, and this member waits
     assert value(syncing).error_code == value(waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     running.coordinator.on_not_leader(0, 1)
     assert value(parked).error_code == NOT_COORDINATOR
@@ -385,7 +385,7 @@ async def test_the_generation_goes_on_at_the_next_coordinator(running: Running, 
     member_id = await stable_member(running)
     running.coordinator.on_not_leader(0, 2)
     await running.loaded(0, 3)
-    joining = join(running, member_id)  # the leader rejoins: a rebalance
+    joining = join(running, member_id)  # the leader's rejoin causes a rebalance
     assert value(joining).generation_id == 2
     assert heartbeat(running, member_id, 1) == ErrorCode.ILLEGAL_GENERATION
 
@@ -393,7 +393,7 @@ async def test_the_generation_goes_on_at_the_next_coordinator(running: Running, 
 async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_error(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """Compaction may take the records that a later tombstone is about while the log is read."""
+    """Compaction may remove the records that a later tombstone refers to while the log is read."""
     removed = encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
     running.log.records[0] = [removed, encode(GroupRecord(GROUP, None)), offset_record(2, "other")]
     await running.loaded()
@@ -407,7 +407,7 @@ async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_erro
 async def test_a_deletion_heard_before_leading_is_carried_out_after_loading(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """The coordinator that should have done it may have died before."""
+    """The coordinator that should have deleted the offsets may have died first."""
     running.log.records[0] = [offset_record(1)]
     running.topics.missing.add("t")
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})

@@ -1,4 +1,7 @@
-"""Hole 20: a partition that was removed and created anew under its number is another one, for offsets too (KIP-253)."""
+"""Hole 20: a partition that was removed and created again under its number is another one (KIP-253).
+
+This holds for committed offsets, too.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ def knows(incarnation: int, **options: bool) -> Driver:
 
 
 def found(driver: Driver) -> list[tuple[int, int]]:
-    """(offset, incarnation) of what is fetched."""
+    """Return (offset, incarnation) of each fetched offset."""
     return [(p.committed_offset, p.incarnation) for topic in driver.fetched().topics for p in topic.partitions]
 
 
-# ---------------------------------------------------------------- what is stored
+# ---------------------------------------------------------------- stored offsets
 
 
 def test_hole_20_an_offset_is_stored_with_the_incarnation_it_was_committed_for() -> None:
@@ -57,7 +60,7 @@ def test_hole_20_a_member_of_an_earlier_incarnation_cannot_commit_over_a_later_o
 
 
 def test_hole_29_a_stock_consumer_is_not_kept_by_its_commits_to_a_partition_that_was_merged_away() -> None:
-    """aiokafka commits before it rejoins, for as long as it is told UNKNOWN_TOPIC_OR_PARTITION."""
+    """aiokafka commits before it rejoins, as long as the error is UNKNOWN_TOPIC_OR_PARTITION."""
     driver = Driver(merged=frozenset([("t", 1)]))
     stock = driver.commit({T0: 5, ("t", 1): 7})
     assert [part.error_code for part in driver.replies[stock].topics[0].partitions] == [ErrorCode.NONE] * 2
@@ -69,8 +72,11 @@ def test_hole_29_a_stock_consumer_is_not_kept_by_its_commits_to_a_partition_that
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_hole_20_nor_while_the_broker_has_not_heard_of_the_later_one(settled: bool) -> None:
-    """Its predecessor as the group's coordinator had; what is stored stands for it, on its way to the log too."""
+def test_hole_20_nor_while_the_broker_does_not_know_the_later_incarnation(settled: bool) -> None:
+    """The group's previous coordinator knew the later incarnation.
+
+    A stored offset, or one in flight to the log, shows this coordinator that the incarnation exists.
+    """
     driver = lagging(auto_commit=settled)
     ours = driver.commit({T0: 5}, incarnation=NOW)
     late = driver.commit({T0: 900}, incarnation=OLD)
@@ -83,7 +89,7 @@ def test_hole_20_nor_while_the_broker_has_not_heard_of_the_later_one(settled: bo
 
 
 def lagging(**options: bool) -> Driver:
-    """A broker that took a group over with an offset of an incarnation that it has not heard of yet."""
+    """Return a broker that took over a group with an offset of an incarnation that it does not know yet."""
     before = knows(NOW)
     before.commit({T0: 5})
     driver = before.restarted()
@@ -93,12 +99,14 @@ def lagging(**options: bool) -> Driver:
 
 
 def test_an_incarnation_that_nobody_knows_of_is_stored_once_the_broker_has_heard_of_it() -> None:
-    """Forged, it would have every commit after it refused; and metadata may lag, so the client tries again."""
+    """A forged incarnation would refuse every later commit. Metadata may lag, so the client tries again."""
     driver = knows(OLD)
     driver.commit({T0: 3}, incarnation=OLD)
     early = driver.commit({T0: 5, ("t", 1): 7}, incarnation=NOW)
     codes = [part.error_code for part in driver.replies[early].topics[0].partitions]
-    assert codes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE], "the other partition's is unknown"
+    assert codes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE], (
+        "the incarnation of the other partition is unknown"
+    )
     assert driver.fetched_one(T0) == 3
     still = driver.commit({T0: 4}, incarnation=OLD)
     assert driver.commit_error(still) == ErrorCode.NONE
@@ -117,11 +125,11 @@ def found_after_restart(driver: Driver) -> list[tuple[int, int]]:
     return found(successor)
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- returned offsets
 
 
 def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_told() -> None:
-    """A stock client would take it for an offset of the partition there is now."""
+    """A stock client would take the offset for one of the present partition."""
     driver = knows(OLD)
     driver.commit({T0: 5, ("t", 1): 6})
     driver.incarnations[T0] = NOW
@@ -132,7 +140,7 @@ def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_told() -> None:
 
 
 def test_hole_20_a_group_reads_a_partition_that_was_created_again_from_its_beginning() -> None:
-    """Without an offset ``auto.offset.reset=latest`` would skip its first records."""
+    """Without an offset ``auto.offset.reset=latest`` would skip the partition's first records."""
     driver = knows(OLD)
     driver.commit({T0: 5})
     driver.incarnations[T0], driver.bases[T0] = NOW, 8
@@ -141,7 +149,7 @@ def test_hole_20_a_group_reads_a_partition_that_was_created_again_from_its_begin
     driver.commit({T0: 11})
     assert found(driver) == [(11, NOW)]
     driver.commit({T0: 6})
-    assert found(driver) == [(6, NOW)], "a stock consumer's, of before: the broker reads on from the beginning"
+    assert found(driver) == [(6, NOW)], "a stock consumer's old offset: the broker reads on from the beginning"
 
 
 def test_hole_20_what_is_committed_for_a_partition_that_was_merged_away_is_kept_and_not_told() -> None:
@@ -155,7 +163,7 @@ def test_hole_20_what_is_committed_for_a_partition_that_was_merged_away_is_kept_
 
 
 def test_an_offset_of_a_later_incarnation_is_told_by_a_broker_that_lags() -> None:
-    """-1 would send a consumer back to the start, or past records it never saw."""
+    """An answer of -1 would send a consumer back to the start, or past records that it never read."""
     driver = lagging()
     assert driver.fetched_one(T0) == 5
 
@@ -182,14 +190,16 @@ def test_hole_20_a_report_of_an_earlier_incarnation_frees_nobody() -> None:
     assert driver.told(waiting) is None
 
 
-# ---------------------------------------------------------------- what is removed
+# ---------------------------------------------------------------- removed offsets
 
 
 def test_hole_20_a_removed_partition_takes_the_offsets_of_its_incarnation_and_earlier_ones() -> None:
     driver = knows(NOW)
     driver.commit({T0: 5})
     driver.remove_partitions(T0, deletion=Deletion(OLD))
-    assert driver.committed(*T0) == 5, "created anew, and committed for, before the removal was heard of"
+    assert driver.committed(*T0) == 5, (
+        "the partition was created anew and committed for before the removal was reported"
+    )
     driver.remove_partitions(T0, deletion=Deletion(NOW))
     assert driver.committed(*T0) is None
 
@@ -213,7 +223,7 @@ def test_a_commit_on_its_way_for_the_removed_incarnation_goes() -> None:
 @pytest.mark.parametrize(
     ("deletion", "covered"),
     [
-        (Deletion(), {-1, OLD, NOW, NEXT}),  # of a controller that does not say which
+        (Deletion(), {-1, OLD, NOW, NEXT}),  # of a controller that names no incarnation
         (Deletion(NOW), {-1, OLD, NOW}),
         (Deletion(NOW, is_created_anew=True), {OLD, NOW}),
         (Deletion(is_created_anew=True), set()),

@@ -1,4 +1,4 @@
-"""A coordinator that comes: when it may answer, in which leader epoch it writes, how its loads share the loop."""
+"""A coordinator that starts to lead: when it may answer, its leader epoch for writes, and the slices of its loads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 
 
 async def test_a_new_leader_serves_once_all_it_loaded_is_committed(running: Running, autojump_clock: MockClock) -> None:
-    """What lies above the high watermark could be told now and be lost with this leader."""
+    """A record above the high watermark could be returned now and be lost with this leader."""
     running.log.records[0] = [group_record(), offset_record(5)]
     running.log.watermark = trio.Event()
     await running.loaded()
@@ -71,7 +71,7 @@ async def test_sessions_start_when_the_group_serves_however_long_the_load_took(
     running.log.records[0] = [group_record()]
     running.log.watermark = trio.Event()
     await running.loaded()
-    await pass_time(60)  # far beyond the member's ten seconds
+    await pass_time(60)  # far beyond the member's session of ten seconds
     running.log.watermark.set()
     await pass_time(9.9)
     assert heartbeat(running, "m-1", 3) == ErrorCode.NONE
@@ -89,16 +89,16 @@ async def test_sessions_of_members_that_never_show_up_end(running: Running, auto
 
 
 STEPS = 12
-"""More turns of the loop than the load of these tests takes."""
+"""More turns of the event loop than the load in these tests takes."""
 
 
 @pytest.mark.parametrize("step", range(STEPS))
 @pytest.mark.parametrize("event", ["unload", "next epoch", "later epoch", "close"])
 @pytest.mark.parametrize("groups", [10, 300], ids=["one slice", "two slices"])
-async def test_news_at_every_step_of_a_load(
+async def test_an_event_at_every_step_of_a_load_takes_effect(
     running: Running, groups: int, event: str, step: int, autojump_clock: MockClock
 ) -> None:
-    """KAFKA-10614, HOTFIX #2436: what the load finds when it comes to its end is the newest state of affairs."""
+    """KAFKA-10614, HOTFIX #2436: an event during a load takes effect once the load ends."""
     running.log.records[0] = [offset_record(n, f"g{n}") for n in range(groups)]
     running.log.epochs[0] = 5
     running.coordinator.on_leader(0, 5)
@@ -112,7 +112,7 @@ async def test_news_at_every_step_of_a_load(
         running.log.epochs[0] = 6
         running.coordinator.on_leader(0, 6)
     else:
-        running.log.records[0].append(offset_record(99, "g7"))  # of the leader in between
+        running.log.records[0].append(offset_record(99, "g7"))  # a record of the leader in between
         running.log.epochs[0] = 7
         running.coordinator.on_leader(0, 7)
     await others_have_run()
@@ -123,7 +123,7 @@ async def test_news_at_every_step_of_a_load(
     assert live(LoadedPartition) == (0 if gone else 1)
 
 
-async def test_the_steps_of_a_load_are_all_tried(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_load_takes_fewer_turns_than_the_tests_assume(running: Running, autojump_clock: MockClock) -> None:
     running.log.records[0] = [offset_record(n, f"g{n}") for n in range(300)]
     running.coordinator.on_leader(0, 5)
     leadership: Any = running.coordinator._leadership
@@ -142,7 +142,7 @@ async def test_a_coordinator_writes_only_in_the_epoch_it_loaded_in(running: Runn
     joining = join(running)
     await pass_time(3.001)
     member_id = value(joining).member_id
-    running.log.epochs[0] = 7  # the broker leads in a later epoch and the coordinator was not told
+    running.log.epochs[0] = 7  # the broker leads in a later epoch, and the coordinator does not know it
     assert commit_error(commit(running, 1, group="simple")) == NOT_COORDINATOR
     assert value(sync(running, member_id, 1)).error_code == NOT_COORDINATOR
     assert running.log.records.get(0, []) == []
@@ -206,7 +206,7 @@ async def others_run(log: CountingLog) -> None:
 async def test_fifty_partitions_at_once_hold_the_loop_no_longer_than_one(
     running: Running, nursery: Any, autojump_clock: MockClock
 ) -> None:
-    """Each load pauses after a slice; fifty that each take a slice in one turn of the loop would be a long one."""
+    """Each load pauses after a slice, but fifty slices in one turn of the loop would block it for long."""
     log = CountingLog()
     leadership: Any = running.coordinator._leadership
     leadership._log = log
@@ -220,7 +220,7 @@ async def test_fifty_partitions_at_once_hold_the_loop_no_longer_than_one(
                 await trio.lowlevel.checkpoint()
             others.cancel()
     assert len(leadership.loaded) == 50
-    assert log.most <= 2 * 256  # a slice ends after so many steps where no time passes
+    assert log.most <= 2 * 256  # a slice ends after that many steps when no time passes
 
 
 async def test_one_partition_that_waits_for_its_watermark_holds_up_no_other(

@@ -1,9 +1,9 @@
-"""Random courses of events against what must always hold of a group.
+"""Random courses of events against the invariants of a group.
 
-- a generation never goes back, also across a hand-over;
-- every partition of a stable generation has one owner, and members learn nothing but what was committed;
-- replaying the log's bytes gives the durable state, whatever was lost on the way;
-- every request is answered once, and nothing waits for ever.
+- A generation never goes back, also across a hand-over.
+- Every partition of a stable generation has one owner, and members learn only committed state.
+- Replaying the log's bytes gives the durable state, whatever was lost on the way.
+- Every request is answered once, and nothing waits for ever.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(target=joins, token=joins, changed=st.booleans(), times=st.integers(1, 2))
     def join_again(self, token: str, changed: bool, times: int) -> Any:
-        """A member rejoins; twice when its connection broke meanwhile."""
+        """Let a member rejoin, and twice if its connection broke meanwhile."""
         member_id = self.member_of(token)
         if member_id is None:
             return multiple()
@@ -84,7 +84,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(settles=st.booleans())
     def everyone_answers(self, settles: bool) -> None:
-        """Members rejoin and sync as they should, the leader last, so that the group gets somewhere."""
+        """Let members rejoin and sync as they should, the leader last, so that the group makes progress."""
         group = self.driver.shard.groups.get(GROUP)
         if group is None:
             return
@@ -109,7 +109,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @staticmethod
     def assign(generation_id: int, members: list[str]) -> dict[str, bytes]:
-        """Each member's share of the partitions, behind the generation it is of."""
+        """Return each member's share of the partitions, with the generation as user data."""
         generation = str(generation_id).encode()
         shares = {m: list(range(PARTITIONS)[at :: len(members)]) for at, m in enumerate(members)}
         return {
@@ -192,7 +192,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.hand_over()
 
     def hand_over(self) -> None:
-        """The old coordinator answers what waits; the new one starts from the log."""
+        """Let the old coordinator answer every waiting request, and the new one start from the log."""
         driver = self.driver
         turn = driver.turn()
         release_groups(turn, ErrorCode.NOT_COORDINATOR)
@@ -213,7 +213,7 @@ class GroupMachine(RuleBasedStateMachine):
     def instance_of(self, member_id: str) -> str | None:
         return member_id.split("-")[0] if member_id.startswith("i") else None
 
-    # ------------------------------------------------------------ what always holds
+    # ------------------------------------------------------------ invariants
 
     @invariant()
     def replaying_the_log_gives_the_durable_state(self) -> None:
@@ -274,7 +274,7 @@ class GroupMachine(RuleBasedStateMachine):
         if group.state is not GroupState.STABLE:
             assert not positions.pollers and not positions.reports and not positions.waiting
             return
-        assert set(positions.pollers) <= {*group.members, UNKNOWN_MEMBER_ID}  # the last: nobody of the group
+        assert set(positions.pollers) <= {*group.members, UNKNOWN_MEMBER_ID}  # that id polls without membership
         assert not set(positions.pollers) & set(positions.unheard or ())
         wanted = {(tp, m) for m, poller in positions.pollers.items() for tp in poller.wants}
         assert wanted == {(tp, m) for tp, waiting in positions.waiting.items() for m in waiting}
@@ -295,7 +295,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert group.wake_ms <= min(deadlines)
 
     def teardown(self) -> None:
-        """With the log healthy and time passing, everything that waits is answered."""
+        """Check that every waiting request is answered once the log is healthy and time passes."""
         if not hasattr(self, "driver"):
             return
         self.driver.settle_all()

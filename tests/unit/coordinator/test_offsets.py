@@ -1,4 +1,4 @@
-"""Commits, fetches and deletions of offsets, and when they expire (KIP-211), on the pure core."""
+"""Commits, fetches and deletions of offsets, and their expiry (KIP-211), on the pure core."""
 
 from __future__ import annotations
 

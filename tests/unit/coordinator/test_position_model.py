@@ -1,13 +1,12 @@
-"""Random courses of a group against what positions are for: nobody is told of records that somebody has yet to save.
+"""Random courses of a group against the purpose of positions: no position is ahead of a record that is yet to be saved.
 
-Members process records, commit periodically, whatever they have saved, and report only what they have saved, by a poll
-or with a commit. They are
-cooperative (KIP-429): they keep partitions across rebalances without saving; what they lose nobody owns for one
-generation, in which they save it, before their first poll or their next join, however long that takes. Members crash,
-coordinators fail over.
+Members process records, commit periodically whatever they have saved, and report only saved positions, by a poll or
+with a commit. They are cooperative (KIP-429): they keep partitions across rebalances without saving. A partition that
+a member loses has no owner for one generation. In it the member saves the partition, before its first poll or its next
+join, however long that takes. Members crash, coordinators fail over.
 
-- a position that is told has no record below it that a live member processed and did not save;
-- once every member saved, polled and reported, everybody is told of everything: nobody waits for ever.
+- Below a returned position there is no record that a live member processed and did not save.
+- Once every member saved, polled and reported, every member gets every position: nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ Partition = tuple[str, int]
 
 @dataclass
 class Member:
-    """A consumer of ours as far as positions go."""
+    """A consumer of ours, reduced to its positions."""
 
     member_id: str
     owned: list[Partition] = field(default_factory=list)
     lost: list[Partition] = field(default_factory=list)
-    """Owned in the generation before and not saved since."""
+    """Partitions that were owned in the previous generation and are not saved since."""
     next_offset: dict[Partition, int] = field(default_factory=dict)
     unsaved_from: dict[Partition, int] = field(default_factory=dict)
 
 
 class PositionMachine(RuleBasedStateMachine):
-    """The group of the module's first lines; see there."""
+    """The group of the module docstring."""
 
     @initialize()
     def start(self) -> None:
@@ -60,13 +59,13 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(owners=st.lists(st.integers(-1, MEMBERS - 1), min_size=len(PARTITIONS), max_size=len(PARTITIONS)))
     def rebalance(self, owners: list[int]) -> None:
-        """Partitions go to the members by their places, or for -1 to nobody; first away from who owns them."""
+        """Give the partitions to the members at these places, or to nobody for -1; first their owners lose them."""
         driver = self.driver
         for member in self.members:
             self.give_up(member)
         group = driver.shard.groups.get(GROUP)
         leader_id = None if group is None else group.leader_id
-        self.members.sort(key=lambda member: member.member_id != leader_id)  # a rebalance begins with the leader's join
+        self.members.sort(key=lambda member: member.member_id != leader_id)  # the leader's join begins a rebalance
         new = [driver.join(client=f"c{n}") for n in range(MEMBERS - len(self.members))]
         joins = [driver.join(member.member_id) for member in self.members] + new
         if not self.members:
@@ -107,7 +106,7 @@ class PositionMachine(RuleBasedStateMachine):
         saves=st.sets(st.sampled_from(PARTITIONS)),
     )
     def poll(self, at: int, wants: set[Partition], saves: set[Partition]) -> None:
-        """Save and report some of what is owned, and wait for some positions."""
+        """Save and report some owned partitions, and wait for some positions."""
         member = self.members[at]
         self.give_up(member)
         reports = {tp: self.save(member, tp) for tp in member.owned if tp in saves}
@@ -116,7 +115,7 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, MEMBERS - 1), saves=st.sets(st.sampled_from(PARTITIONS), min_size=1))
     def report_with_a_commit(self, at: int, saves: set[Partition]) -> None:
-        """Save some of what is owned, also ahead of the generation's first poll: then it is no report."""
+        """Save some owned partitions and commit; ahead of the generation's first poll the commit is no report."""
         member = self.members[at]
         for tp in [tp for tp in member.owned if tp in saves]:
             member.unsaved_from.pop(tp, None)
@@ -124,7 +123,7 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, MEMBERS - 1))
     def crash(self, at: int) -> None:
-        """What it had not saved is lost with it, and there is nobody to wait for."""
+        """Remove a member: its unsaved records are lost with it, and nobody waits for them."""
         member = self.members.pop(at)
         self.driver.leave((member.member_id, None))
         self.rebalance([0, 1, 2, 0])
@@ -136,7 +135,7 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule()
     def time_passes(self) -> None:
-        """More than a session, in which the members are heard of, whether their users come back or not."""
+        """Let more than a session pass with heartbeats, whether the members' users return or not."""
         for _ in range(3):
             for member in self.members:
                 error = self.driver.heartbeat(member.member_id, self.generation, polls_positions=True)
@@ -144,7 +143,7 @@ class PositionMachine(RuleBasedStateMachine):
             self.driver.advance(SESSION_MS // 2)
             self.check()
 
-    # ------------------------------------------------------------ what members do
+    # ------------------------------------------------------------ members
 
     def owned(self) -> list[tuple[Member, Partition]]:
         return [(member, tp) for member in self.members for tp in member.owned]
@@ -156,7 +155,7 @@ class PositionMachine(RuleBasedStateMachine):
         member.lost = []
 
     def save(self, member: Member, tp: Partition) -> int:
-        """The flush callback returns, the offset is committed."""
+        """Let the flush callback return, and commit the offset."""
         member.unsaved_from.pop(tp, None)
         self.commit(member, tp)
         return member.next_offset.get(tp, 0)
@@ -166,10 +165,10 @@ class PositionMachine(RuleBasedStateMachine):
             self.driver.commit({tp: member.next_offset[tp]}, member.member_id, self.generation, processed=processed)
             self.check()
 
-    # ------------------------------------------------------------ what must hold
+    # ------------------------------------------------------------ invariants
 
     def check(self) -> None:
-        """Of every answer that came since the last look."""
+        """Check every answer since the last call."""
         for token, response in self.driver.replies.items():
             if token in self.checked:
                 continue
@@ -182,7 +181,9 @@ class PositionMachine(RuleBasedStateMachine):
             ]
             for tp, position in told:
                 for member in self.members:
-                    assert member.unsaved_from.get(tp, position) >= position, f"{tp} was told too early"
+                    assert member.unsaved_from.get(tp, position) >= position, (
+                        f"a position of {tp} was returned too early"
+                    )
 
     def teardown(self) -> None:
         if not hasattr(self, "members"):
@@ -218,13 +219,13 @@ SEARCH = settings(
 
 
 def committed_always_counts(group: Group) -> None:
-    """As if a commit said that the flush callback returned."""
+    """Treat every commit as a sign that the flush callback returned."""
     group.positions.pollers = {}
     group.positions.unheard = {}
 
 
 def the_unheard_are_not_waited_for(group: Group) -> None:
-    """As if whoever did not poll yet had nothing left to save."""
+    """Treat a member without a poll as one without unsaved records."""
     group.positions.unheard = {}
 
 

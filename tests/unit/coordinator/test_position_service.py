@@ -50,7 +50,7 @@ def poll(
     max_wait_ms: int = 60_000,
     group: str = GROUP,
 ) -> Deferred[Any]:
-    """Ask for partition 0 of t, report it, or both."""
+    """Request the position of partition 0 of t, report it, or both."""
     partition = ConsumerGroupPositionRequestPartition(need_position=wants, position=position)
     request = ConsumerGroupPositionRequest(
         group_id=group,
@@ -70,7 +70,7 @@ def told(deferred: Deferred[Any]) -> tuple[int, bool]:
 
 
 async def owner_of_t0(running: Running) -> str:
-    """The only member of a stable group, in generation 1."""
+    """Return the only member of a stable group, in generation 1."""
     joining = join(running)
     await pass_time(3.001)
     member_id: str = value(joining).member_id
@@ -118,7 +118,7 @@ async def test_a_rebalance_and_the_next_generation(running: Running, autojump_cl
 async def test_hole_19_a_fail_over_frees_nobody_early_and_leaves_nobody_waiting(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """The successor knows the commit, and knows that an owner is there who may not have saved what it is about."""
+    """The successor knows the commit and the owner, which may not have saved the committed records."""
     await running.loaded(0, 1)
     member_id = await owner_of_t0(running)
     assert told(poll(running, member_id, 1)) == (-1, True)
@@ -165,10 +165,10 @@ def commit_as(running: Running, offset: int, member_id: str) -> Deferred[Any]:
 
 
 @pytest.mark.parametrize(("version", "incarnation"), [(6, -1), (7, -1), (8, 9)])
-async def test_hole_20_offset_fetch_tells_the_incarnation_to_who_can_skip_a_tag(
+async def test_hole_20_offset_fetch_has_the_incarnation_from_version_8_on(
     running: Running, version: int, incarnation: int, autojump_clock: MockClock
 ) -> None:
-    """librdkafka before 2.2 asks with version 7 and loses its way at a tag (librdkafka #4278)."""
+    """librdkafka before 2.2 uses version 7 and cannot parse a tag (librdkafka #4278)."""
     running.topics.incarnations[T0] = 9
     await running.loaded()
     commit(running, 5)
@@ -195,15 +195,15 @@ async def test_hole_20_the_offsets_of_a_removed_partition_go_and_those_of_its_su
     running.topics.missing.clear()
     running.topics.incarnations[T0] = 9
     commit(running, 2)
-    running.coordinator.on_partitions_deleted({T0: 7})  # a new controller says it again
-    await pass_time(601)  # and what was lost of it is done again
+    running.coordinator.on_partitions_deleted({T0: 7})  # a new controller repeats the deletion
+    await pass_time(601)  # the next check repeats lost removals
     assert fetched(running) == (2, 0)
 
 
 async def test_hole_20_a_successor_removes_what_was_committed_for_a_partition_created_anew_since(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """The tombstone that its predecessor did not live to write."""
+    """The successor writes the tombstone that its predecessor did not write."""
     running.topics.incarnations[T0] = 7
     await running.loaded(0, 1)
     commit(running, 5)
@@ -217,7 +217,7 @@ async def test_hole_20_a_successor_removes_what_was_committed_for_a_partition_cr
 async def test_a_broker_lists_the_groups_it_coordinates_and_answers_for_no_other(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """Whoever drains a partition asks every broker for its groups, and each group's coordinator for all offsets."""
+    """A client that drains a partition asks every broker for its groups, and each coordinator for all offsets."""
     running.topics.offsets_partitions = 2
     await running.loaded(0)
     ours, others = (next(g for g in "abcdef" if partition_for(g, 2) == at) for at in (0, 1))

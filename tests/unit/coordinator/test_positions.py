@@ -1,4 +1,4 @@
-"""ConsumerGroupPosition on the pure core: whose word counts, who is told when, what ends a wait (KIP-253)."""
+"""ConsumerGroupPosition on the pure core (KIP-253): whose positions count, when they are returned, how a wait ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SESSION_MS = 10_000
 
 
 def two_members(driver: Driver) -> tuple[str, str]:
-    """The parent's owner and the child's, both polling."""
+    """Return the parent's owner and the child's owner."""
     owner, waiter = driver.stable_group("a", "b", owns={"a": [PARENT], "b": [CHILD]})
     return owner, waiter
 
@@ -40,7 +40,10 @@ def test_the_owner_is_told_whether_it_or_the_waiter_polled_first() -> None:
 
 
 def test_the_owner_is_asked_anew_when_another_incarnation_is_meant() -> None:
-    """What it reported of that one to the coordinator before this one is gone, and it says nothing twice unasked."""
+    """The owner is asked again for the other incarnation.
+
+    Its report to the previous coordinator is lost, and it repeats no report without a request.
+    """
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(waiter, 1, PARENT, incarnation=100)
@@ -101,7 +104,7 @@ def test_a_poll_without_patience_is_answered_at_once() -> None:
 
 
 def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
-    """What the broken connection took with it is told again."""
+    """The new connection gets the answers that the broken one lost."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10})
@@ -111,7 +114,7 @@ def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
     assert driver.told(parked) == driver.told(again) == {PARENT: (10, False)}
 
 
-def test_what_is_not_wanted_any_more_wakes_nobody_and_is_not_asked_of_its_owner() -> None:
+def test_an_unwanted_position_wakes_no_poll_and_is_not_requested_from_the_owner() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -190,7 +193,7 @@ def is_reported(driver: Driver, token: str) -> bool:
 
 
 def test_a_commit_that_says_so_is_a_report_as_soon_as_it_is_committed() -> None:
-    """One request and one answer: the waiting member is answered before the one that committed."""
+    """One request and one response are enough: the waiting member is answered before the committing one."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -225,7 +228,10 @@ def test_a_commit_reports_only_what_the_member_owns() -> None:
 
 
 def test_a_commit_ahead_of_the_first_poll_is_no_report() -> None:
-    """A coordinator that took over: while it waits for a third member, nobody would tell the waiter of it."""
+    """The waiting member would not be notified.
+
+    A coordinator that took over still waits for a third member.
+    """
     driver = Driver()
     owner, waiter, _ = driver.stable_group("a", "b", "c", owns={"a": [PARENT], "b": [CHILD], "c": [OTHER]})
     waiters = driver.poll(waiter, 1, PARENT)
@@ -236,7 +242,7 @@ def test_a_commit_ahead_of_the_first_poll_is_no_report() -> None:
 
 @pytest.mark.parametrize("fate", ["lost", "overdue", "the generation is over"])
 def test_a_commit_that_was_not_taken_in_its_generation_reports_nothing(fate: str) -> None:
-    """Told that it failed, a member may have gone back; the next owner may be anywhere."""
+    """A member that gets an error may have rewound, and the next owner may be at any position."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10})
@@ -264,11 +270,11 @@ def test_a_commit_reports_on_the_incarnation_it_is_of() -> None:
     assert driver.told(driver.poll(waiter, 1, PARENT, incarnation=100, max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
-# ---------------------------------------------------------------- whose word counts
+# ---------------------------------------------------------------- which positions count
 
 
 def test_hole_18_a_commit_of_the_owner_frees_nobody_before_it_reported() -> None:
-    """A periodic commit runs ahead of the flush callback: another would load what the owner did not save yet."""
+    """A periodic commit runs ahead of the flush callback: another member would load state that is not saved yet."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -290,7 +296,7 @@ def test_hole_18_a_commit_before_the_generation_frees_nobody_while_its_owner_is_
 
 
 def test_hole_18_what_an_owner_reported_and_did_not_commit_dies_with_it() -> None:
-    """Its successor starts below; the child waits for it to come as far again."""
+    """The next owner starts lower, and the child waits until it is as far again."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.commit({PARENT: 60}, owner, 1)
@@ -338,7 +344,7 @@ def test_who_has_an_assignment_that_cannot_be_read_owns_nothing(blob: bytes) -> 
 
 
 def test_hole_21_without_an_owner_the_committed_offset_counts_once_everyone_polled() -> None:
-    """Until then one of them may still be giving the partition up."""
+    """Until then a member may still be giving the partition up."""
     driver = Driver()
     driver.commit({OTHER: 60})
     owner, waiter = two_members(driver)
@@ -359,15 +365,20 @@ def test_hole_21_a_commit_for_what_nobody_owns_is_told_at_once() -> None:
     assert driver.told(waiting) == {OTHER: (60, False)}
 
 
-def test_whether_a_live_member_alone_can_tell_is_told() -> None:
-    """The owner that polls, or any member that has not polled yet. Then the log start of its partition says nothing."""
+def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
+    """This is the owner that polls, or any member without a poll.
+
+    Then the log start of its partition does not count.
+    """
     driver = Driver()
     owner, waiter = two_members(driver)
     assert driver.awaited(driver.poll(waiter, 1, PARENT, OTHER, max_wait_ms=0)) == {PARENT, OTHER}
     waiting = driver.poll(waiter, 1, PARENT, OTHER)
     assert driver.told(waiting) is None
     driver.poll(owner, 1)
-    assert driver.awaited(waiting) == {PARENT}, "nobody has the other: said at once"
+    assert driver.awaited(waiting) == {PARENT}, (
+        "nobody owns the other partition: the waiting member is notified at once"
+    )
     driver.poll(owner, 1, reports={PARENT: 7})
     assert driver.awaited(driver.poll(waiter, 1, PARENT, OTHER, max_wait_ms=0)) == {PARENT}
     assert driver.awaited(driver.poll("", -1, PARENT, OTHER)) == {PARENT}
@@ -399,7 +410,7 @@ def test_hole_21_a_stock_member_is_waited_for_as_long_as_its_session_and_then_it
 
 
 def later(driver: Driver, *members: str, generation: int, polls_positions: bool = False) -> None:
-    """More than a session, in which all are heard of."""
+    """Let more than a session pass in which all members send heartbeats."""
     for _ in range(3):
         for member in members:
             driver.heartbeat(member, generation, polls_positions=polls_positions)
@@ -407,7 +418,7 @@ def later(driver: Driver, *members: str, generation: int, polls_positions: bool 
 
 
 def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -> None:
-    """In the next generation its user is busy with what it had: it has not given up, nor flushed, the parent yet."""
+    """In the next generation the member's user is still busy: it has neither given up nor flushed the parent."""
     driver = Driver()
     busy, waiter = two_members(driver)
     for member in (busy, waiter):
@@ -474,7 +485,7 @@ def test_a_rebalance_answers_at_once_and_positions_die_with_their_generation() -
     rejoined = [driver.join(owner), driver.join(waiter)]
     assert driver.replies[rejoined[0]].generation_id == 2
     third = driver.replies[newcomer].member_id
-    assert driver.error(driver.poll(owner, 2)) == ErrorCode.REBALANCE_IN_PROGRESS, "nobody owns anything yet"
+    assert driver.error(driver.poll(owner, 2)) == ErrorCode.REBALANCE_IN_PROGRESS, "no member owns a partition yet"
     for member in (third, waiter):
         driver.sync(member, 2)
     driver.sync(owner, 2, {owner: assignment(PARENT), waiter: assignment(CHILD)})
@@ -548,7 +559,7 @@ def test_a_static_members_successor_is_asked_anew_and_its_predecessor_fenced() -
 
 
 def test_hole_19_a_successor_knows_only_what_is_reported_to_it() -> None:
-    """It neither frees the child by what was committed nor lets it wait: the owner is asked again."""
+    """A commit does not free the child, and the child does not wait for ever: the owner is asked again."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 100})
@@ -563,7 +574,7 @@ def test_hole_19_a_successor_knows_only_what_is_reported_to_it() -> None:
     assert successor.told(waiters) == {PARENT: (100, False)}
 
 
-# ---------------------------------------------------------------- anybody's question
+# ---------------------------------------------------------------- questions without membership
 
 
 def test_anybody_may_ask_and_changes_nothing() -> None:
@@ -584,7 +595,7 @@ def test_anybody_may_ask_and_changes_nothing() -> None:
 
 
 def test_an_owner_that_polls_is_asked_for_what_anybody_wants_to_know() -> None:
-    """No member waits for a partition whose mark none of them has heard of; its commits still prove nothing."""
+    """No member waits for the partition while none knows of its mark; the owner's commits still prove nothing."""
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
@@ -606,12 +617,12 @@ def test_what_no_polling_member_owns_is_asked_of_nobody() -> None:
     assert driver.told(driver.poll("", -1, reports={PARENT: -1})) == {PARENT: (-1, False)}
     driver.poll(other, 1)
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
-    driver.advance(SESSION_MS)  # the owner keeps no order: its commits are all there is
+    driver.advance(SESSION_MS)  # the owner keeps no order, so only its commits count
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
 
 
 def test_that_nobody_has_polled_yet_does_not_say_that_nobody_will() -> None:
-    """A commit proves nothing at a coordinator that took over a moment ago, nor in a generation that began then."""
+    """A commit proves nothing at a coordinator that has just taken over, nor in a generation that has just begun."""
     driver = Driver()
     owner, other = two_members(driver)
     driver.poll(owner, 1)

@@ -1,4 +1,4 @@
-"""Groups of stock consumers that leaders hold: answers to leaders, and when and where a member may begin."""
+"""Groups of held stock consumers: the answers to leaders, and when and where a member may begin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEW = TopicPartition("t", 1)
 
 
 def readers(running: Running, *partitions: int) -> dict[str, dict[int, tuple[int, bool]]]:
-    """``{group: {partition: (position, is_reported)}}`` of topic t, from an answer to a leader."""
+    """Return ``{group: {partition: (position, is_reported)}}`` of topic t, from an answer to a leader."""
     return {group: of for group, (_, of) in readers_with_incarnations(running, *partitions).items()}
 
 
@@ -47,21 +47,21 @@ def readers_with_incarnations(running: Running, *partitions: int) -> dict[str, t
 
 
 def begin(running: Running, *partitions: int, ours: bool = False, group: str = GROUP) -> Deferred[Any]:
-    """A member asks where to begin."""
+    """Send a member's request for its start offset."""
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=list(partitions or (0,)))]
     request = OffsetFetchRequest(group_id=group, topics=topics)
     return running.coordinator.offset_fetch(Context(api_version=7, keeps_order=ours), request)
 
 
 def create(running: Running, tp: TopicPartition = NEW, base: int = 0, incarnation: int = 9) -> None:
-    """A resize created a partition, and the broker knows it from metadata."""
+    """Let a resize create a partition that the broker knows from metadata."""
     running.topics.unheard.discard(tp)
     running.topics.incarnations[tp] = incarnation
     running.coordinator.on_partitions_created({tp: Creation(base, incarnation)})
 
 
 def create_without_a_beginning(running: Running) -> None:
-    """A resize creates a partition. The commit of the group's beginning there fails."""
+    """Let a resize create a partition, and let the commit of the group's start offset there fail."""
     running.log.hold = True
     create(running)
     running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -69,7 +69,7 @@ def create_without_a_beginning(running: Running) -> None:
 
 
 async def stock_member(running: Running, *topics: str) -> str:
-    """The only member of a stable group that subscribes to these."""
+    """Return the only member of a stable group, which subscribes to these topics."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=subscription(*topics))]
     request = JoinGroupRequest(
         group_id=GROUP, session_timeout_ms=10_000, rebalance_timeout_ms=20_000, protocol_type="consumer",
@@ -121,7 +121,7 @@ async def test_members_that_subscribe_to_something_else_do_not_count(
 
 
 async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running, autojump_clock: MockClock) -> None:
-    """Its successor may have a group that it does not have."""
+    """The successor may have a group that this coordinator does not know."""
     await held(running)
     running.log.is_cut_off = True
     asking = running.coordinator.topic_readers(TopicReadersRequest(topics=[]))
@@ -131,7 +131,7 @@ async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running, 
 
 
 async def test_an_answer_says_how_old_its_proof_of_leadership_is(running: Running, autojump_clock: MockClock) -> None:
-    """Not every question costs a record in the log."""
+    """A proof is used for several answers, so that not every question costs a record in the log."""
     await held(running)
 
     def age() -> int:
@@ -156,7 +156,7 @@ async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Runn
 
 
 async def test_beside_a_stock_member_ours_count_by_their_reports(running: Running, autojump_clock: MockClock) -> None:
-    """A commit may run ahead of the flush callback."""
+    """A commit of our own member may run ahead of the flush callback."""
     await held(running)
     commit(running, 7)
     begin(running)
@@ -197,7 +197,7 @@ async def test_a_group_that_only_asked_is_forgotten_after_a_while(running: Runni
 async def test_a_group_that_comes_begins_when_every_leader_counts_it(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """Leaders serve by answers younger than the lease. After a lease these are newer than the count of the group."""
+    """Leaders serve by answers younger than the lease. After a lease all of these answers count the group."""
     await held(running)
     beginning = begin(running)
     assert readers(running, 0) == {GROUP: {}}
@@ -205,7 +205,7 @@ async def test_a_group_that_comes_begins_when_every_leader_counts_it(
     assert not beginning.filled
     await pass_time(0.31)
     assert fetched_offset(value(beginning)) == (-1, 0)
-    assert begin(running).filled, "it is counted by now"
+    assert begin(running).filled, "the group is counted by now"
 
 
 async def test_the_wait_begins_anew_for_a_group_that_was_deleted(running: Running, autojump_clock: MockClock) -> None:
@@ -260,11 +260,11 @@ async def test_a_waiting_member_is_answered_when_the_coordinator_moves(
     assert fetched_offset(value(beginning)) == (-1, ErrorCode.NOT_COORDINATOR)
 
 
-# ---------------------------------------------------------------- where it begins
+# ---------------------------------------------------------------- the start offset
 
 
 async def counted(running: Running) -> None:
-    """The group has been counted for longer than a lease."""
+    """Wait until the group has been counted for longer than a lease."""
     begin(running)
     await pass_time(3.31)
 
@@ -272,7 +272,7 @@ async def counted(running: Running) -> None:
 async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """With or without a commit in the loser: one with ``latest`` may have read and not committed yet."""
+    """This holds with or without a commit in the loser: a group with ``latest`` may have read and not committed yet."""
     await held(running)
     await counted(running)
     create(running, base=40)

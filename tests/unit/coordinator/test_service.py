@@ -1,4 +1,4 @@
-"""The coordinator's shell: leadership, loading, timers, commits to a log that waits or fails."""
+"""The coordinator's shell: leadership, loading, timers, and commits to a log that waits or fails."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_unload_answers_what_waits(running: Running, autojump_clock: trio.
     running.coordinator.on_not_leader(0, 1)
     assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
     assert commit_error(committing) == ErrorCode.NOT_COORDINATOR
-    running.log.settle()  # known too late: changes and answers nothing
+    running.log.settle()  # the fate is known too late: it changes and answers nothing
     await running.loaded(0, 2)
     assert fetched(running, "simple") == (1, 0)
 
@@ -219,7 +219,7 @@ async def test_hotfix_2436_a_returning_leader_loads_afresh(
     await running.loaded()
     commit(running, 1)
     running.coordinator.on_not_leader(0, 1)
-    running.log.records[0].append(offset_record(9))  # the other coordinator's
+    running.log.records[0].append(offset_record(9))  # a record of the other coordinator
     await running.loaded(0, 2)
     assert fetched(running) == (9, 0)
 
@@ -240,7 +240,7 @@ async def test_kafka_16118_a_deleted_replica_is_unloaded_whatever_the_epoch(
     await running.loaded(0, 7)
     running.coordinator.on_not_leader(0, None)
     assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
-    await running.loaded(0, 0)  # created anew: epochs start over
+    await running.loaded(0, 0)  # the partition is created anew, so epochs start over
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
 
 
@@ -302,7 +302,7 @@ async def test_leading_on_into_the_next_epoch_keeps_the_groups(
     await running.loaded(0, 6)
     assert running.log.reads == 1
     assert not joining.filled
-    await running.loaded(0, 8)  # somebody else may have led in between
+    await running.loaded(0, 8)  # another broker may have led in between
     assert running.log.reads == 2
     assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
 
@@ -320,7 +320,7 @@ async def test_a_failing_read_is_tried_again(running: Running, autojump_clock: t
 
 
 class SteppingClock:
-    """A clock on which a replayed record takes ``step_s``, seen through the reads of the clock."""
+    """A clock that advances by ``step_s`` at each read, as if a replayed record took that long."""
 
     def __init__(self, step_s: float) -> None:
         self.time = 0.0
@@ -357,7 +357,7 @@ async def test_load_leaves_the_loop_to_others_every_two_milliseconds() -> None:
 
 
 async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
-    """KIP-915: the rest of the partition is loaded. They stay in the log, and nothing is written about them."""
+    """KIP-915: the rest of the partition is loaded, and the unknown records stay in the log without new writes."""
     log = MemoryLog()
     unknown = (b"\x00\x03\x00\x01x", b"?")
     log.records[0] = [unknown, offset_record(1), unknown, unknown, offset_record(2)]
@@ -371,7 +371,7 @@ async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
 async def test_kip_915_each_record_is_written_by_the_level_that_is_finalized_then(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """KIP-915: a partition that was loaded at one level goes on at the next, up or down."""
+    """KIP-915: a partition that was loaded at one level continues at the next, up or down."""
     await running.loaded()
     for level, version in ((1, 3), (2, 4), (1, 3), (0, 3)):
         running.levels[CONSUMER_OFFSETS_TOPIC_SCHEMA] = level
@@ -411,7 +411,7 @@ async def test_offsets_of_deleted_partitions_get_tombstones(
 async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_topic(
     running: Running, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With thousands of groups the others made each deletion hold up the broker."""
+    """With thousands of groups, visits to all other groups made each deletion block the broker."""
     await running.loaded()
     for number in range(50):
         commit(running, 1, group=f"other-{number}", topic="other")
@@ -507,7 +507,7 @@ async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio
 async def test_groups_are_listed_by_what_they_may_read(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The subscription of the member cannot be read."""
+    """In this test the subscription of the member cannot be read."""
     await running.loaded()
     listed: Callable[[str], list[str]] = lambda topic: [  # noqa: E731
         group.group_id
@@ -555,7 +555,7 @@ async def test_cancelling_run_answers_what_waits(autojump_clock: trio.testing.Mo
 async def test_what_a_group_reads_is_not_told_before_it_is_stable(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Not in the initial delay and not in a rebalance; that it consumes is told at once."""
+    """The topics are hidden in the initial delay and in a rebalance; the protocol type is shown at once."""
     await running.loaded()
 
     def described() -> tuple[str, str, int]:

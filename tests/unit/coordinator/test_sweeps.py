@@ -1,4 +1,4 @@
-"""Thousands of groups that have something to be removed: the loop and the replicas get it in slices."""
+"""Removals in thousands of groups are split into slices for the event loop and the replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.trio
 GROUPS = 5_000
 T0 = TopicPartition("t", 0)
 COMMITTED_MS = WALL_START_MS - 7 * 24 * 3_600_000 + 60_000
-"""An offset of that time is not expired yet, and is at the first check."""
+"""An offset of this time is not expired yet, but is expired at the first check."""
 
 
 def committed(group: str) -> tuple[bytes, bytes | None]:
@@ -54,7 +54,7 @@ SWEEPS = [delete_the_topic, find_the_topic_deleted_after_loading, expire]
 
 @pytest.fixture
 def removed(monkeypatch: pytest.MonkeyPatch) -> LoopProbe:
-    """Counts the groups that are looked at and removed."""
+    """Count the visited groups, and the groups with removals."""
     probe = LoopProbe()
     for name in ("remove_partitions", "expire_offsets"):
         real = getattr(expiry, name)
@@ -72,7 +72,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> LoopProbe:
 async def test_very_many_groups_are_swept_in_slices(
     sweep: Callable[[Running], Awaitable[None]], running: Running, removed: LoopProbe, autojump_clock: MockClock
 ) -> None:
-    """One slice of one partition at a time, too."""
+    """Only one slice of one partition runs at a time."""
     for partition in range(3):
         running.log.records[partition] = [committed(f"g{partition}-{n}") for n in range(GROUPS)]
         await running.loaded(partition, 0)
@@ -86,7 +86,7 @@ async def test_very_many_groups_are_swept_in_slices(
 async def test_a_slice_is_replicated_before_the_next_one_is_decided(
     sweep: Callable[[Running], Awaitable[None]], running: Running, autojump_clock: MockClock
 ) -> None:
-    """What a follower that comes back commits at once is settled at once."""
+    """A follower that comes back commits many writes at once, and these are settled at once."""
     running.log.records[0] = [committed(f"g{n}") for n in range(GROUPS)]
     await running.loaded(0, 0)
     running.log.hold = True

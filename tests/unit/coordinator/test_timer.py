@@ -15,7 +15,7 @@ pytestmark = pytest.mark.trio
 
 
 class Fired:
-    """What fired, with the deadline it was set for."""
+    """Records each fired key, with the deadline that was set for it."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[Hashable, int]] = []

@@ -1,4 +1,4 @@
-"""Hand-over times: from the parent's last record with its flush returned to the child's first."""
+"""Hand-over times: from the end of the flush after the parent's last record to the child's first record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo says at its end."""
+"""The demo's output at its end."""
 
 from __future__ import annotations
 

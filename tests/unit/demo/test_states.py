@@ -1,4 +1,4 @@
-"""States kept by hand: saved before a key leaves, read again after it came, wrong where either is forgotten."""
+"""States kept by hand are saved before a key leaves and loaded after it came; without either they are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's verdict: each way a log, its delivery or the states kept of it can go wrong is found and named."""
+"""The demo's verdict finds and names each fault of a log, of its delivery, and of the states kept from it."""
 
 from __future__ import annotations
 

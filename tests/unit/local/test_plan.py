@@ -1,4 +1,4 @@
-"""The properties that a local cluster's brokers get."""
+"""The properties of a local cluster's brokers."""
 
 from __future__ import annotations
 

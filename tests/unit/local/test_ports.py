@@ -1,4 +1,4 @@
-"""A held port goes to the process it is meant for and to nobody else."""
+"""A held port is available to its process only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HOST = "127.0.0.1"
 
 def test_a_listener_can_use_a_held_port_again_and_again() -> None:
     with held_port(HOST) as port:
-        for _ in range(2):  # the process meant for it, and the one that replaces it
+        for _ in range(2):  # the process that the port is held for, and its replacement
             with (
-                socket.create_server((HOST, port)) as listener,  # sets SO_REUSEADDR
+                socket.create_server((HOST, port)) as listener,  # this call sets SO_REUSEADDR
                 socket.create_connection((HOST, port), timeout=5),
                 listener.accept()[0],
             ):
@@ -27,7 +27,7 @@ def test_a_listener_can_use_a_held_port_again_and_again() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ports can be held on Linux only")
-def test_nobody_else_gets_it() -> None:
+def test_no_other_socket_gets_a_held_port() -> None:
     with held_port(HOST) as port, socket.socket() as outgoing:
         with pytest.raises(OSError) as refused:
             outgoing.bind((HOST, port))

@@ -1,4 +1,4 @@
-"""Reading segments under a running broker: cut at the high watermark, indexes cut with the log, changes noticed."""
+"""Copying segments under a running broker: cut at the high watermark, with cut indexes, and with changes noticed."""
 
 from __future__ import annotations
 

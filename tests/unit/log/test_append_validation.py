@@ -75,7 +75,7 @@ def refusal_of(data: bytes | bytearray, **config: Any) -> RefusedRecordsError:
 
 
 def built(*records: tuple[bytes | None, int]) -> bytes:
-    """A batch of records with these keys and timestamps."""
+    """Return a batch of records with these keys and timestamps."""
     builder = BatchBuilder(CompressionType.NONE, 2**31 - 1)
     for key, timestamp in records:
         builder.append(key, b"v", (), timestamp)

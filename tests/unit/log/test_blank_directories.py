@@ -1,4 +1,4 @@
-"""A log that could not be created leaves nothing that another of its partition, in another log dir, is refused for."""
+"""A log that could not be created leaves no directory that blocks the partition's log in another log dir."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def started(world: LogWorld) -> LogManager:
 
 
 async def found_after_restart(world: LogWorld, manager: LogManager) -> tuple[str, list[object]]:
-    """The log dir in which the next process finds the log, and what it reads there."""
+    """Return the log dir in which the next process finds the log, and the records that it reads there."""
     manager.close_at_once()
     again = await started(world)
     log = again.get(T)
@@ -54,7 +54,7 @@ def create_with_a_record(manager: LogManager) -> Path:
 
 
 async def stopped_with_a_record(world: LogWorld, name: str) -> Path:
-    """The directory of a log in one of the log dirs, as the process leaves it when it is killed."""
+    """Return the directory of a log in one of the log dirs, after a process was killed."""
     manager = await started(world)
     wish_for(manager, world.root / name)
     path = create_with_a_record(manager)
@@ -139,7 +139,7 @@ async def test_a_move_that_cannot_begin_leaves_nothing(world: LogWorld, name: st
     assert await found_after_restart(world, manager) == (here.parent.name, ONE_RECORD)
 
 
-# ------------------------------------------------------------ what a start finds
+# ------------------------------------------------------------ directories at a start
 
 
 @pytest.mark.parametrize("files", [[], [PARTITION_METADATA], [PARTITION_METADATA, f"{0:020d}.log", f"{0:020d}.index"]])
@@ -169,7 +169,7 @@ async def test_a_blank_directory_beside_a_log_is_removed(
     ],
 )
 @pytest.mark.parametrize(("whole", "other"), [("d", "e"), ("e", "d")])
-async def test_two_directories_that_say_something_are_refused(
+async def test_two_directories_with_content_are_refused(
     world: LogWorld, name: str, content: bytes, whole: str, other: str
 ) -> None:
     await stopped_with_a_record(world, whole)
@@ -182,7 +182,10 @@ async def test_two_directories_that_say_something_are_refused(
 
 
 async def test_a_blank_directory_stays_blank_until_it_has_a_role(world: LogWorld) -> None:
-    """Opening it, alone in its log dir, makes the files of a first segment."""
+    """Opening a blank directory that is alone creates the files of a first segment.
+
+    The directory still counts as blank.
+    """
     path = await stopped_with_a_record(world, "e")
     kept = path.rename(world.root / "kept")
     (world.root / "d" / "t-0").mkdir()
@@ -219,7 +222,7 @@ async def test_a_copy_that_is_complete_goes_before_a_blank_directory(world: LogW
 
 
 async def test_a_copy_of_an_earlier_incarnation_goes(world: LogWorld) -> None:
-    """It outlived its partition, which was created again: nothing of it may come back."""
+    """The copy outlived its partition, which was created again, so no record of it may come back."""
     path = await stopped_with_a_record(world, "e")
     aside = path.rename(world.root / "aside")
     manager = await started(world)

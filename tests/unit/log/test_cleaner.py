@@ -60,7 +60,9 @@ async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogWorld) -
     await clean(cleaner)
     assert values(log) == [(2, b"c", b"1"), (3, b"a", b"2"), (4, b"b", b"2"), (5, b"d", b"1"), (6, b"c", b"active")]
     assert len(log.segments) == 2
-    assert log.read(0, 1000, upper_bound=7).size_bytes > 0, "offsets that are gone lead to the next there is"
+    assert log.read(0, 1000, upper_bound=7).size_bytes > 0, (
+        "a read at a removed offset begins at the next one that exists"
+    )
     assert (world.root / "cleaner-offset-checkpoint").read_bytes() == b"0\n1\nt 0 6\n"
     assert not await cleaner.clean_dirtiest()
     again = await world.reopen()
@@ -68,10 +70,13 @@ async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogWorld) -
 
 
 async def test_kip_915_compaction_keeps_what_a_newer_coordinator_wrote(world: LogWorld) -> None:
-    """KIP-915: the last record of each key stays byte for byte, with tagged fields and key types that nobody knows."""
+    """KIP-915: compaction keeps the last record of each key byte for byte.
+
+    This includes unknown tagged fields and unknown key types.
+    """
     record = OffsetRecord("g", TopicPartition("t", 0), OffsetAndMetadata(5, commit_timestamp_ms=START_MS))
     key, value = encode(record)
-    assert value is not None and value.endswith(b"\x00"), "no tagged fields yet"
+    assert value is not None and value.endswith(b"\x00"), "the value has no tagged fields yet"
     tagged = value[:-1] + b"\x01\x63\x02\xab\xcd"  # one tag, number 99, two bytes
     unknown_key = b"\x00\x09\x00\x01x"
     log = compacted(world)
@@ -106,7 +111,9 @@ async def test_a_tombstone_goes_delete_retention_ms_after_the_first_compaction_t
     assert values(log) == [(1, b"a", None), (2, b"b", b"1")]
     header = read_all(log)[0]
     assert header.has_delete_horizon and header.base_timestamp == START_MS + DAY_MS and header.verify_crc()
-    assert [record.timestamp for record in header] == [START_MS, START_MS + 1], "records keep their times (KIP-534)"
+    assert [record.timestamp for record in header] == [START_MS, START_MS + 1], (
+        "records keep their timestamps (KIP-534)"
+    )
     for elapsed_ms, expected in [(DAY_MS, [1, 2, 3]), (DAY_MS + 1, [2, 4])]:
         world.clock.ms = START_MS + elapsed_ms
         put(log, c=b"new")
@@ -116,7 +123,7 @@ async def test_a_tombstone_goes_delete_retention_ms_after_the_first_compaction_t
 
 
 async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(world: LogWorld) -> None:
-    """Without it a new reader would take what a split left in the parent for the key's value."""
+    """Without the tombstone a new reader would take the parent's old record for the key's value."""
     log = compacted(world, delete_retention_ms=DAY_MS)
     cleaner = cleaner_for(world, log)
     first_kept_epoch = 3
@@ -271,8 +278,8 @@ async def test_aborted_data_goes_and_its_marker_after_it(world: LogWorld) -> Non
     kept = [(each.base_offset, each.is_control) for each in read_all(log) if each.count]
     assert kept == [(0, False), (2, False), (3, True), (4, True), (5, False)]
     assert log.read(0, 1000, upper_bound=6, include_aborted=True).aborted_transactions == [(1, 1, 3, 2)]
-    # While the producer is active, its last batch stays (without records) and with it the marker. Afterwards a run
-    # meets nothing of the transaction: the marker gets a delete horizon, and goes after it.
+    # While the producer is active, its last batch stays without records, and so does the marker. Later a run
+    # finds no batch of the transaction: the marker gets a delete horizon, and is removed after it.
     log.producers.remove_expired(START_MS + DAY_MS)
     for number in range(4):
         put(log, z=b"%d" % number)
@@ -343,11 +350,11 @@ async def test_an_unreadable_log_keeps_no_other_from_being_cleaned(world: LogWor
     before = good.size_bytes
     await clean(manager.cleaner)
     assert good.size_bytes < before / 3
-    assert not await manager.cleaner.clean_dirtiest(), "the bad one is left alone for a while"
+    assert not await manager.cleaner.clean_dirtiest(), "the bad log is left alone for a while"
     bad.update_config(LogConfig(cleanup_policy=("compact",), max_compaction_lag_ms=10))
     world.clock.ms += 1000
     world.clock.seconds += 10
-    assert not await manager.cleaner.clean_dirtiest(), "its age cannot even be read"
+    assert not await manager.cleaner.clean_dirtiest(), "not even the age of the log can be read"
     damaged.write_bytes(whole)
     bad.segments[0].close()
     world.clock.seconds += 10
@@ -360,7 +367,7 @@ async def test_an_unreadable_log_keeps_no_other_from_being_cleaned(world: LogWor
 async def test_a_compacted_log_joins_when_nothing_says_any_more_that_it_was_compacted(
     world: LogWorld, clean_shutdown: bool
 ) -> None:
-    """The policy is ``delete`` by now and the cleaner's checkpoint is gone: a gap would look like lost records."""
+    """The policy is ``delete`` by now, and the cleaner's checkpoint is gone: a gap would look like lost records."""
     log = compacted(world, segment_bytes=200)
     for value in (b"1", b"2"):
         put(log, a=value)
@@ -370,7 +377,7 @@ async def test_a_compacted_log_joins_when_nothing_says_any_more_that_it_was_comp
     await clean(cleaner_for(world, log, cleaner_dedupe_buffer_bytes=1 << 20))
     before = values(log)
     assert [value for _, _, value in before] == [b"2", b"2", b"active"]
-    assert len(log.segments) == 3, "the first ends with a batch without records"
+    assert len(log.segments) == 3, "the first segment ends with a batch without records"
     log.close_files()
     again = await world.reopen(clean=clean_shutdown, cleanup_policy=("delete",))
     assert not again.is_broken and values(again) == before

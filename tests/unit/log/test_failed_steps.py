@@ -1,4 +1,4 @@
-"""Steps of the log that the disk refuses half-way: the log is as before, on disk too, or nothing is appended to it."""
+"""After a step that the disk refuses half-way, the log is unchanged, on disk too, or accepts no appends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ LOG = "{:020d}.log"
 
 
 def with_failed_roll(world: LogWorld, suffix: str) -> PartitionLog:
-    """Offsets 0 to 3 and, after a roll that the disk refused for one of the files, 4 to 6 in the same segment."""
+    """Return a log with a refused roll.
+
+    Offsets 0 to 3 come before the roll, for which the disk refuses one file. Offsets 4 to 6 follow in the same segment.
+    """
     log = world.create(segment_bytes=2000)
     for _ in range(4):
         log.append_as_leader(batch(b"a" * 300), 0)
@@ -81,8 +84,8 @@ async def test_what_a_failed_append_leaves_is_cut_off(world: LogWorld) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_so_it_is_when_the_next_append_begins_a_segment(world: LogWorld, clean: bool) -> None:
-    """Behind the sealed segment it would stay, and be taken for records after a clean restart."""
+async def test_the_rest_of_a_failed_append_is_cut_off_before_a_new_segment(world: LogWorld, clean: bool) -> None:
+    """Otherwise the part stays behind the sealed segment and counts as records after a clean restart."""
     log = world.create(segment_bytes=2 * SMALL)
     log.append_as_leader(batch(b"small"), 0)
     log.segments[-1].file.append(b"a part of a batch")
@@ -99,7 +102,7 @@ async def test_so_it_is_when_the_next_append_begins_a_segment(world: LogWorld, c
 
 
 async def hole(world: LogWorld, *, clean: bool = True, **checkpoints: int) -> PartitionLog:
-    """A log whose middle one of three segments is gone."""
+    """Return a log whose middle one of three segments is gone."""
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
         log.append_as_leader(idempotent(sequence), 0)
@@ -169,7 +172,7 @@ async def test_a_damaged_segment_below_the_recovery_point_is_not_cut(world: LogW
     path = world.file(LOG.format(3))
     whole = path.read_bytes()
     path.write_bytes(whole[:-5] + b"\xff" + whole[-4:])
-    world.file(f"{3:020d}.index").unlink()  # so that the segment is read
+    world.file(f"{3:020d}.index").unlink()  # makes the loader read the segment
     again = await world.reopen(clean=True)
     assert again.is_broken and path.name in again.failure
     assert (again.log_end_offset, path.stat().st_size) == (5, len(whole))
@@ -217,7 +220,9 @@ async def test_a_flush_syncs_the_cut_although_a_segment_begins_there_since(world
     log.append_as_leader(idempotent(4), 1)
     world.storage.synced.clear()
     await log.flush()
-    assert LOG.format(3) in world.storage.synced, "else a power cut brings the old record back below the new one"
+    assert LOG.format(3) in world.storage.synced, (
+        "otherwise a power failure brings back the old record below the new one"
+    )
 
 
 async def test_truncating_fully_renames_the_empty_log(world: LogWorld) -> None:

@@ -1,4 +1,4 @@
-"""Each file format against bytes written out by hand from Kafka's layouts."""
+"""Each file format is compared with bytes written out by hand from Kafka's layouts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.log.log_world import START_MS, LogWorld, batch
 
 
 def crc32c(data: bytes) -> int:
-    """Bit by bit, from the polynomial."""
+    """Compute the checksum bit by bit from the polynomial."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -131,7 +131,10 @@ def test_transaction_index(world: LogWorld) -> None:
 
 
 def test_log_offset_and_time_index(world: LogWorld) -> None:
-    """One index entry per batch once more than ``index.interval.bytes`` lie between; a final time entry on roll."""
+    """An index entry is written per batch, once more than ``index.interval.bytes`` lie between.
+
+    A roll writes a final time entry.
+    """
     log = world.create(index_interval_bytes=100, segment_bytes=10_000)
     first, second, third = (batch(b"x" * 50, b"y" * 50, timestamp=START_MS + 10 * n) for n in range(3))
     size = len(first)
@@ -147,7 +150,7 @@ def test_log_offset_and_time_index(world: LogWorld) -> None:
         4, "big"
     )
     times = world.file("00000000000000000000.timeindex").read_bytes()
-    # A time entry written with an index entry is the largest timestamp so far, that batch included.
+    # A time entry that is written with an index entry has the largest timestamp so far, including that batch.
     entries = [(START_MS + 11, 3), (START_MS + 21, 5)]
     assert times == b"".join(ts.to_bytes(8, "big") + offset.to_bytes(4, "big") for ts, offset in entries)
     assert world.names() == [

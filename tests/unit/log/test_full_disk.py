@@ -1,4 +1,4 @@
-"""A full disk, and descriptors that are used up: nothing that passes marks a replica as broken."""
+"""A full disk, or a lack of descriptors: no temporary error marks a replica as broken."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_flush_that_cannot_open_a_file_is_tried_again(
 
 
 async def test_a_failed_fdatasync_breaks_a_replica_whatever_it_says(world: LogWorld) -> None:
-    """With delayed allocation a full disk may show in fdatasync: pages that were acknowledged are gone."""
+    """With delayed allocation a full disk may show in fdatasync, and acknowledged pages are lost."""
     log = world.create()
     log.append_as_leader(batch(b"1"), 0)
 
@@ -99,7 +99,7 @@ async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room() -> 
     assert log.is_full and not log.is_broken and told == [True]
     assert manager._background.describe() == ["log-dir /d: full"]
     count = len(values(log))
-    assert count == log.log_end_offset > 10, "reads go on"
+    assert count == log.log_end_offset > 10, "reads continue"
     looks = 0
 
     def look() -> None:
@@ -118,7 +118,7 @@ async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room() -> 
     looks = 0
     while log.is_full:
         look()
-    assert looks == 2, "a disk that is full again at once is looked at less often"
+    assert looks == 2, "a disk that is full again at once is checked less often"
     assert not [name for name in disk.files if "probe" in name]
     log.append_as_leader(batch(b"1"), 0)
     manager.close_at_once()

@@ -1,4 +1,4 @@
-"""What a truncation drops of a large file is cut off in a thread. Nothing else changes the log's files meanwhile."""
+"""A truncation of a large file cuts the file in a thread. No other change reaches the log's files meanwhile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sent(offset: int) -> bytes:
 
 
 class Held:
-    """A thread that cuts, held until the test lets it go on."""
+    """Holds the cutting thread until the test releases it."""
 
     def __init__(self, world: LogWorld) -> None:
         self.begun = 0

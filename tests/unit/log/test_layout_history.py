@@ -1,4 +1,4 @@
-"""``partition-count-checkpoint``: the layouts a partition had, kept for the audit (KIP-253)."""
+"""``partition-count-checkpoint``: the earlier layouts of a partition, kept for the audit (KIP-253)."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_damaged_file_is_as_good_as_none(world: LogWorld, text: str) -> None:
 
 
 @pytest.mark.trio
-async def test_a_flush_brings_it_to_the_disk(world: LogWorld) -> None:
-    """A power failure takes what was not synced: after a flush that is nothing."""
+async def test_a_flush_syncs_the_history(world: LogWorld) -> None:
+    """A power failure loses unsynced bytes; after a flush there are none."""
     log = world.create()
     await log.flush()
     log.layouts.assign(FIRST)
@@ -80,7 +80,7 @@ async def test_a_flush_brings_it_to_the_disk(world: LogWorld) -> None:
 
 
 @pytest.mark.trio
-async def test_it_is_there_again_when_the_log_is_opened(world: LogWorld) -> None:
+async def test_the_history_is_read_again_when_the_log_is_opened(world: LogWorld) -> None:
     log = world.create()
     log.layouts.assign(FIRST)
     log.layouts.assign(GROWN)

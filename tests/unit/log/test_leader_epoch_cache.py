@@ -20,9 +20,9 @@ def cache(world: LogWorld) -> LeaderEpochCache:
     [
         (6, (6, 40)),  # the current epoch ends at the log end
         (3, (3, 25)),
-        (5, (3, 25)),  # KIP-279: the largest epoch not above the one asked for
+        (5, (3, 25)),  # KIP-279: the largest epoch not above the requested one
         (2, (2, 10)),
-        (1, (1, 0)),  # older than all known
+        (1, (1, 0)),  # older than all known epochs
         (7, (-1, -1)),
         (-1, (-1, -1)),
     ],

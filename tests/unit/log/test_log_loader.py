@@ -217,7 +217,10 @@ async def test_a_full_disk_does_not_keep_a_log_from_opening(world: LogWorld) -> 
 
 
 async def test_a_crash_at_every_change_keeps_what_was_acknowledged(world: LogWorld) -> None:
-    """Appends, rolls, a flush, retention and a close, killed before each change to the disk (half of it written)."""
+    """The run appends, rolls, flushes, applies retention and closes.
+
+    It is killed before each change to the disk, with half of the change written.
+    """
     crash_at = 0
     while True:
         trial = LogWorld(world.root / str(crash_at))
@@ -256,9 +259,9 @@ async def test_a_crash_at_every_change_keeps_what_was_acknowledged(world: LogWor
 
 
 async def test_epochs_follow_what_the_log_holds_when_the_file_says_otherwise(world: LogWorld) -> None:
-    """A truncation that a power loss undid leaves the old batches under the new epochs' file (KIP-101)."""
+    """After a truncation that a power failure undid, the old batches meet the new epochs' file (KIP-101)."""
     log = world.create()
-    fill(log, 8)  # epochs 0 and 1, four records each
+    fill(log, 8)  # epochs 0 and 1, with four records each
     assert log.leader_epoch_cache.entries == [(0, 0), (1, 4)]
     log.close_files()
     old = world.file(LOG).read_bytes()

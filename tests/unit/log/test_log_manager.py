@@ -66,7 +66,7 @@ async def test_logs_are_found_again_after_a_shutdown(world: LogWorld) -> None:
     assert (world.root / "d" / "meta.properties").read_text() == "#\nbroker.id=1\ncluster.id=c\nversion=0\n"
     again = manager_for(world, "d", "e")
     await again.start(lambda topic: LogConfig(retention_ms=len(topic)))
-    assert not (world.root / "d" / ".kafka_cleanshutdown").exists(), "a crash while loading is no clean shutdown"
+    assert not (world.root / "d" / ".kafka_cleanshutdown").exists(), "a crash while loading is not a clean shutdown"
     found = again.get(B)
     assert found is not None and found.config.retention_ms == 3
     assert found.identity.metadata == PartitionMetadata(TOPIC_ID, 7)
@@ -75,7 +75,7 @@ async def test_logs_are_found_again_after_a_shutdown(world: LogWorld) -> None:
 
 
 async def test_logs_may_come_and_go_while_others_are_closed() -> None:
-    """The controller's last requests are still applied when a broker shuts down."""
+    """A broker that shuts down still carries out the controller's last requests."""
     disk = SimDisk(random.Random(0), sync_delay_s=lambda: 0.01)
     env = Env(disk.clock, SimFabric(random.Random(0)).node("here"), random.Random(0), disk.mount())
     manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env)
@@ -88,14 +88,14 @@ async def test_logs_may_come_and_go_while_others_are_closed() -> None:
         manager.create(B, TOPIC_ID, 8)
     assert disk.mount().exists("/d/.kafka_cleanshutdown")
     identity = disk.files["/d/a-b-3/partition.metadata"]
-    assert identity.synced_size == len(identity.content) > 0, "the marker vouches for what came last too"
+    assert identity.synced_size == len(identity.content) > 0, "the marker covers the last log, too"
 
 
 @pytest.mark.parametrize("fault", ["broken", "a sync that fails", "no descriptor", "producers that are behind"])
 async def test_no_marker_vouches_for_a_log_that_was_not_closed(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """The next start recovers the logs of its dir, and finds what was acknowledged."""
+    """The next start recovers the logs of the dir and finds the acknowledged records."""
     manager = manager_for(world, "d", "e")
     await manager.start()
     for partition in (A, B):
@@ -212,7 +212,7 @@ async def test_directories_are_removed_by_another_thread_than_the_loops(
 async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two pauses at most so many files are renamed or removed, however many are due."""
+    """Between two pauses a bounded number of files is renamed or removed, however many are due."""
     manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1))
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -231,7 +231,7 @@ async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
 
 
 class Steps:
-    """How many renames and removals came between two steps of sliced work."""
+    """Counts the renames and removals between two steps of sliced work."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, storage: Any) -> None:
         self.renames, self.removals = [0], [0]
@@ -273,7 +273,7 @@ async def test_a_deleted_log_leaves_at_once_and_its_files_later(world: LogWorld)
 
 
 async def test_a_log_made_anew_shares_nothing_with_the_one_before(world: LogWorld) -> None:
-    """KAFKA-12257, 14616, 10548: a re-created topic. Checkpoints of the old log must not cut the new one."""
+    """KAFKA-12257, 14616, 10548: checkpoints of the old log must not truncate the log of a re-created topic."""
     manager = manager_for(world)
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
@@ -319,7 +319,7 @@ async def test_checkpoints_are_written_in_the_background(
 
 
 async def run_until(manager: LogManager, condition: Callable[[], bool]) -> None:
-    """Run the background work until it has done what is waited for; syncs run in threads, so on the real clock."""
+    """Run the background work until the condition holds. Syncs run in threads, so the clock is real."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.run)
         with trio.fail_after(10):
@@ -343,7 +343,7 @@ async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogWorl
     manager.close_at_once()
 
 
-async def test_whose_logs_new_ones_are_gets_on_disk_in_the_background(world: LogWorld) -> None:
+async def test_the_identity_of_new_logs_is_synced_in_the_background(world: LogWorld) -> None:
     manager = manager_for(world)
     await manager.start()
     for partition in (A, B):
@@ -397,7 +397,7 @@ async def test_another_expiration_of_producers_counts_at_once(world: LogWorld) -
 
 
 async def test_another_pause_of_the_cleaner_counts_at_once(world: LogWorld) -> None:
-    """The pause under way is the old one's, which may be a day."""
+    """The present pause has the old length, which may be a day."""
     manager = manager_for(world, cleaner_backoff_ms=86_400_000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
@@ -462,7 +462,7 @@ async def test_configuration_by_kafka_s_keys() -> None:
 
 
 async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: LogWorld) -> None:
-    """Else a crash after the log regrew would find the old point, and call what was never synced sound."""
+    """Otherwise after a crash the old point would mark regrown, unsynced records as sound."""
     manager = manager_for(world)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -511,7 +511,7 @@ async def test_a_dir_that_refuses_writes_keeps_no_other_from_its_housekeeping(
 
 
 class SlowlyReadable:
-    """``open_log`` that has no descriptor at the first call, and waits for ``may_open`` at the next."""
+    """Replaces ``open_log``: the first call has no descriptor, and the next one waits for ``may_open``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -547,7 +547,7 @@ async def manager_that_opens_again(world: LogWorld, slowly: SlowlyReadable) -> L
 async def test_a_log_that_is_being_opened_again_is_not_made_anew(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller's order may come in between: with a second, empty log the records would be gone."""
+    """The controller may create the partition in between: with a second, empty log the records would be lost."""
     slowly = SlowlyReadable(monkeypatch)
     manager = await manager_that_opens_again(world, slowly)
     async with trio.open_nursery() as nursery:

@@ -57,7 +57,7 @@ def other_dir(world: LogWorld, manager: LogManager) -> str:
 async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(DEADLINE_S):
         while not condition():
-            await trio.sleep(0.005)  # polls: the move goes on in a task of its own
+            await trio.sleep(0.005)  # polls: the move runs in a task of its own
 
 
 @asynccontextmanager
@@ -100,7 +100,7 @@ async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
 async def test_a_log_that_is_identified_while_it_moves_stays_so(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next topic id would have another log begun in its place."""
+    """If the new identity were lost, the next topic id would create another log in its place."""
     identity, flush = PartitionMetadata(uuid.UUID(int=8), 7), PartitionLog.flush
     async with running(world) as manager:
         before = log_of(manager)
@@ -120,7 +120,7 @@ async def test_a_log_that_is_identified_while_it_moves_stays_so(
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_moved_log_knows_producers_of_which_no_record_is_left(world: LogWorld, restarts: bool) -> None:
-    """What such a producer repeats would be written again."""
+    """A batch that such a producer repeats would otherwise be written again."""
     async with running(world) as manager:
         before = log_of(manager)
         for sequence in range(3):
@@ -179,7 +179,7 @@ async def test_records_written_during_the_move_are_there(world: LogWorld, monkey
 
 
 async def test_an_empty_log_that_begins_above_0_moves_as_such(world: LogWorld) -> None:
-    """That of a partition that was created again, before its first record."""
+    """This is the log of a partition that was created again, before its first record."""
     async with running(world, start_offset=40) as manager:
         before = log_of(manager)
         before.assign_epoch(3)
@@ -224,7 +224,7 @@ async def test_a_log_that_lost_its_start_during_the_move_is_copied_again(
         assert [offset for offset, _, _ in values(after)] == list(range(start, 60))
 
 
-async def test_a_dir_of_nobody_and_a_replica_of_nobody(world: LogWorld) -> None:
+async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(world: LogWorld) -> None:
     async with running(world) as manager:
         with pytest.raises(KafkaError) as unknown:
             manager.moves.request(T, "/nowhere")

@@ -1,4 +1,4 @@
-"""Log dirs and logs that the disk refuses at the start: a broker serves what it can read (KIP-112)."""
+"""Log dirs and logs that the disk refuses at the start: a broker serves the readable ones (KIP-112)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def manager_for(world: LogWorld) -> LogManager:
 
 
 async def filled(world: LogWorld) -> None:
-    """A broker with a log in each of its two dirs was here, and stopped."""
+    """Create a log in each of a broker's two dirs, and stop the broker."""
     manager = manager_for(world)
     await manager.start()
     for partition in (A, B):
@@ -33,7 +33,7 @@ async def filled(world: LogWorld) -> None:
 
 
 def lose(path: Path) -> None:
-    """What a dead disk leaves of a log dir, or of a file, cannot be opened as one."""
+    """Replace a log dir or a file, so that opening it fails as on a dead disk."""
     path.rename(path.with_name(path.name + "-lost"))
     if path.suffix == ".log":
         path.mkdir()
@@ -61,7 +61,7 @@ async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogWorld) -
     await manager.start()
     assert manager.get(A) is None and manager.get(B) is not None
     assert [(Path(shown.path).name, shown.is_lost) for shown in manager.log_dirs()] == [("e", False), ("d", True)]
-    assert code_of_create(manager, A, is_new=False) is ErrorCode.KAFKA_STORAGE_ERROR, "its records may be in d"
+    assert code_of_create(manager, A, is_new=False) is ErrorCode.KAFKA_STORAGE_ERROR, "the records may be in d"
     assert code_of_create(manager, C) is ErrorCode.NONE
     assert "log-dir" in manager._background.describe()[0] and "/d" in manager._background.describe()[0]
     await manager.shutdown()
@@ -118,8 +118,8 @@ async def test_an_unreadable_log_keeps_no_other_from_being_served(world: LogWorl
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-async def test_an_unreadable_log_makes_way(world: LogWorld, deleted: bool) -> None:
-    """It was deleted, or is of an earlier incarnation than is to be created."""
+async def test_an_unreadable_log_is_replaced(world: LogWorld, deleted: bool) -> None:
+    """The log was deleted, or belongs to an earlier incarnation than the one to be created."""
     await filled(world)
     lose(world.root / "d" / "a-0" / "00000000000000000000.log")
     manager = manager_for(world)
@@ -156,7 +156,7 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
     assert manager.get(A) is None and told == []
     out_of_descriptors = False
     await manager._open_again()
-    assert manager.get(A) is not None and told == [False], "the controller gives its orders again"
+    assert manager.get(A) is not None and told == [False], "the controller sends its requests again"
     manager.close_at_once()
 
 
@@ -178,7 +178,7 @@ async def test_of_two_incarnations_in_two_dirs_the_later_stays(world: LogWorld, 
 
 @pytest.mark.parametrize("lost", ["d", "d/a-0/00000000000000000000.log"])
 async def test_a_copy_is_not_taken_for_its_log_while_that_cannot_be_read(world: LogWorld, lost: str) -> None:
-    """A move that a crash cut short leaves a part of the log."""
+    """A move that a crash cut short leaves an incomplete copy of the log."""
     await filled(world)
     copy = world.root / "e" / f"a-0.{'0' * 32}-future"
     shutil.copytree(world.root / "d" / "a-0", copy)
@@ -200,7 +200,7 @@ async def test_a_copy_is_not_taken_for_its_log_while_that_cannot_be_read(world: 
 async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_its_recovery(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orderly stop does not call clean what was not recovered, nor forget which records were deleted."""
+    """An orderly stop marks no unrecovered log as clean, and forgets no deletion of records."""
     manager = manager_for(world)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)

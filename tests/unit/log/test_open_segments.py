@@ -1,4 +1,4 @@
-"""Sealed segments hold neither descriptors nor indexes that nobody uses."""
+"""A sealed segment has neither descriptors nor indexes in memory while nobody uses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def descriptors() -> int:
 
 
 def files_of(world: LogWorld) -> list[str]:
-    """Those of its partition that are open. Files of a log that another test gave up may be open too."""
+    """Return the partition's open files. Files of another test's abandoned log may be open, too."""
     return [name for name in open_files() if name.startswith(f"{world.root}/d/a-0/")]
 
 
@@ -65,7 +65,7 @@ async def test_flushed_segments_are_closed(world: LogWorld) -> None:
     assert len(log.segments) == SEGMENTS
     await log.flush()
     assert descriptors() <= before + 1
-    assert indexes_in_memory(log) <= 3, "those of the segment that takes appends"
+    assert indexes_in_memory(log) <= 3, "the indexes of the segment that takes appends"
     manager.close_at_once()
 
 
@@ -94,7 +94,7 @@ def open_files() -> list[str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             names.append(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:  # the one the list was read from
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     return names
 
@@ -127,7 +127,7 @@ async def test_a_range_that_is_being_sent_keeps_its_file(world: LogWorld) -> Non
     first = read(log, 0)
     expected = first.read()
     before = descriptors()
-    read(log, 2)  # has the first segment closed
+    read(log, 2)  # closes the first segment
     manager.delete(A)
     assert first.read() == expected
     del first
@@ -136,7 +136,7 @@ async def test_a_range_that_is_being_sent_keeps_its_file(world: LogWorld) -> Non
 
 
 async def test_a_segment_that_is_not_synced_stays_open(world: LogWorld) -> None:
-    """Its file is the one that knows of writes that fail later."""
+    """Only its open file still reports writes that fail later."""
     manager = await start(world, limit=1)
     log = manager.create(A, TOPIC_ID, 1)
     before = descriptors()

@@ -19,7 +19,7 @@ TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))
 
 
 def fill(log: PartitionLog, count: int, *, epoch: int = 0, step_ms: int = 10) -> None:
-    """``count`` batches of two records, 10 ms apart."""
+    """Append ``count`` batches of two records, 10 ms apart."""
     for number in range(count):
         log.append_as_leader(batch(b"a%d" % number, b"b%d" % number, timestamp=START_MS + number * step_ms), epoch)
     log.advance_high_watermark(log.log_end_offset)
@@ -112,7 +112,7 @@ def test_roll_by_time_of_the_records(world: LogWorld) -> None:
     log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
     world.clock.ms += 10_000
     log.append_as_leader(batch(b"b", timestamp=START_MS + 100), 0)
-    assert len(log.segments) == 1, "the records are what counts, not the clock"
+    assert len(log.segments) == 1, "the timestamps of the records count, not the clock"
     log.append_as_leader(batch(b"c", timestamp=START_MS + 101), 0)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
@@ -214,7 +214,7 @@ def test_an_open_transaction_holds_the_last_stable_offset(world: LogWorld) -> No
 
 
 def test_the_last_stable_offset_is_not_below_the_log_start(world: LogWorld) -> None:
-    """An open transaction whose first records were deleted."""
+    """The first records of the open transaction were deleted."""
     log = world.create()
     log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
     fill(log, 2)
@@ -298,7 +298,9 @@ def test_truncation_takes_offsets_epochs_and_producers_back(world: LogWorld) -> 
     assert log.truncate_to(4)
     assert (log.log_end_offset, log.high_watermark, log.latest_epoch) == (4, 4, 1)
     assert log.append_as_leader(idempotent(3), 1).duplicate
-    assert code_of(log.append_as_leader, idempotent(6), 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "not any more"
+    assert code_of(log.append_as_leader, idempotent(6), 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+        "a repeated batch is not recognized any more"
+    )
     assert log.append_as_leader(idempotent(4), 1).base_offset == 4
     assert not log.truncate_to(9)
     assert [record[0] for record in values(log)] == list(range(5))
@@ -363,7 +365,7 @@ async def test_flush_raises_the_recovery_point(world: LogWorld) -> None:
 
 @pytest.mark.trio
 async def test_a_failed_sync_is_never_called_good_by_a_later_one(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """The kernel drops the pages it could not write and lets the next fdatasync succeed ("fsyncgate")."""
+    """The kernel drops pages that it could not write, and lets the next fdatasync succeed ("fsyncgate")."""
 
     async def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -388,8 +390,8 @@ async def test_a_failed_sync_is_never_called_good_by_a_later_one(world: LogWorld
 
 
 @pytest.mark.trio
-async def test_whose_log_it_is_is_on_disk_before_any_record(world: LogWorld) -> None:
-    """Records of nobody knows which incarnation would be taken for another one's."""
+async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogWorld) -> None:
+    """Records of an unknown incarnation would be taken for those of another one."""
     log = world.create()
     fill(log, 1)
     assert world.storage.synced == []
@@ -406,7 +408,7 @@ async def test_whose_log_it_is_is_on_disk_before_any_record(world: LogWorld) -> 
 
 @pytest.mark.trio
 async def test_after_a_kill_whose_log_it_is_is_synced_by_the_next_process(world: LogWorld) -> None:
-    """It cannot know whether the one before came to it."""
+    """The next process cannot know whether the earlier one synced it."""
     world.create().close_files()
     again = await world.reopen()
     fill(again, 1)

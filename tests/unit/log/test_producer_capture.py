@@ -1,4 +1,4 @@
-"""A roll in a log of many producers: its snapshot is taken in steps, and is of the moment of the roll all the same."""
+"""A roll in a log of many producers takes its snapshot in steps, but the snapshot is the state at the roll."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_snapshot_is_of_the_moment_of_the_roll_whatever_comes_while_it_i
         for producer_id in (rng.randrange(5 * FEW), 1000 + rng.randrange(3)):
             append(log, producer_id, sequences.setdefault(producer_id, 0))
             sequences[producer_id] += 1
-        log.producers.producers.pop(rng.randrange(5 * FEW), None)  # expired
+        log.producers.producers.pop(rng.randrange(5 * FEW), None)  # the producer expires
 
     monkeypatch.setattr(TimeSlice, "pause", append_in_between)
     await log.snapshots.write_begun(world.env.clock)
@@ -77,8 +77,8 @@ async def test_an_orderly_stop_writes_what_was_begun(world: LogWorld) -> None:
     assert on_disk(world, offset) == expected
 
 
-async def test_the_flush_that_a_roll_asks_for_is_followed_by_the_snapshot(world: LogWorld) -> None:
-    """A later roll replaces one that is not written yet."""
+async def test_a_later_roll_replaces_an_unwritten_snapshot(world: LogWorld) -> None:
+    """A later roll replaces a snapshot that is not written yet."""
     log = filled(world)
     log.roll()
     append(log, 0, 3)

@@ -1,4 +1,4 @@
-"""After a truncation the producers are read again in steps; what happens in between leaves them right."""
+"""After a truncation the producers are read again in steps, and changes in between leave them correct."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCHES = 4 * STEPS_AT_ONCE
 
 
 def filled(world: LogWorld, batches: int = BATCHES, **config: Any) -> PartitionLog:
-    """A log with batches of 100 producers in turn."""
+    """Return a log with batches of 100 producers in turn."""
     log = world.create(**config)
     for number in range(batches):
         log.append_as_leader(idempotent(number // 100, producer_id=number % 100), 0)
@@ -40,7 +40,7 @@ def known(producers: ProducerState) -> list[Any]:
 
 
 async def as_reopened(world: LogWorld, log: PartitionLog) -> list[Any]:
-    """The producers as another process reads them from the same files."""
+    """Return the producers as another process reads them from the same files."""
     again = await world.reopen()
     assert again.log_end_offset == log.log_end_offset
     return known(again.producers)
@@ -65,7 +65,7 @@ async def test_a_follower_appends_meanwhile(world: LogWorld) -> None:
 
 
 async def test_a_segment_that_is_rolled_meanwhile_has_no_snapshot(world: LogWorld) -> None:
-    """One of half the producers would be taken for all of them after a restart."""
+    """A snapshot of half the producers would count as complete after a restart."""
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     log.roll()
@@ -126,7 +126,7 @@ async def test_a_shutdown_finishes_it(world: LogWorld) -> None:
 
 
 def refuse_after(monkeypatch: pytest.MonkeyPatch, batches: int, number: int) -> Callable[[], None]:
-    """Have the producers' batches be refused with an errno, from one on; what is returned ends that."""
+    """Refuse the producers' batches with an errno from one batch on, and return a function that ends this."""
     really, is_over = producer_rebuild.replay_producers, False
 
     def refused(*given: Any) -> Iterator[ColdError | None]:
@@ -189,7 +189,7 @@ async def test_any_other_error_breaks_the_log(world: LogWorld, monkeypatch: pyte
 async def test_the_log_manager_goes_on_once_there_are_descriptors(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Each time after a longer pause."""
+    """Each retry comes after a longer pause."""
     manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),)), world.env)
     await manager.start()
     log = manager.create(PARTITION, TOPIC_ID, 7)

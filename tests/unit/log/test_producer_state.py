@@ -20,7 +20,7 @@ MAX_SEQUENCE = 2**31 - 1
 
 
 class Producers:
-    """A state with a log that only counts offsets."""
+    """A producer state with a log that only counts offsets."""
 
     def __init__(self) -> None:
         self.state = ProducerState()
@@ -65,20 +65,20 @@ def test_the_last_five_batches_are_recognised_with_their_offsets(producers: Prod
 
 
 def test_a_batch_older_than_the_last_five_is_known_to_be_written_without_its_offset(producers: Producers) -> None:
-    """Refused, or written again: either would be wrong of a batch that is in the log."""
+    """The batch is in the log, so neither a refusal nor a second write would be right."""
     for sequence in range(100, 112, 2):
         producers.send(sequence, 2)
     known = producers.state.find_duplicate(RecordBatch(idempotent(100, 2)))
     assert known is not None and (known.first_offset, known.last_offset) == (-1, 11)
     assert producers.send(100, 2) == (-1, True)
-    # Nothing is known below the first; another split of what is remembered is no retry, nor is what is new in part.
+    # Older sequences are unknown. A batch that is split otherwise, or is partly new, is no retry.
     for first, count in ((98, 2), (100, 3), (104, 3), (110, 1), (110, 3), (114, 2)):
         refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, first, count)
     assert producers.send(112, 2) == (12, False)
 
 
-def test_what_was_written_is_counted_from_the_last_gap(producers: Producers) -> None:
-    """A log may hold one: its leader of then had forgotten the producer, which begins anywhere."""
+def test_only_batches_since_the_last_gap_count_as_written(producers: Producers) -> None:
+    """A log may have a gap: an earlier leader had forgotten the producer, which may begin anywhere."""
     producers.send(0)
     for sequence in range(10, 16):
         producers.write(RecordBatch(idempotent(sequence)))
@@ -115,7 +115,7 @@ def test_a_batch_may_hold_the_wrap(producers: Producers) -> None:
 
 
 def test_an_unknown_producer_begins_anywhere(producers: Producers) -> None:
-    """Its records may have been deleted (Kafka 2.4 and later; before that UNKNOWN_PRODUCER_ID 59)."""
+    """The producer's records may have been deleted (Kafka 2.4 and later; before that UNKNOWN_PRODUCER_ID 59)."""
     assert producers.send(77) == (0, False)
 
 
@@ -146,7 +146,7 @@ def test_idle_producers_expire_unless_in_a_transaction(producers: Producers) -> 
 
 
 def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Producers) -> None:
-    """A producer has up to five on the wire: after a restart of the broker all of them may come again."""
+    """A producer has up to five batches in flight, and may repeat all of them after a restart of the broker."""
     for number in range(6):
         producers.send(2 * number, 2)
         producers.send(number, producer_id=8)
@@ -160,7 +160,7 @@ def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Prod
         assert duplicate is not None and duplicate.first_offset == 3 * number
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, restored.check, RecordBatch(idempotent(0, 2)), AppendOrigin.CLIENT)
     assert restored.check(RecordBatch(idempotent(12)), AppendOrigin.CLIENT) is None
-    last = {entry.producer_id: entry for entry in entries}  # as Kafka reads it
+    last = {entry.producer_id: entry for entry in entries}  # Kafka reads the snapshot like this
     assert list(last.values()) == restored.latest() == producers.state.latest()
 
 
@@ -180,7 +180,7 @@ def test_open_transactions_hold_the_first_unstable_offset(producers: Producers) 
     producers.send(0, producer_id=3, is_transactional=True)
     assert state.first_unstable_offset == 1
     assert producers.marker(CONTROL_COMMIT, producer_id=2) is None
-    assert state.first_unstable_offset == 1, "decided, but not below the high watermark"
+    assert state.first_unstable_offset == 1, "the transaction is decided, but not below the high watermark"
     state.on_high_watermark(4)
     assert state.first_unstable_offset == 2
     assert producers.marker(CONTROL_ABORT, producer_id=3) == AbortedTxn(3, 2, 4, 5)

@@ -1,4 +1,4 @@
-"""Which segments retention takes, and which of them it holds for a group that has yet to read them."""
+"""Which segments retention deletes, and which of them it holds for a group that has yet to read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMED = LogConfig(retention_ms=RETENTION_MS, ordered_delivery_retention_waits_ma
 
 
 def segments(*ages_ms: int, size: int = 10, records: int = 5) -> list[SegmentFacts]:
-    """Segments of so many records each, by how long ago their newest was written."""
+    """Return segments with that many records each, by the age of their newest record."""
     return [SegmentFacts((number + 1) * records, size, NOW_MS - age) for number, age in enumerate(ages_ms)]
 
 
@@ -43,7 +43,7 @@ def test_nothing_that_stays_for_ever_is_held_back() -> None:
     assert held_back(segments(140, 130), config, NOW_MS, 10**6, 0, 0) is None
 
 
-def test_what_is_held_back_is_what_went_without_the_hold() -> None:
+def test_held_back_names_the_segments_that_only_the_hold_keeps() -> None:
     found = segments(140, 130, 120, 10)
     assert held_back(found, TIMED, NOW_MS, 10**6, 3, 6) == HeldBack(5, 15, 20, NOW_MS - 130 + 100, NOW_MS - 130 + 150)
     assert held_back(found, TIMED, NOW_MS, 10**6, 7, 6) == HeldBack(7, 15, 20, NOW_MS - 130 + 100, NOW_MS - 130 + 150)
@@ -54,7 +54,7 @@ def test_what_is_held_back_is_what_went_without_the_hold() -> None:
 def naive_count(
     found: list[SegmentFacts], config: LogConfig, high_watermark: int, log_start: int, held_from: int
 ) -> int:
-    """The rules one after the other, for each segment and the rest of the log behind it."""
+    """Apply the rules one after the other to each segment and the rest of the log behind it."""
     taken = 0
     while taken < len(found):
         oldest, left = found[taken], found[taken:]

@@ -1,4 +1,4 @@
-"""Looking up a time in a log whose timestamps say little, while the log changes."""
+"""Looking up a time in a log with equal timestamps, while the log changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES = 3000
 
 
 def unsorted(world: LogWorld, **config: Any) -> PartitionLog:
-    """A log of equal timestamps, where no index helps, and one later record at the end."""
+    """Return a log of equal timestamps, where no index helps, with one later record at the end."""
     log = world.create(**config)
     for _ in range(BATCHES):
         log.append_as_leader(batch(b"v"), 3)

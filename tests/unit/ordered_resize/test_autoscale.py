@@ -1,4 +1,4 @@
-"""Which partition count is chosen for what is written: no rate goes to and fro, and the bounds hold."""
+"""The partition count that a write rate leads to: no constant rate oscillates, and the bounds hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def measured(bytes_per_second: int, elapsed_s: int = 60, unchanged_s: int = 600)
 
 
 def settled(policy: Policy, initial: int, count: int, rate: int) -> list[int]:
-    """The counts that a constant rate leads to, the first one included."""
+    """Return the counts that a constant rate leads to, including the first one."""
     counts = [count]
     while (wanted := decide(policy, initial, counts[-1], measured(rate)).wanted) is not None:
         counts.append(wanted)

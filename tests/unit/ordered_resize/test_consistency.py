@@ -1,4 +1,4 @@
-"""Each thing that a lineage edited by hand may claim, refused in words; what resizes write is never refused."""
+"""Each false claim that an edited lineage may make is refused with a reason; no lineage of real resizes is refused."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def snapshot(
         ({0: [(2, {3: 2})], 1: [(1, {0: 4})], 3: [(1, {1: 4})]}, "it waits for itself"),
     ],
 )
-def test_what_cannot_be(lineages: dict[int, Entries], words: str) -> None:
+def test_an_impossible_lineage_is_refused_with_a_reason(lineages: dict[int, Entries], words: str) -> None:
     found = lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5, 3: 5}, lineages))
     assert len(found) == 1 and words in found[0], found
 
 
 def test_a_cycle_that_only_the_entries_below_close() -> None:
-    """Entry 4 of 0 is fine by itself; it needs entry 2 of 0, which needs 1, which needs entry 2 of 0 again."""
+    """Entry 4 of 0 is valid by itself. It needs entry 2 of 0, which needs 1, and 1 needs entry 2 of 0 again."""
     lineages: dict[int, Entries] = {0: [(2, {1: 1}), (4, {2: 1})], 1: [(1, {0: 2})]}
     assert "waits for itself" in lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5}, lineages))[0]
 
 
-def test_what_was_removed_may_be_named_and_what_is_over_closes_no_cycle() -> None:
+def test_an_entry_may_name_a_removed_partition_and_an_ended_one_closes_no_cycle() -> None:
     assert not lineage_contradictions(snapshot({0: 3}, {0: [(2, {1: 0})]}, over={1: 1}))
     assert "not ended" in lineage_contradictions(snapshot({0: 3}, {0: [(2, {1: 1})]}, over={1: 1}))[0]
     again: dict[int, Entries] = {0: [(2, {1: 1})], 1: [(2, {0: 1})]}

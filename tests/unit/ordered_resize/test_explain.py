@@ -1,4 +1,4 @@
-"""What a resize waits for, in words."""
+"""The reasons that a resize waits for, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate's states, row by row, what it asks in each, and what it answers to people."""
+"""The gate's states, row by row: its questions in each state, and its explanations for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DU
 
 @pytest.fixture
 def gate() -> Gate:
-    """Partition 1 is held; it was split off 0, of which nothing is known."""
+    """Return a gate that guards partition 1, which was split off 0; nothing is known of 0."""
     gate = Gate()
     gate.assign([1])
     gate.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
@@ -220,7 +220,7 @@ def test_the_limit_is_the_highest_epoch_that_is_open(gate: Gate) -> None:
     gate.facts.on_lineage(1, Lineage(6, -1, (Entry(0, {0: 0}), Entry(4, {3: 0}))))
     assert gate.limit(1) == 3
     gate.facts.on_lineage(1, Lineage(7, 4, (Entry(0, {0: 0}),)))
-    assert gate.limit(1) == NO_EPOCH, "what was dropped was not loaded"
+    assert gate.limit(1) == NO_EPOCH, "the dropped entry was not loaded"
     load(gate)
     assert gate.limit(1) == 7
     gate.forget()
@@ -237,7 +237,7 @@ def test_a_position_lowered_and_raised_during_a_load_is_not_covered_by_it(gate: 
     assert gate.look(1, 0) is DUE
 
 
-def test_of_a_removed_partition_nothing_was_loaded(gate: Gate) -> None:
+def test_a_load_of_a_removed_partition_does_not_count(gate: Gate) -> None:
     process_zero(gate)
     load(gate)
     gate.renew(1)
@@ -248,7 +248,7 @@ def test_what_was_passed_is_still_named_until_it_is_over(gate: Gate) -> None:
     gate.facts.on_lineage(0, Lineage(1, -1, (Entry(0, {3: 2}), Entry(1, {4: 2}))))
     gate.facts.on_end(0, 0, 100)
     gate.facts.on_position(0, 100)
-    assert set(gate.named(1)) == {0, 3}, "not 4: epoch 0 of partition 0 did not need it"
+    assert set(gate.named(1)) == {0, 3}, "not 4: epoch 0 of partition 0 did not require it"
     gate.facts.on_lineage(3, None, over=2)
     assert gate.cap(1) == 0
     assert set(gate.named(1)) == {0}

@@ -56,7 +56,7 @@ def test_a_batch_above_the_lineage_is_held_even_without_a_group() -> None:
     assert cap(Facts(), 0) == -1
 
 
-def test_what_nobody_is_known_of_is_held_at_the_lowest_entry_that_is_not_over() -> None:
+def test_with_unknown_groups_a_topic_is_held_at_the_lowest_entry_that_is_not_over() -> None:
     facts = Facts()
     known(facts, 0, 5, (2, {1: 0}), (4, {1: 3}))
     known(facts, 1, 4)
@@ -76,7 +76,7 @@ def test_max_hold_lets_one_group_go_for_one_epoch_and_not_another() -> None:
     assert found == [Obstacle("mute", 1, 0, 0), Obstacle("slow", 1, 0, 0)]
     assert cap(facts, 1, mute, slow, released=(Obstacle("mute", 1, 0, 0),)) == -1
     assert cap(facts, 1, mute, released=(Obstacle("mute", 1, 0, 0),)) == 1
-    assert cap(facts, 3, mute, released=(Obstacle("mute", 1, 1, 0),)) == -1, "0 is still to be processed"
+    assert cap(facts, 3, mute, released=(Obstacle("mute", 1, 1, 0),)) == -1, "partition 0 is still to be processed"
 
 
 def test_a_group_that_comes_again_is_not_the_one_that_was_let_go() -> None:
@@ -93,7 +93,7 @@ def test_patience_begins_again_when_a_wait_was_over() -> None:
 
 
 def test_thousands_of_resizes_are_followed_to_the_end() -> None:
-    """1 -> 2 -> 1 and so on, nothing removed: each entry waits for the one before."""
+    """1 -> 2 -> 1 and so on, with no partition removed: each entry waits for the one before."""
     facts = Facts()
     known(facts, 0, 4000, *((e, {1: e - 1}) for e in range(2, 4000, 2)))
     known(facts, 1, 4000, *((e, {0: e - 1}) for e in range(1, 4000, 2)))
@@ -101,4 +101,4 @@ def test_thousands_of_resizes_are_followed_to_the_end() -> None:
         for e in range(4000):
             facts.on_end(p, e, e + 1)
     assert cap(facts, 0, Reader("g", 1, {0: 5000, 1: 5000})) == 4000
-    assert cap(facts, 0, Reader("g", 1, {0: 0, 1: 5000})) == 1, "what 1 needs of 0 is missing"
+    assert cap(facts, 0, Reader("g", 1, {0: 0, 1: 5000})) == 1, "partition 1 requires unread records of 0"

@@ -1,4 +1,4 @@
-"""The one list of rules for requests, edits, edits that nobody saw, and queued counts: accept, refuse or freeze."""
+"""The one list of rules for requests, edits, unseen edits and queued counts: accept, refuse or freeze."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def setting(**changes: Any) -> Setting:
 
 @pytest.fixture
 def topic() -> Topic:
-    """Created with 2 partitions, grown to 6, then shrunk to 4: 4 and 5 drain."""
+    """Return a topic that was created with 2 partitions, grown to 6, then shrunk to 4: 4 and 5 drain."""
     topic = Topic(2)
     for count in (6, 4):
         topic.ask(count)
@@ -83,7 +83,7 @@ def test_requests_that_are_refused(topic: Topic, count: int, given: dict[str, An
             f"{LOSS_KEY}=true: partitions 2, 3 are removed once every group has read them.",
         ),
         (2, {"is_compacted": False}, "$"),
-        (6, {"marked": Marked.FOR_EVER}, "$"),  # 4 and 5 are revived
+        (6, {"marked": Marked.FOR_EVER}, "$"),  # partitions 4 and 5 are revived
         (6, {"marked": Marked.DRAINED}, "$"),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_grow_while_partitions_drain_begins_at_once(topic: Topic) -> None:
     found = verdict.topic
     assert (found.undeleted_partition_count, found.previous_undeleted_partition_count, found.wanted) == (8, 4, None)
     assert found.layout_version == 3 and sorted(found.partitions) == list(range(8))
-    assert found.ordered_delivery is True  # the first resize settled it
+    assert found.ordered_delivery is True  # the first resize has settled it
 
 
 def test_replicas_may_be_given_and_are_checked(topic: Topic) -> None:
@@ -148,7 +148,7 @@ def test_a_cancel_is_not_held_by_what_forbids_a_resize(topic: Topic) -> None:
     assert verdict.outcome is ACCEPT and verdict.topic is not None and verdict.topic.undeleted_partition_count == 4
 
 
-def test_what_only_the_moment_forbids_does_not_keep_a_count_from_being_queued(topic: Topic) -> None:
+def test_a_temporary_obstacle_does_not_prevent_queueing_a_count(topic: Topic) -> None:
     moving = topic.snapshot()
     moving = dataclasses.replace(moving, topic=moving.topic.replace(adding_replicas={0: [3]}))
     verdict = judge_request(moving, 8, SETTING)
@@ -224,7 +224,7 @@ def test_a_tool_that_knows_none_of_our_fields_loses_none(topic: Topic) -> None:
     assert not verdict.topic.absent
 
 
-# ---------------------------------------------------------------- edits that nobody saw
+# ---------------------------------------------------------------- edits while no controller was active
 
 
 def test_a_topic_as_it_was_left_is_accepted_at_every_step(topic: Topic) -> None:
@@ -251,7 +251,7 @@ def test_partitions_added_while_no_controller_was_in_office_are_a_request(topic:
 
 
 def test_what_is_added_before_the_leaders_have_answered_is_queued_as_a_count(topic: Topic) -> None:
-    """So is what a controller finds that takes office: its leaders have not answered it. No broker is asked for."""
+    """A new controller also queues the count, because its leaders have not answered it; no broker is chosen."""
     known, limits = topic.topic, setting(assign=no_brokers)
     added = known.replace(partitions={**known.partitions, 6: [2, 1], 7: [2, 1]})
     counted = known.replace(undeleted_partition_count=8)
@@ -410,7 +410,7 @@ def test_nothing_is_written_while_a_state_cannot_be_read(topic: Topic) -> None:
 
 
 def test_a_marked_partition_whose_state_cannot_be_read_stays_assigned(topic: Topic) -> None:
-    """Out of the assignment its log would be deleted, with records that nobody has read."""
+    """If it were not assigned, its log would be deleted, with records that nobody has read."""
     found = topic.snapshot()
     hidden = dataclasses.replace(found, states={p: s for p, s in found.states.items() if p != 5}, unreadable={5})
     assert (hidden.topic.undeleted_partition_count, sorted(hidden.topic.partitions)) == (4, [0, 1, 2, 3, 4, 5])

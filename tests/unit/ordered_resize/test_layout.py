@@ -1,4 +1,4 @@
-"""Placement under a layout, and what a resize moves."""
+"""Placement under a layout, and the keys that a resize moves."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[in
 
 
 def split(position: int = 0) -> Facts:
-    """Partition 1 was split off 0, whose epoch 0 ended at 100."""
+    """Return facts in which partition 1 was split off 0, whose epoch 0 ended at 100."""
     facts = Facts()
     known(facts, 0, 1)
     known(facts, 1, 0, (0, {0: 0}))
@@ -50,7 +50,7 @@ def test_recursion_an_empty_blocked_loser_frees_nobody() -> None:
 
 def test_entries_newer_than_the_epoch_required_do_not_count() -> None:
     facts = split(position=100)
-    known(facts, 0, 2, (2, {1: 0}))  # a merge after the split: the split does not wait for it
+    known(facts, 0, 2, (2, {1: 0}))  # the merge comes after the split, so the split does not wait for it
     assert lineage.cap(facts, 1) == 0
 
 
@@ -65,7 +65,7 @@ def test_fresh_enough_an_older_lineage_of_a_loser_is_not_enough() -> None:
     assert lineage.cap(facts, 0) == 2
 
 
-def test_gone_is_read_not_concluded() -> None:
+def test_a_removal_counts_only_once_it_was_read() -> None:
     facts = Facts()
     known(facts, 0, 2, (2, {1: 0}))
     facts.on_lineage(1, None)
@@ -79,7 +79,7 @@ def test_what_is_over_of_a_number_that_exists_again_stays_over() -> None:
     facts = Facts()
     known(facts, 0, 2, (2, {1: 3}))
     facts.on_lineage(1, Lineage(5), over=4)
-    facts.on_lineage(1, Lineage(4), over=-1)  # an older answer comes later
+    facts.on_lineage(1, Lineage(4), over=-1)  # an older answer arrives later
     assert facts.lineages[1].as_of == 5
     assert lineage.cap(facts, 0) == 2
 
@@ -94,7 +94,7 @@ def test_a_log_start_past_the_end_counts_only_where_nobody_owns_the_partition(is
 
 def test_the_end_of_a_later_epoch_serves_for_an_earlier_one() -> None:
     facts = split()
-    facts.on_leader_change(0)  # forgets the end
+    facts.on_leader_change(0)  # the leader change drops the known end
     facts.on_position(0, 200)
     assert lineage.cap(facts, 1) == -1
     facts.on_end(0, 3, 150)
@@ -156,7 +156,7 @@ def test_a_load_is_due_before_a_batch_past_an_entry_newer_than_the_last_load(
 def test_a_load_is_due_before_any_batch_when_the_floor_is_above_cap_and_floor_of_the_last_load() -> None:
     at_floor_4 = Lineage(9, 4, (Entry(3, {1: 0}),))
     assert lineage.is_load_due(at_floor_4, Loaded(2, 3), 0)
-    assert not lineage.is_load_due(at_floor_4, Loaded(2, 4), 0)  # the entry at 3 keeps the cap under the floor
+    assert not lineage.is_load_due(at_floor_4, Loaded(2, 4), 0)  # the entry at 3 keeps the cap below the floor
     assert not lineage.is_load_due(at_floor_4, Loaded(4, -1), 0)
 
 
@@ -166,7 +166,7 @@ def test_the_map_of_the_kip_comes_from_the_newest_entry_of_a_grow() -> None:
 
 
 def test_a_merge_is_found_where_a_grow_has_split_the_keys_off_since() -> None:
-    """4 -> 16 -> 4 -> 8: partition 12 was merged into 0, and its keys were split off to 4."""
+    """4 -> 16 -> 4 -> 8: partition 12 was merged into 0, and its keys were then split off to 4."""
     known = {
         0: Lineage(4, -1, (Entry(3, {4: 1, 12: 0}),)),
         4: Lineage(2, -1, (Entry(0, {0: 0}), Entry(2, {0: 3}))),
@@ -204,7 +204,7 @@ def test_a_position_that_is_not_known_any_more_takes_nothing_back() -> None:
     assert lineage.cap(other, 1) == -1
 
 
-def test_of_an_epoch_without_a_record_up_to_its_end_nobody_has_to_say_a_position() -> None:
+def test_an_epoch_without_records_needs_no_position() -> None:
     facts = split()
     facts.on_position(0, -1)
     facts.on_end(0, 0, 0)

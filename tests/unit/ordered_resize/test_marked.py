@@ -1,4 +1,4 @@
-"""How long marked partitions are kept, by the topic's keys."""
+"""How long marked partitions are kept, by the topic's config keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a resize and their steps, by the example of the design: 4 -> 6 -> 4 -> 8, grown while 4 and 5 drain."""
+"""The phases of a resize and their steps, in the example of the design: 4 -> 6 -> 4 -> 8, grown while 4 and 5 drain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_same_when_5_was_removed_before_the_second_grow() -> None:
     t.ask(8)
     t.carry_out()
     assert t.states[5].leader_epoch == 2 and t.states[5].lineage == (entry(2, {1: 2}),)
-    assert (t.states[1].lineage, t.states[1].floor) == ((), 2)  # 5 is over: 1 >= 0
+    assert (t.states[1].lineage, t.states[1].floor) == ((), 2)  # partition 5 is over, because 1 >= 0
 
 
 def found(snapshot: Snapshot) -> dict[int, Phase]:
@@ -150,11 +150,11 @@ def test_a_cancel_while_partitions_drain_keeps_them() -> None:
     t.ask(2)
     assert t.topic.layout_version == 4 and sorted(t.topic.partitions) == [0, 1, 2, 3]
     t.carry_out()
-    assert t.states[2].layout == Layout(2, 2)  # still closed, by the shrink
+    assert t.states[2].layout == Layout(2, 2)  # still closed by the shrink
 
 
 def drained(parts: int, **given: Collection[int]) -> list[int]:
-    """What begins to be removed of a topic that shrank from ``parts`` to 1."""
+    """Return the partitions whose removal begins in a topic that shrank from ``parts`` to 1."""
     t = Topic.split(1, parts)
     t.ask(1)
     t.carry_out()

@@ -1,4 +1,4 @@
-"""Which tombstones stay: tests/property/ordered_resize/test_tombstones.py says why."""
+"""Which tombstones stay; tests/property/ordered_resize/test_tombstones.py explains why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ GROWN, MERGED = LineageEntry(1, {0: 4}), LineageEntry(3, {5: 2, 7: 2})
 @pytest.mark.parametrize(
     ("entries", "over", "kept_from"),
     [
-        ((), {}, 10),  # its keys were nowhere else; epochs above the lineage's may have entries
+        ((), {}, 10),  # its keys were in no other partition; epochs above the lineage's may have entries
         ((GROWN, MERGED), {}, 1),
-        ((GROWN, MERGED), {0: 3}, 1),  # an earlier life of 0 is over
+        ((GROWN, MERGED), {0: 3}, 1),  # an earlier incarnation of 0 is over
         ((GROWN, MERGED), {0: 4}, 3),
-        ((GROWN, MERGED), {0: 4, 5: 2}, 3),  # 7 is there
+        ((GROWN, MERGED), {0: 4, 5: 2}, 3),  # partition 7 exists
         ((GROWN, MERGED), {0: 4, 5: 2, 7: 3}, 10),
         ((GROWN, MERGED), {5: 2, 7: 2}, 1),
     ],

@@ -1,4 +1,4 @@
-"""``host:port``."""
+"""Addresses as ``host:port``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error codes: Kafka's numbers, and what a client does about each."""
+"""Error codes: Kafka's numbers, and a client's reaction to each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_retriability_against_kafka_python(code: ErrorCode) -> None:
 
 
 def test_invalid_partition_metadata() -> None:
-    """wire.md: 25310 is retriable and asks for new metadata."""
+    """wire.md: 25310 is retriable and makes the client refresh its metadata."""
     assert ErrorCode(25310) is ErrorCode.INVALID_PARTITION_METADATA
     assert ErrorCode.INVALID_PARTITION_METADATA.client_action is ClientAction.REFRESH_METADATA
 

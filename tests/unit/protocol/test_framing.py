@@ -1,4 +1,4 @@
-"""Frames, headers and the buffers they live in."""
+"""Frames, headers, and the buffers that contain them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wire(body: Message, version: int, correlation_id: int = 1, client_id: str | 
 
 
 def feed(connection: ServerConnection, data: bytes) -> list[Request]:
-    """Receive all of ``data``, as much at a time as the connection takes."""
+    """Receive all of ``data``, as many bytes at a time as the connection accepts."""
     found = []
     position = 0
     while position < len(data):
@@ -62,7 +62,10 @@ def records_of(request: Request) -> bytes:
 
 
 def test_request_headers_by_hand() -> None:
-    """Header version 1 before the first flexible version of an API, 2 from it on: then a byte of tags."""
+    """Header version 1 belongs to versions before an API's first flexible one.
+
+    Header version 2 belongs to the first flexible version and later ones, and ends with a byte of tags.
+    """
     assert wire(HeartbeatRequest(), 3)[4:14] == struct.pack(">hhih", 12, 3, 1, 2)
     assert wire(MetadataRequest(), 8)[14:16] == b"me"
     assert wire(MetadataRequest(), 9)[14:17] == b"me\0"
@@ -244,7 +247,7 @@ def test_closing_gives_the_buffer_back() -> None:
 
 
 def test_bytes_after_a_request_are_ignored() -> None:
-    """As Kafka does: librdkafka 2.x ends its Metadata request for all topics with three bytes too many."""
+    """Kafka ignores them, too: librdkafka 2.x ends its Metadata request for all topics with three surplus bytes."""
     frame = wire(MetadataRequest(topics=None), 9)[4:] + b"\0\0\0"
     (request,) = feed(ServerConnection(), struct.pack(">i", len(frame)) + frame)
     assert request.body == MetadataRequest(topics=None)

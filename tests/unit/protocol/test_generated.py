@@ -1,4 +1,4 @@
-"""The committed generated modules are what the tables say, and every version of wire.md's table is there."""
+"""The committed generated modules match the tables, and they have every version in wire.md's table."""
 
 from __future__ import annotations
 

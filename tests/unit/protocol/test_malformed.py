@@ -1,4 +1,4 @@
-"""Bytes that are no message: a typed error that names the field, and nothing allocated on the word of a length."""
+"""Malformed bytes cause a typed error that names the field, and no length in them causes a large allocation."""
 
 from __future__ import annotations
 

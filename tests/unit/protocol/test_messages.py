@@ -1,4 +1,4 @@
-"""Classes, defaults, and what a version can and cannot carry."""
+"""Message classes, their defaults, and the values that a version can carry."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_tagged_struct() -> None:
 
 
 def test_kip_253_tags_on_the_wire() -> None:
-    """wire.md: Produce v9 TopicProduceData carries 10253 and 10257, ascending, as int32."""
+    """wire.md: Produce v9 TopicProduceData has the tags 10253 and 10257, in ascending order, as int32."""
     wire = produce_request(b"", undeleted_partition_count=4, layout_version=7).encode(9)
     assert wire.endswith(b"\2\x8d\x50\4\0\0\0\4\x91\x50\4\0\0\0\7\0")
     assert produce_request(b"", undeleted_partition_count=4).encode(8) == produce_request(b"").encode(8)
@@ -167,7 +167,7 @@ def test_equality_and_repr() -> None:
 
 
 def test_offset_commit_record_bytes() -> None:
-    """Laid out by hand from Kafka's OffsetCommitKey and OffsetCommitValue."""
+    """The expected bytes are laid out by hand from Kafka's OffsetCommitKey and OffsetCommitValue."""
     key = OffsetCommitKey(group="g", topic="tt", partition=5)
     assert encode_versioned(key, 1) == b"\0\1\0\1g\0\2tt\0\0\0\5"
     value = OffsetCommitValue(offset=9, leader_epoch=2, metadata="m", commit_timestamp=77)
@@ -205,7 +205,7 @@ def test_a_newer_consumer_protocol_is_read_as_the_newest() -> None:
 
 
 def test_consumer_protocol_bytes() -> None:
-    """Laid out by hand from Kafka's ConsumerProtocolAssignment."""
+    """The expected bytes are laid out by hand from Kafka's ConsumerProtocolAssignment."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])])
     expected = b"\0\1\0\0\0\1\0\1t\0\0\0\2\0\0\0\0\0\0\0\2\xff\xff\xff\xff"
     assert encode_versioned(assignment, 1) == expected

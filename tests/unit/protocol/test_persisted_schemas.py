@@ -1,7 +1,7 @@
-"""KIP-915: the schemas of stored records change by tagged fields alone.
+"""KIP-915: the schemas of stored records change only by tagged fields.
 
-A coordinator of an earlier release reads what this one writes. It ignores a tagged field that it does not know. Any
-other new field, and a new version, it reads wrongly.
+A coordinator of an earlier release reads the records of this one. It ignores a tagged field that it does not know. It
+misreads any other new field, and a new version.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ STORED = {
         "transaction_start_timestamp_ms int64 0+",
     ],
 }
-"""Versions and untagged fields of each stored record: Kafka's, in the order of their bytes. They stay as they are."""
+"""Kafka's versions and untagged fields of each stored record, in the order of their bytes. They never change."""
 TAGS = {"OffsetCommitValue": {10256: "incarnation int64 4+", 10273: "rewinds int32 4+"}}
-"""Each tag that was ever given to a field, with that field. A tag never means another one. New tags join here."""
+"""Each tag that a field ever had, with that field. A tag is never given to another field. Add new tags here."""
 CLIENTS = {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment", "StickyAssignorUserData"}
 """Messages between members of a group: a coordinator stores them as bytes and does not read them."""
 
 
 def stored() -> dict[str, Message]:
-    """Each table that is neither a request nor a response, by name."""
+    """Return each table that is neither a request nor a response, by name."""
     found = (table for module in table_modules() for table in tables(module).values())
     return {table.name: table for table in found if table.api_key == -1 and table.name not in CLIENTS}
 
 
 def fields(of: tuple[Field, ...], prefix: str = "") -> Iterator[tuple[str, Field]]:
-    """All fields by path, those of nested structs behind their own."""
+    """Return all fields by path; the fields of a nested struct follow the struct."""
     for one in of:
         yield prefix + one.name, one
         yield from fields(one.fields, f"{prefix}{one.name}.")
@@ -95,7 +95,7 @@ def untagged(table: Message) -> list[str]:
 
 
 def misuses_of_tags(table: Message) -> list[str]:
-    """Tagged fields that are not registered, and ones that an older reader does not get past."""
+    """Return tagged fields that are not registered, or that an older reader cannot skip."""
     tagged = [(path, one) for path, one in fields(table.fields) if one.tag is not None]
     known = TAGS.get(table.name, {})
     return [
@@ -106,7 +106,7 @@ def misuses_of_tags(table: Message) -> list[str]:
 
 
 def incompatible(table: Message) -> bool:
-    """Whether a reader of an earlier release reads the record wrongly."""
+    """Whether a reader of an earlier release misreads the record."""
     return untagged(table) != STORED[table.name] or bool(misuses_of_tags(table))
 
 

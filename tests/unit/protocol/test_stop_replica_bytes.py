@@ -1,4 +1,4 @@
-"""StopReplica against bytes that Kafka 3.9.1's own classes wrote (KIP-570, Public Interfaces)."""
+"""StopReplica is compared with bytes that Kafka 3.9.1's own classes wrote (KIP-570, Public Interfaces)."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def test_each_version_of_the_response_is_kafkas(version: int) -> None:
 
 
 def test_before_version_3_a_request_names_no_leader_epoch() -> None:
-    """KIP-570: the default is -1, and an older version cannot carry another."""
+    """KIP-570: the default is -1, and an older version cannot carry another value."""
     assert StopReplicaPartitionState().leader_epoch == -1
     assert all(not StopReplicaRequest.decode(bytes.fromhex(REQUEST_BYTES[v]), v).topic_states for v in range(3))

@@ -1,4 +1,4 @@
-"""Blobs of foreign members, whole and cut short."""
+"""Subscriptions of other clients' members, whole and cut short."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_subscription_cut_behind_its_topics_is_read_as_far_as_it_goes(length: 
     assert found.topics == ["a", "b"]
     assert found.user_data == (b"u" if length >= TOPICS_END + 5 else None)
     assert found.generation_id in (7, -1)
-    assert decode_subscription(NEWEST[:length]).topics == {"a", "b"}  # as the leader of the group does
+    assert decode_subscription(NEWEST[:length]).topics == {"a", "b"}  # the leader of the group reads it the same way
 
 
 @pytest.mark.parametrize("length", range(TOPICS_END))
@@ -34,7 +34,7 @@ def test_a_subscription_without_all_of_its_topics_is_not_known(length: int) -> N
 
 
 def test_what_an_old_kafka_go_writes_is_read() -> None:
-    """Version 1 without owned partitions."""
+    """kafka-go writes version 1 without owned partitions."""
     written = b"\x00\x01" + b"\x00\x00\x00\x01\x00\x05other" + b"\xff\xff\xff\xff"
     assert subscribed_topics([written]) == {"other"}
 

@@ -1,4 +1,4 @@
-"""What comes out of a codec is bounded, and damage is an error rather than a surprise."""
+"""The output of a codec is bounded, and damaged input raises the typed error."""
 
 import gzip
 import tracemalloc
@@ -53,7 +53,7 @@ def test_raw_snappy_as_librdkafka_sends_it() -> None:
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Java refuses linked blocks: bit 5 of the frame's flag byte says independent."""
+    """Java refuses linked blocks; bit 5 of the frame's flag byte marks blocks as independent."""
     assert compress(CompressionType.LZ4, SAMPLES[-1])[4] & 0x20
 
 
@@ -109,7 +109,7 @@ def test_every_cut_is_an_error(codec: CompressionType) -> None:
     packed = compress(codec, data)
     for end in range(len(packed)):
         if codec is CompressionType.SNAPPY and end == 16:
-            continue  # a xerial stream of no blocks is a whole, empty stream
+            continue  # a xerial stream without blocks is a whole, empty stream
         with pytest.raises(CorruptRecordError):
             decompress(codec, packed[:end], MIB)
 

@@ -1,4 +1,4 @@
-"""Linear hashing and the split tree, against other clients' vectors and a second implementation."""
+"""Linear hashing and the split tree are compared with other clients' vectors and a second implementation."""
 
 import random
 
@@ -22,7 +22,7 @@ LAYOUTS = [(n, u) for n in (1, 2, 3, 4, 6, 7) for u in range(n, 8 * n + 3)]
 
 
 def place_by_descent(key_hash: int, initial: int, undeleted: int) -> int:
-    """From the root of the key's tree, follow the splits that took the key along, one split at a time."""
+    """Follow the splits of the key from the root of its tree, one split at a time."""
     p = key_hash % initial
     step = initial
     while True:
@@ -37,7 +37,7 @@ def place_by_descent(key_hash: int, initial: int, undeleted: int) -> int:
 
 
 def parent_by_search(p: int, initial: int) -> int:
-    """The level is the only one whose range N * 2^l <= p < N * 2^(l+1) holds ``p``."""
+    """Subtract the start of the only level whose range N * 2^l <= p < N * 2^(l+1) has ``p``."""
     (low,) = [initial << level for level in range(40) if initial << level <= p < initial << level + 1]
     return p - low
 

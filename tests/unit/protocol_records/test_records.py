@@ -32,7 +32,7 @@ def plain(records) -> list[tuple]:
 
 
 def resealed(batch: bytes | bytearray) -> bytearray:
-    """The batch with a CRC that fits its bytes."""
+    """Return the batch with a CRC that matches its bytes."""
     out = bytearray(batch)
     struct.pack_into(">I", out, 17, RecordBatch(out).compute_crc())
     return out
@@ -47,7 +47,7 @@ def patched(batch: bytes, fmt: str, at: int, value: int) -> bytes:
 def around(
     body: bytes, count: int, codec: CompressionType = CompressionType.NONE, last_delta: int | None = None
 ) -> bytes:
-    """A batch with a well-formed header around any body."""
+    """Return a batch with a well-formed header around any body."""
     header = bytearray(build_batch([(None, None, (), T0)])[:61])
     struct.pack_into(">i", header, 8, 49 + len(body))
     struct.pack_into(">h", header, 21, int(codec))
@@ -245,7 +245,7 @@ def test_malformed_control_records(key: bytes | None, value: bytes | None) -> No
         r.read_control_record(record)
 
 
-# ---------------------------------------------------------------- what a broker refuses
+# ---------------------------------------------------------------- batches that a broker refuses
 
 
 def refusal(raw: bytes, max_bytes: int = 1 << 20) -> ErrorCode:
@@ -304,7 +304,7 @@ def test_every_flipped_bit_under_the_crc_is_refused() -> None:
             assert refusal(flipped) == ErrorCode.CORRUPT_MESSAGE
 
 
-# ---------------------------------------------------------------- what a reader refuses
+# ---------------------------------------------------------------- batches that a reader refuses
 
 
 def test_batches_back_to_back() -> None:
@@ -397,7 +397,7 @@ def test_a_count_beyond_the_bytes_is_refused_before_the_first_record() -> None:
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_nested_compression_is_refused(codec: CompressionType) -> None:
-    """A v2 batch is compressed once; a compressed body inside a compressed body is no record."""
+    """A v2 batch is compressed once, so a compressed body inside a compressed body is no record."""
     inner = compress(codec, NORMAL * 20)
     with pytest.raises(CorruptRecordError):
         RecordBatch(around(compress(codec, inner), 1, codec)).records()

@@ -1,4 +1,4 @@
-"""Background work that survives the failure of one item, and wake-ups that reach every task that waits."""
+"""Background work continues after the failure of one item, and a wake-up reaches every waiting task."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_fails_is_described_and_counted() -> None:
     background.forget("t-0")
     assert [failure.task for failure in background.failing()] == ["retention"]
     clock.seconds += 3601
-    assert background.failing() == [], "nobody looks after it any more"
+    assert background.failing() == [], "a forgotten item is no longer described"
 
 
 def test_an_error_that_ends_the_task_passes() -> None:
@@ -136,7 +136,7 @@ async def test_room_in_the_memory_budget_wakes_every_connection() -> None:
 
 
 class FakeListener:
-    """Gives what it is told: connections, errors, and EBADF at the end."""
+    """Offers the given connections and errors, and EBADF at the end."""
 
     host, port = "h", 1
 

@@ -1,4 +1,4 @@
-"""Outbound requests, under trio and asyncio, against a server made of the same framing."""
+"""Outbound requests, under trio and asyncio, to a server with the same framing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _with_deadline(scenario: Script) -> None:
 
 
 async def serve(stream: Stream, answer: Callable[[Request], list[Any]]) -> None:
-    """Hand each request to ``answer``, which returns the responses to send now, as ``(request, body)``."""
+    """Pass each request to ``answer``, which returns the responses to send now, as ``(request, body)``."""
     connection = ServerConnection()
     try:
         while True:
@@ -52,7 +52,7 @@ async def serve(stream: Stream, answer: Callable[[Request], list[Any]]) -> None:
 
 
 def heartbeat_generation(request: Request) -> Any:
-    """The generation comes back as the throttle time, so that an answer shows which request it belongs to."""
+    """Return the generation as the throttle time, so that a response shows which request it belongs to."""
     return request, HeartbeatResponse(throttle_time_ms=request.body.generation_id)
 
 

@@ -23,7 +23,7 @@ UNLIMITED = resource.RLIM_INFINITY
 
 
 class Kernel:
-    """Refuses a soft limit above ``most``, and one without limit unless ``most`` is None."""
+    """Refuses a soft limit above ``most``, and an unlimited one unless ``most`` is None."""
 
     def __init__(self, soft: int, hard: int, most: int | None = None) -> None:
         self.limits = soft, hard
@@ -76,7 +76,7 @@ def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
     ],
     ids=["broker", "controller"],
 )
-def test_a_server_raises_it_and_has_short_collections_before_it_opens_anything(
+def test_a_server_raises_the_limit_and_begins_short_collections_first(
     monkeypatch: pytest.MonkeyPatch, main: Callable[[list[str]], int], settings: list[str]
 ) -> None:
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""Where the embedded ZooKeeper cannot run it says what is missing."""
+"""The embedded ZooKeeper names the missing part where it cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collections look at few objects however many there are, and cycles do not stay for ever (ADR 34)."""
+"""A garbage collection visits few objects however many there are, and cycles do not stay for ever (ADR 34)."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ LIMIT = int(GROWTH * AT_START) + GROWTH_BYTES
 
 
 class Process:
-    """The interpreter's collections as a process with ``resident`` bytes has them."""
+    """The interpreter's collections, as in a process with ``resident`` bytes."""
 
     def __init__(self) -> None:
         self.resident: int | None = AT_START
         self.collections = ShortCollections(lambda: self.resident)
         self.looked_at: list[int] = []
-        """Objects, by each automatic collection of the oldest generation."""
+        """The number of objects at each automatic collection of the oldest generation."""
 
     def note(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start" and info["generation"] == OLDEST:
             self.looked_at.append(len(gc.get_objects()))
 
     def grow(self, objects: int) -> list[list[object]]:
-        """So many objects that stay."""
+        """Create that many objects that stay."""
         return [[None] for _ in range(objects)]
 
     def grow_until_everything_is_looked_at(self, kept: list[list[object]]) -> None:
-        """One collection finds the process large, the next one looks at everything."""
+        """Grow until one collection finds the process large and the next one visits all objects."""
         for _ in range(20):
             if max(self.looked_at) >= len(kept):
                 return
             kept += self.grow(100_000)
-        raise AssertionError("no collection looked at everything")
+        raise AssertionError("no collection visited all objects")
 
 
 @pytest.fixture
 def process() -> Iterator[Process]:
-    """The test process's own collections are as before afterwards."""
+    """Restore the test process's own collections afterwards."""
     callbacks, thresholds = list(gc.callbacks), gc.get_threshold()
     found = Process()
     gc.collect()
@@ -69,10 +69,10 @@ def test_no_collection_looks_at_more_than_what_came_lately(process: Process) -> 
     process.collections.begin()
     kept = process.grow(400_000)
     assert len(process.looked_at) >= 4, "cycles among new objects are found"
-    # What a callback leaves, and the collections of the test runner's objects, come on top.
+    # The objects of a callback, and the collections of the test runner's objects, come on top.
     assert max(process.looked_at) < 65_000
     assert len(kept) == 400_000 < gc.get_freeze_count()
-    assert sum(process.collections.pauses.counts) > len(process.looked_at), "younger ones are measured too"
+    assert sum(process.collections.pauses.counts) > len(process.looked_at), "younger collections are measured, too"
 
 
 def test_cycles_that_were_alive_for_long_are_freed_once_the_process_has_grown(process: Process) -> None:
@@ -83,7 +83,7 @@ def test_cycles_that_were_alive_for_long_are_freed_once_the_process_has_grown(pr
     knots.clear()
     process.resident = LIMIT
     kept += process.grow(100_000)
-    assert [knot() is None for knot in gone] == [False] * 3, "they are frozen, and the process is not large yet"
+    assert [knot() is None for knot in gone] == [False] * 3, "the knots are frozen, and the process is not large yet"
     process.resident = LIMIT + 1
     process.grow_until_everything_is_looked_at(kept)
     assert [knot() is None for knot in gone] == [True] * 3
@@ -97,7 +97,7 @@ def test_a_process_that_stays_large_looks_at_everything_once(process: Process) -
     everything = max(process.looked_at)
     process.looked_at.clear()
     kept += process.grow(everything)
-    assert 0 < max(process.looked_at) < everything / 3, "a quarter of it, at first"
+    assert 0 < max(process.looked_at) < everything / 3, "at first a quarter of all objects"
 
 
 def test_nothing_is_frozen_where_the_size_of_the_process_is_not_known(process: Process) -> None:

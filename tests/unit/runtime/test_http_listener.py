@@ -1,4 +1,4 @@
-"""The listener for operators: what it answers, and what clients that mean harm get."""
+"""The HTTP listener for operators: its responses, and its limits against hostile clients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def listening(
 
 
 async def ask(listener: HttpListener, request: bytes, *, ends: bool = True) -> str:
-    """All that the other side says until it closes. ``ends``: this side says that no more will come."""
+    """Return the whole response until the listener closes. With ``ends`` the client also closes its sending side."""
     with trio.fail_after(20):
         async with await trio.open_tcp_stream("127.0.0.1", listener.port) as stream:
             await stream.send_all(request)
@@ -115,7 +115,7 @@ async def test_what_follows_a_body_is_not_taken_for_a_request() -> None:
 
 
 async def test_a_listener_that_is_not_local_answers_to_any_name() -> None:
-    """Prometheus asks a container by its name."""
+    """Prometheus uses a container's name."""
     async with listening("0.0.0.0") as listener:
         request = b"GET /metrics HTTP/1.1\r\nHost: broker-1:9404\r\n\r\n"
         assert (await ask(listener, request)).startswith("HTTP/1.1 200 ")
@@ -144,7 +144,7 @@ async def test_connections_that_say_nothing_make_room_for_those_that_ask() -> No
 
 
 class _Slow:
-    """A stream on which bytes come one by one, each a second after the other, for ever."""
+    """A stream with one byte each second, without end."""
 
     peer = "10.0.0.1:1"
 
@@ -168,7 +168,7 @@ class _Slow:
 
 
 class _Reading(_Slow):
-    """It asks at once, and never reads the answer."""
+    """Sends a request at once, and never reads the response."""
 
     async def receive_into(self, buffer: memoryview) -> int:
         await trio.lowlevel.checkpoint()
@@ -178,7 +178,7 @@ class _Reading(_Slow):
 
 
 class _OneStream:
-    """A network to which one connection comes."""
+    """A network with one incoming connection."""
 
     host, port = "127.0.0.1", 1
 
@@ -198,7 +198,7 @@ class _OneStream:
 
 
 class _Quiet(_Slow):
-    """It asks once, reads the answer, and says no more."""
+    """Sends one request, reads the response, and sends no more."""
 
     async def receive_into(self, buffer: memoryview) -> int:
         if self.received:
@@ -220,7 +220,7 @@ class _Quiet(_Slow):
 async def test_a_client_that_lets_the_listener_wait_is_given_up(
     client: type[_Slow], at_least_s: float, at_most_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """``at_least_s`` and ``at_most_s`` are virtual."""
+    """The times ``at_least_s`` and ``at_most_s`` are virtual."""
     began, stream = trio.current_time(), client()
     limits = HttpLimits(timeout_s=3, idle_timeout_s=7)
     async with listening(network=_OneStream(stream), limits=limits):  # type: ignore[arg-type]

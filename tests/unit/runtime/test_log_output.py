@@ -1,4 +1,4 @@
-"""Log lines to a pipe: in order while it is read, dropped and counted while it is not, and never waited for."""
+"""Log lines to a pipe: in order while it is read, dropped and counted while it is not, and never blocking."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for() -> None:
     for _ in range(written):
         output.write(line)
     received, whole, dropped = b"", 0, 0
-    while whole + dropped < written:  # there is a notice for each time that lines were dropped, however often
+    while whole + dropped < written:  # each gap in the lines has a notice
         received += os.read(reader, 1 << 20)
         *complete, received = received.split(b"\n")
         notices = [found for found in complete if b"dropped" in found]

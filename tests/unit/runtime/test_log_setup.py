@@ -1,4 +1,4 @@
-"""What a process logs, and how: levels by logger, structlog and the standard library alike."""
+"""A process's log lines and their format: levels by logger, for structlog and the standard library alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE, OTHER = "anabranch.broker.one", "anabranch.controller.other"
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """What was configured before; loggers of the names here take their parents' levels."""
+    """Restore the earlier configuration afterwards; the loggers of these tests take their parents' levels."""
     handlers, level, before = list(logging.root.handlers), logging.root.level, structlog.get_config()
     yield
     logging.root.handlers[:] = handlers
@@ -38,7 +38,7 @@ def lines(stream: io.StringIO) -> list[str]:
 
 
 def say(word: str) -> None:
-    """A line at each level, by both ways to log."""
+    """Log a line at each level, by both libraries."""
     of_structlog, of_library = structlog.get_logger(ONE), logging.getLogger(OTHER)
     for level in ("debug", "info", "warning", "error"):
         getattr(of_structlog, level)(f"{word}.{level}", partition="t-0")
@@ -110,7 +110,7 @@ def test_the_levels_in_force_are_told_by_logger() -> None:
     log_setup.begin(io.StringIO(), ["INFO", f"{ONE}=TRACE"])
     levels = log_setup.levels()
     assert (levels["root"], levels[ONE], levels["kazoo"]) == ("INFO", "TRACE", "WARN")
-    assert levels["anabranch.runtime.log_setup"] == "INFO", "it has not logged yet"
+    assert levels["anabranch.runtime.log_setup"] == "INFO", "this logger has not logged yet"
     assert log_setup.exists("anabranch") and not log_setup.exists("anabranch.no_such_module")
 
 

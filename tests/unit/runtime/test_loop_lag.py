@@ -1,4 +1,4 @@
-"""The histogram of the loop's rounds."""
+"""The histogram of the event loop's rounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_round_that_takes_long_is_in_its_bucket(mock_clock: trio.testing
     counted = sum(lag.rounds.counts)
     await trio.lowlevel.checkpoint()
     await trio.lowlevel.checkpoint()
-    assert sum(lag.rounds.counts) == counted, "nothing is measured after it"
+    assert sum(lag.rounds.counts) == counted, "nothing is measured after the end"
 
 
 def test_the_longest_round_of_the_last_minute_and_the_idle_share() -> None:
@@ -58,7 +58,7 @@ def test_the_longest_round_of_the_last_minute_and_the_idle_share() -> None:
     assert lag.idle_share() == pytest.approx(0.5, abs=0.05)
     for _ in range(90):
         round_of(0.25, 0.75)
-    assert lag.longest_s() == 0.25, "the rounds before are more than a minute ago"
+    assert lag.longest_s() == 0.25, "the longer rounds are more than a minute ago"
     assert lag.idle_share() == pytest.approx(0.75, abs=0.05)
     now += 300
     assert lag.longest_s() == 0.0

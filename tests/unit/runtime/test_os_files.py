@@ -1,4 +1,4 @@
-"""What the contract suite cannot show of real files: failing writes, and one fdatasync for many who wait."""
+"""Behaviour of real files that the contract suite cannot show: failing writes, and one fdatasync for many waiters."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_who_comes_while_a_sync_runs_shares_the_next_one(tmp_path: Path, m
         await trio.testing.wait_all_tasks_blocked()
         assert len(calls) == 1
         go_on.set()
-    assert len(calls) == 3  # the first, then one each for the two files
+    assert len(calls) == 3  # the first one, then one for each of the two files
 
 
 @pytest.mark.trio

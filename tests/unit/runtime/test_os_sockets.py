@@ -1,4 +1,4 @@
-"""What the contract suite cannot show of real sockets."""
+"""Behaviour of real sockets that the contract suite cannot show."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _fields(**changes: Any) -> dict[str, Any]:
 
 
 class Recorded:
-    """A connected socket that takes everything; the flags of each call that sent something."""
+    """A connected socket that accepts every byte, and records the flags of each call that sent bytes."""
 
     def __init__(self) -> None:
         self.flags: list[int] = []
@@ -72,8 +72,8 @@ class Recorded:
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 128])
-def test_nothing_is_held_back_for_more_that_is_nothing(count: int) -> None:
-    """The kernel would wait 200 ms for it. An answer may end with an empty part."""
+def test_no_byte_is_held_back_for_an_empty_last_part(count: int) -> None:
+    """The kernel would wait 200 ms for the next part. A response may end with an empty part."""
     sock: Any = Recorded()
     assert not SocketStream(sock, TRIO_WAITS).send_now([b"x"] * count + [b""])
     assert sock.flags[-1] == 0

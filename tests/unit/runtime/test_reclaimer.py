@@ -1,4 +1,4 @@
-"""The blocks of a large file are freed by another thread than the one that removes it."""
+"""The blocks of a large file are freed by another thread than the one that removes the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anabranch.runtime.reclaimer import MAX_WAITING, SMALL_FILE_BYTES, Reclaimer
 
 
 class Closes:
-    """Which thread closed the last descriptor of a removed file, in order."""
+    """Records which thread closed the last descriptor of each removed file, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.freed_by: list[str] = []
@@ -53,7 +53,7 @@ def test_a_large_file_is_freed_by_the_reclaimer(tmp_path: Path, closes: Closes) 
     storage = OsStorage()
     path = sparse(tmp_path / "large", SMALL_FILE_BYTES + 1)
     storage.remove(path)
-    assert not storage.exists(path), "the name goes at once"
+    assert not storage.exists(path), "the name is removed at once"
     assert closes.wait_for(1) == ["reclaimer"]
 
 
@@ -94,7 +94,7 @@ def test_descriptors_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_process_ends_that_still_has_a_large_removed_file_open(tmp_path: Path) -> None:
-    """The interpreter finalizes what is left in a module: no thread starts then."""
+    """The interpreter finalizes the objects of a module when no thread can start any more."""
     path = sparse(tmp_path / "large", SMALL_FILE_BYTES + 1)
     program = (
         "import os\n"

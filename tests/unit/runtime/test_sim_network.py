@@ -1,4 +1,4 @@
-"""The faults of the simulated network; what it promises without them is in the contract suite."""
+"""The faults of the simulated network; the contract suite tests it without faults."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_nobody_notices_a_machine_without_power_until_it_has_power_again() -> No
         client, server = await connected(fabric)
         await server.send([b"never seen"])
         fabric.power_off("server")
-        server.close()  # the process goes down with its machine
+        server.close()  # the process stops with its machine
         await client.send([b"into the void"])
         with trio.move_on_after(1000) as waited:
             await receive(client)

@@ -1,4 +1,4 @@
-"""What a simulated disk loses in a crash, and what it refuses."""
+"""The data that a simulated disk loses in a crash, and the operations that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trouble a simulated ZooKeeper makes; what it promises in peace is in the contract suite."""
+"""The faults of a simulated ZooKeeper; the contract suite tests it without faults."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_write_that_is_lost_on_its_way_was_not_applied() -> None:
         session = FakeZk().session()
         await session.create("/before", b"")
         session.lose_next_request()
-        assert await session.exists("/before") is not None  # reads are left alone
+        assert await session.exists("/before") is not None  # only the next write is lost, not a read
         with pytest.raises(ZkConnectionError):
             await session.multi([CreateOp("/a", b"")])
         session.reconnect()
@@ -85,7 +85,7 @@ def test_a_longer_outage_ends_the_session_and_its_ephemerals() -> None:
         session.disconnect()
         await gone.wait()
         assert trio.current_time() >= TIMEOUT_MS / 1000
-        assert session.state is SessionState.SUSPENDED  # it cannot know yet
+        assert session.state is SessionState.SUSPENDED  # the client cannot know yet
         session.reconnect()
         with pytest.raises(ZkSessionExpiredError):
             await session.get("/")
@@ -200,7 +200,7 @@ def test_news_on_its_way_when_the_connection_ends_fires_its_watch_once(is_frozen
             session.freeze()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other.create, "/a", b"")
-            await trio.sleep(0.015)  # virtual time: it is written, and nobody was told
+            await trio.sleep(0.015)  # virtual time: the znode is written, and no watch event has arrived
             if is_frozen:
                 await trio.sleep(2 * TIMEOUT_MS / 1000)  # virtual time: the session ends
                 session.thaw()

@@ -1,4 +1,4 @@
-"""The watchdog: quiet while the loop runs, loud when it hangs."""
+"""The watchdog stays silent while the loop runs, and reports a loop that hangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_loop_that_hangs_is_noticed_once() -> None:
 
     watchdog = Watchdog(TIMEOUT_S, on_hang)
     watchdog.start()
-    assert noticed.wait(10)  # blocks the loop, as a hang does
+    assert noticed.wait(10)  # blocks the loop as a hang does
     watchdog.stop()
     assert hangs == [pytest.approx(TIMEOUT_S)]
 

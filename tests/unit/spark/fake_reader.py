@@ -1,4 +1,4 @@
-"""A ``LogReader`` over a topic in memory, as far as a stream's driver uses it."""
+"""A ``LogReader`` over a topic in memory, with the parts that a stream's driver uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakePartition:
 
 
 class FakeReader:
-    """One topic ``t``. ``over`` and ``over_ends`` are of removed numbers."""
+    """One topic ``t``. ``over`` and ``over_ends`` belong to removed numbers."""
 
     def __init__(self, count: int, end: int = 0) -> None:
         self.config = ConsumerConfig.parse(
@@ -43,7 +43,7 @@ class FakeReader:
         self.over: dict[int, int] = {}
         self.over_ends: dict[int, int] = {}
         self.silent: set[int] = set()
-        """Numbers of which no broker says a lineage."""
+        """Partition numbers whose lineage no broker returns."""
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.lineage_requests = 0
         self.is_deleted = False
@@ -98,10 +98,10 @@ class FakeReader:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self.committed.update(offsets)
 
-    # ------------------------------------------------------------ what happens to the topic
+    # ------------------------------------------------------------ events of the topic
 
     def split(self) -> None:
-        """1 -> 2: keys of partition 0 go to partition 1."""
+        """Split the topic, 1 -> 2: keys of partition 0 go to partition 1."""
         first = self.partitions[0]
         first.ends[0], first.leader_epoch = first.end, 1
         begins = self.over_ends.get(1, 0)

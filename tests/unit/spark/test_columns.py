@@ -1,4 +1,4 @@
-"""Batches of the log as Arrow batches: the columns' values, ranges within batches, what readers do not see."""
+"""Batches of the log as Arrow batches: the columns' values, ranges within batches, and hidden records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ``format("anabranch")``: Spark's names, and a sentence for what is not accepted."""
+"""The options of ``format("anabranch")``: Spark's names, and one sentence for each refused value."""
 
 from __future__ import annotations
 

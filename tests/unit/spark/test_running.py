@@ -1,4 +1,4 @@
-"""Ranges as an executor reads them: what is no longer there is a loss, or is gone past."""
+"""Ranges as an executor reads them: a missing part is a loss, or is skipped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.spark.running import RunningReader
 
 
 class FakeLog:
-    """A partition with a batch for each ten offsets; ``first`` is where it begins."""
+    """A partition with a batch for each ten offsets; the log begins at ``first``."""
 
     first = 0
     is_removed = False
@@ -46,7 +46,7 @@ class FakeLog:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """Read a range and return the offsets that were fetched from."""
+    """Read a range and return the offsets of the fetches."""
     monkeypatch.setattr(running, "LogReader", FakeLog)
 
     def fetched(start: int, end: int, *, loses: bool = False) -> list[int]:

@@ -1,4 +1,4 @@
-"""A stream's driver: barriers, restarts from the checkpoint's JSON, partitions that go and come again, refusals."""
+"""A stream's driver: barriers, restarts from the checkpoint's JSON, removed and recreated partitions, refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 
 
 class Query:
-    """A stream as Spark drives it. ``restart`` makes another that knows only what the checkpoint holds."""
+    """A stream as Spark drives it. ``restart`` creates another one that knows only the checkpoint."""
 
     def __init__(self, reader: FakeReader, **options: str) -> None:
         self.reader = reader
@@ -59,7 +59,7 @@ def test_a_partition_that_gained_keys_waits_for_the_next_micro_batch() -> None:
     reader.split()
     reader.partitions[0].end, reader.partitions[1].end = 12, 5
     end, read = query.next(start)
-    assert read == {0: (0, 12)}, "what lies behind the split in 0 is of keys that stay"
+    assert read == {0: (0, 12)}, "the records behind the split in 0 belong to keys that stay"
     end, read = query.next(end)
     assert read == {1: (0, 5)}
 
@@ -73,7 +73,7 @@ def test_a_restart_in_the_middle_of_a_resize_plans_the_same() -> None:
     end, read = query.next(start, 4)
     assert read == {0: (0, 4)}
     query.restart()
-    assert query.ranges(start, end) == read, "an unfinished micro-batch is repeated as it was"
+    assert query.ranges(start, end) == read, "an unfinished micro-batch is repeated unchanged"
     end, read = query.next(end, 4)
     assert read == {0: (4, 8)}
     query.restart()
@@ -85,7 +85,7 @@ def test_a_restart_in_the_middle_of_a_resize_plans_the_same() -> None:
 
 
 def test_the_first_micro_batch_is_repeated_as_it_was() -> None:
-    """Spark does not keep where a stream began: ``latest`` is later after a restart."""
+    """Spark does not store the start of a stream, and ``latest`` is later after a restart."""
     reader = FakeReader(2, end=10)
     query = Query(reader, startingOffsets="latest")
     start = query.initial()
@@ -104,7 +104,7 @@ def test_nothing_new_is_the_offset_as_it_was() -> None:
     query = Query(reader)
     end = query.plan(query.initial())
     reader.partitions[0].leader_epoch += 1
-    assert json.dumps(query.plan(end)) == json.dumps(end), "a new leader alone is no news to Spark"
+    assert json.dumps(query.plan(end)) == json.dumps(end), "a new leader alone is no change for Spark"
 
 
 def removed_after(read_up_to: int, *, loses: str) -> tuple[Query, Json]:
@@ -128,7 +128,7 @@ def test_a_removed_partition_that_was_read_to_its_end_is_no_loss() -> None:
     assert read == {0: (10, 11)}
     asked = query.reader.lineage_requests
     query.plan(end)
-    assert query.reader.lineage_requests == asked, "that is known of this layout"
+    assert query.reader.lineage_requests == asked, "the removal is known for this layout"
 
 
 def test_a_removed_partition_that_was_not_read_to_its_end_is_a_loss() -> None:
@@ -150,7 +150,7 @@ def test_a_loss_that_is_allowed_is_gone_past(caplog: pytest.LogCaptureFixture) -
     assert query.plan(end) == end
 
 
-def test_what_no_broker_says_to_be_over_is_left_where_it_is() -> None:
+def test_a_partition_whose_removal_is_not_confirmed_stays_in_the_offset() -> None:
     query, end = removed_after(5, loses="true")
     query.reader.silent.add(1)
     assert query.plan(end) == end
@@ -221,7 +221,7 @@ def test_a_topic_of_a_pattern_that_was_deleted_is_a_loss() -> None:
     query = Query(reader, subscribePattern="t.*")
     end = query.plan(query.initial())
     reader.is_deleted = True
-    assert query.plan(end) == end, "a broker that is behind may have answered"
+    assert query.plan(end) == end, "the response may come from a lagging broker"
 
     def ask_on() -> None:
         deadline = time.monotonic() + 10
@@ -238,7 +238,7 @@ def test_a_topic_that_is_not_seen_for_a_moment_is_not_read_again() -> None:
     end = query.plan(query.initial())
     read = end["topics"]["t"]["partitions"]["0"]
     assert (read["begin"], read["offset"]) == (0, 3)
-    end["topics"]["u"] = json.loads(json.dumps(end["topics"]["t"]))  # no broker names it
+    end["topics"]["u"] = json.loads(json.dumps(end["topics"]["t"]))  # no broker names topic u
     reader.partitions[0].end = 5
     after = query.plan(end)
     planned = anyio.run(query.stream.ranges, end, after)
@@ -323,7 +323,7 @@ def test_the_group_learns_what_is_processed_before_the_next_plan() -> None:
     query = Query(reader, **{"kafka.group.id": "g"})
     start = query.initial()
     end = query.plan(start)
-    assert {tp.partition: o.offset for tp, o in reader.committed.items()} == {0: 0, 1: 0}, "where it begins"
+    assert {tp.partition: o.offset for tp, o in reader.committed.items()} == {0: 0, 1: 0}, "the start offset"
     query.plan(end)
     assert {tp.partition: o.offset for tp, o in reader.committed.items()} == {0: 10, 1: 10}
     assert reader.committed[TopicPartition("t", 0)].incarnation == 50

@@ -1,4 +1,4 @@
-"""The pytest plugin: which cluster it makes for those who use it."""
+"""The pytest plugin's choice of a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 
 
 class Options:
-    """A ``pytest.Config`` with these values and nothing else."""
+    """A ``pytest.Config`` with only these values."""
 
     def __init__(self, *, ini: dict[str, Any] | None = None, **options: Any) -> None:
         self._ini = ini or {}

@@ -1,4 +1,4 @@
-"""Config tables: what they parse, what they refuse and in which words."""
+"""Config tables: the values that they parse, the values that they refuse, and the error texts."""
 
 from __future__ import annotations
 

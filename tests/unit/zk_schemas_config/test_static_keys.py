@@ -1,4 +1,4 @@
-"""Where the keys of a server come from."""
+"""The sources of a server's config keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower names in its fetches."""
+"""The partitions that a follower names in its fetches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SESSION_ID = 7
 
 
 def named(plan: FetchPlan, broker_epoch: int) -> list[int]:
-    """The partitions of the next request, which is then answered."""
+    """Return the partitions of the next request, and mark the request as answered."""
     request, _ = plan.request(FOLLOWED, CONFIG, broker_epoch, 0)
     plan.answered(ErrorCode.NONE, SESSION_ID, FOLLOWED)
     return [asked.partition for topic in request.topics for asked in topic.partitions]
@@ -34,7 +34,10 @@ def test_in_a_session_only_what_changed_is_named() -> None:
 
 
 def test_under_a_new_registration_everything_is_named_again() -> None:
-    """KIP-903: a leader proposes a replica with the epoch it last fetched with: an idle one would stay refused."""
+    """KIP-903: after a new registration a follower names every partition again.
+
+    A leader proposes a replica with the broker epoch of its last fetch, so an idle replica would stay refused.
+    """
     plan = FetchPlan()
     for key in KEYS:
         plan.want(key)

@@ -1,4 +1,4 @@
-"""What a fetcher does before it asks, and while its leader has nothing to say."""
+"""The steps of a fetcher before it fetches, and while its leader holds the fetch."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 
 @pytest.mark.trio
 async def test_what_another_process_or_epoch_left_unsynced_is_synced_before_it_is_claimed() -> None:
-    """With ``log.flush=ack`` a fetch from offset n says that everything below n is on the follower's disk."""
+    """With ``log.flush=ack`` a fetch from offset n claims that everything below n is on the follower's disk."""
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
-    world.catch_up(1, 2)  # by a fetcher that does not sync
+    world.catch_up(1, 2)  # a fetcher that does not sync has appended this
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
     unsynced = fetcher.unsynced()
@@ -48,7 +48,7 @@ async def test_what_another_process_or_epoch_left_unsynced_is_synced_before_it_i
 
 
 def truncated_follower(seed: int = 1) -> ReplicaWorld:
-    """Replica 2 led, synced what nobody else has, and truncated it to follow 1; both are in sync."""
+    """Replica 2 led, synced a record that nobody else has, and truncated it to follow 1; both are in sync."""
     world = ReplicaWorld(flushes_on_ack=True, seed=seed)
     world.elect(2, 0, [1, 2])
     world.append(2, b"tail")
@@ -61,7 +61,7 @@ def truncated_follower(seed: int = 1) -> ReplicaWorld:
 
 
 def unsynced_by(world: ReplicaWorld) -> tuple[ReplicaFetcher, list[TopicPartition]]:
-    """A fetcher of replica 2, and what it would sync before it asks."""
+    """Return a fetcher of replica 2, and the partitions that it syncs before it fetches."""
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
     return fetcher, [one.partition.key for one in fetcher.unsynced()]
@@ -69,7 +69,11 @@ def unsynced_by(world: ReplicaWorld) -> tuple[ReplicaFetcher, list[TopicPartitio
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_was_truncated_is_synced_before_the_leader_hears_of_it(seed: int) -> None:
-    """Else a power cut brings back what the leader has said nobody in sync has (hole 30). A crash may keep or lose."""
+    """A truncation is synced before the leader learns of it (hole 30).
+
+    Otherwise a power failure brings back a record after the leader has claimed that no in-sync replica has it.
+    A crash may keep or lose an unsynced truncation.
+    """
     world = truncated_follower(seed)
     fetcher, unsynced = unsynced_by(world)
     assert unsynced == [KEY]
@@ -87,7 +91,7 @@ def test_what_a_killed_process_truncated_is_synced_by_the_next() -> None:
     assert unsynced_by(world)[1] == [KEY]
 
 
-def test_a_leader_speaks_of_the_past_once_its_own_truncation_is_on_disk() -> None:
+def test_a_leader_is_followed_once_its_own_truncation_is_on_disk() -> None:
     world = truncated_follower()
     world.elect(2, 2, [1, 2])
     world.catch_up(2, 1)
@@ -99,7 +103,7 @@ def test_a_leader_speaks_of_the_past_once_its_own_truncation_is_on_disk() -> Non
 
 
 class Leader:
-    """Has nothing to send: holds a fetch that may be held until it reads the next one of the session."""
+    """Has no records: it holds each fetch until it reads the next fetch of the session."""
 
     def __init__(self) -> None:
         self.seen: list[FetchRequest] = []
@@ -116,7 +120,7 @@ class Leader:
 
 @pytest.mark.trio
 async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -> None:
-    """Else nobody replicates the partition, and nothing is acknowledged, for replica.fetch.wait.max.ms."""
+    """Otherwise nobody replicates the partition, and nothing is acknowledged, for replica.fetch.wait.max.ms."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
@@ -141,7 +145,10 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
 
 
 def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> None:
-    """A replica that fetched would be in sync, and writers would wait for what it cannot append."""
+    """A follower with a full log dir does not fetch.
+
+    If it fetched it would be in sync, and writers would wait for records that it cannot append.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 3])
     log = world[2].log
@@ -152,7 +159,9 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
     world.clock.seconds += FULL_RETRY_S
     assert fetcher._resume_waiting() == world.clock.seconds + FULL_RETRY_S
     assert fetcher._plan.is_empty
-    assert [one.partition.key for one in fetcher._without_room] == [KEY], "its leader is asked where the log begins"
+    assert [one.partition.key for one in fetcher._without_room] == [KEY], (
+        "the follower asks its leader where the log begins"
+    )
     log.is_full = False
     world.clock.seconds += FULL_RETRY_S
     fetcher._resume_waiting()
@@ -183,14 +192,14 @@ async def test_a_follower_that_cannot_sync_for_want_of_space_tries_again(number:
     fetcher = await flush_fails(world, number)
     assert fetcher.is_idle is not is_followed
     assert world[2].partition.failed is not is_followed
-    assert fetcher._plan.is_empty, "nothing is claimed meanwhile"
+    assert fetcher._plan.is_empty, "the follower claims nothing meanwhile"
 
 
 # ---------------------------------------------------------------- large answers
 
 
 def large_answer(world: ReplicaWorld, batches: int) -> Any:
-    """What replica 2 gets for one fetch of many batches of replica 1."""
+    """Return the response to one fetch by replica 2 of many batches of replica 1."""
     world.elect(1, 0, [1, 2])
     for number in range(batches):
         world.append(1, b"%d" % number)
@@ -213,7 +222,10 @@ def answer_of(data: Any) -> FetchResponse:
 @pytest.mark.trio
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_new_leader_epoch_ends_a_half_appended_answer(leads: bool) -> None:
-    """What was appended stays whole, for the new leader or its followers to agree on; the rest is not appended."""
+    """A new leader epoch ends an append in slices.
+
+    The appended batches stay whole, so the new leader or its followers can compare them. The rest is not appended.
+    """
     world = ReplicaWorld()
     data = large_answer(world, 3 * PIECE_BATCHES)
     fetcher = following(world)
@@ -246,7 +258,7 @@ def test_pieces_hold_whole_batches_and_all_bytes() -> None:
 
 
 class AnsweringLeader:
-    """A channel to replica 1, which answers what a follower out of range asks."""
+    """A channel to replica 1, which answers the requests of a follower out of range."""
 
     def __init__(self, world: ReplicaWorld, *, describes: bool = True) -> None:
         self._world = world
@@ -268,7 +280,7 @@ class AnsweringLeader:
 
 
 class Leads:
-    """The replicas of a broker."""
+    """The replicas that a broker leads."""
 
     def __init__(self, partitions: dict[TopicPartition, Any], error: KafkaError) -> None:
         self._partitions = partitions
@@ -281,7 +293,7 @@ class Leads:
 
 
 def followed_out_of_range() -> tuple[ReplicaWorld, ReplicaFetcher]:
-    """Replica 1 has deleted all that producer 7 wrote before replica 2 had any of it."""
+    """Replica 1 has deleted all records of producer 7 before replica 2 fetched any of them."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a", producer_id=7, producer_epoch=0, base_sequence=0)

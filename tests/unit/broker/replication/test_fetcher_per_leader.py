@@ -1,4 +1,4 @@
-"""Which fetcher follows which partition."""
+"""The assignment of partitions to fetchers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Followed:
 
 
 class Fetcher:
-    """Runs until it follows nothing."""
+    """Runs until it follows no partition."""
 
     made: list[Fetcher]
 
@@ -49,7 +49,7 @@ class Fetcher:
 
 
 async def test_internal_topics_of_a_leader_have_a_fetcher_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit does not wait for what else the leader sends."""
+    """A commit then does not wait for the leader's other partitions."""
     Fetcher.made = []
     monkeypatch.setattr(module, "ReplicaFetcher", Fetcher)
     nothing: object = None

@@ -1,4 +1,4 @@
-"""Where a follower cuts its log (KIP-101, 279, 320, 595), each case named by what went wrong without it."""
+"""Where a follower truncates its log (KIP-101, 279, 320, 595); each test is named after a known failure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ def test_a_deposed_leader_cuts_what_its_successor_never_had() -> None:
 
 @pytest.mark.trio
 async def test_a_follower_that_restarts_keeps_what_is_committed() -> None:
-    """KIP-101, scenario 1: truncating to its own watermark, which lags, it would lose a record and then lead."""
+    """KIP-101, scenario 1: the follower does not truncate to its own watermark.
+
+    That watermark lags, so the follower would lose a committed record and then lead.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a", b"b")
     world.fetch(2, 1, times=1)
-    world.fetch(2, 1)  # the leader commits; the follower has not heard of it
+    world.fetch(2, 1)  # the leader commits; the follower has not received the new watermark
     assert world[1].log.high_watermark == 2
     await world[2].restart(power_failure=False)
     assert world[2].log.high_watermark == 0
@@ -68,7 +71,7 @@ def test_fast_leader_changes_leave_no_divergence() -> None:
 
 
 def test_a_leader_epoch_without_records_is_forgotten() -> None:
-    """Remembered, it would diverge from every later leader without end."""
+    """If the follower remembered the epoch, it would diverge from every later leader without end."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
@@ -82,7 +85,7 @@ def test_a_leader_epoch_without_records_is_forgotten() -> None:
 
 
 def test_a_diverging_follower_does_not_count() -> None:
-    """KAFKA-13141: its offset is of records that the leader does not have."""
+    """KAFKA-13141: its fetch offset belongs to records that the leader does not have."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
@@ -105,7 +108,7 @@ def test_an_answer_of_an_earlier_epoch_is_not_appended() -> None:
     world.elect(2, 1, [2])
     assert not followed.is_current
     world.elect(1, 2, [1, 2])
-    assert not followed.is_current, "another epoch is another follower, though the leader is the same"
+    assert not followed.is_current, "in another epoch the fetch state is new, though the leader is the same"
     assert answer.records
 
 
@@ -141,7 +144,10 @@ def append_by(world: ReplicaWorld, leader: int, producer_id: int, sequence: int)
 async def test_a_follower_that_starts_again_knows_producers_of_which_no_record_is_left(
     behind: int, restarts: bool
 ) -> None:
-    """A batch whose answer was lost would be written twice once this replica leads."""
+    """The follower takes over such a producer.
+
+    Otherwise a batch whose response was lost is written twice once this replica leads.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     for sequence in range(3):
@@ -164,7 +170,10 @@ async def test_a_follower_that_starts_again_knows_producers_of_which_no_record_i
 
 
 def test_a_log_start_past_the_end_of_the_follower_is_asked_for() -> None:
-    """The producers of records that it will never fetch are known from nothing else."""
+    """The follower asks its leader for producers.
+
+    They are the only source for producers of records that it never fetches.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a", b"b")
@@ -184,7 +193,7 @@ def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
         world.append(1, b"%d" % number)
     world.catch_up(1, 2)
     world[1].log.delete_records_before(10)
-    assert world.fetch(2, 1) is Outcome.MOVED, "the next fetch tells the leader"
+    assert world.fetch(2, 1) is Outcome.MOVED, "the next fetch reports it to the leader"
     assert world[2].log.log_start_offset == 10
 
 
@@ -192,7 +201,7 @@ def test_a_follower_ahead_of_an_unclean_leader_goes_back_to_its_end() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1])
     world.append(1, b"a", b"b")
-    world.elect(3, 1, [3])  # unclean: 3 has nothing
+    world.elect(3, 1, [3])  # after the unclean election, replica 3 has no record
     world.catch_up(3, 1)
     assert world[1].values() == []
     world.append(3, b"c")
@@ -221,7 +230,7 @@ def test_replicas_of_a_partition_that_was_created_again_begin_where_it_ended() -
 
 
 def test_a_replica_that_begins_elsewhere_goes_where_its_leader_begins() -> None:
-    """A broker of an earlier version creates it at 0."""
+    """A broker of an earlier version creates the replica at offset 0."""
     for leader, begins_at in ((1, 40), (2, 0)):
         world = ReplicaWorld(2)
         created_at(world, 40, 1)

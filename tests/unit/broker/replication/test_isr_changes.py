@@ -1,4 +1,4 @@
-"""How a broker asks for ISR changes: batched, one question at a time, again until there is an answer."""
+"""A broker requests ISR changes in batches, one request at a time, and repeats a request until it is settled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.trio
 
 
 class Controller:
-    """Answers from a script; the last entry stands for ever."""
+    """Answers from a script; the last entry repeats without end."""
 
     def __init__(self, *script: Any) -> None:
         self.script = list(script)
@@ -43,7 +43,7 @@ class Controller:
 
 
 class Broker:
-    """Broker 1, which leads with an ISR of all three and finds that 3 lags."""
+    """Broker 1, which leads with an ISR of all three and finds that replica 3 lags."""
 
     def __init__(self, controller: Controller, nursery: trio.Nursery) -> None:
         self.world = ReplicaWorld()
@@ -88,19 +88,21 @@ async def test_a_change_is_asked_for_and_taken_over(nursery: trio.Nursery, autoj
         ErrorCode.FENCED_LEADER_EPOCH,
     ],
 )
-async def test_without_an_answer_that_settles_it_the_same_is_asked_again(
+async def test_an_unsettled_request_is_repeated_unchanged(
     nursery: trio.Nursery, autojump_clock: object, failure: Any
 ) -> None:
     controller = Controller(failure, failure, ErrorCode.NONE)
     broker = Broker(controller, nursery)
     pending = broker.partition.pending_isr
     await until(lambda: len(controller.asked) == 2)
-    assert broker.partition.pending_isr is pending, "what may be written is still waited for"
+    assert broker.partition.pending_isr is pending, "the watermark still waits for the replicas of the requested ISR"
     await until(lambda: broker.partition.pending_isr is None)
     assert len({repr(request) for request in controller.asked}) == 1
 
 
-async def test_a_refusal_ends_it_and_it_is_looked_at_again(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_refused_change_ends_and_the_isr_is_reviewed_again(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     controller = Controller(ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NONE)
     broker = Broker(controller, nursery)
     await until(lambda: len(controller.asked) == 1 and broker.partition.pending_isr is None)

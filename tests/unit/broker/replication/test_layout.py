@@ -1,4 +1,4 @@
-"""Who may write to a partition and read from it: the decisions alone (KIP-253)."""
+"""Which clients may write to a partition and read from it: only the decisions (KIP-253)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def keyed(*keys: bytes | None, compression: CompressionType = CompressionType.NO
 
 
 def key_of(partition: int, layout: Layout = GROWN) -> bytes:
-    """A key whose home is ``partition``."""
+    """Return a key that belongs in ``partition``."""
     for number in range(1_000):
         key = b"k%d" % number
         if place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count) == partition:
@@ -48,7 +48,7 @@ def refusal(
     rules: DeliveryRules = RULES,
     batch: RecordBatch | None = None,
 ) -> ErrorCode:
-    """What a batch is refused with, NONE when it passes."""
+    """Return the error code that a batch is refused with, or NONE when it is accepted."""
     admission = produce_admission(partition, layout, rules, client)
     if admission is not None:
         try:
@@ -66,7 +66,7 @@ def refusal(
     [
         (NEVER_RESIZED, StoredLayout(4, 0)),
         (GROWN, StoredLayout(6, 1)),
-        (UNKNOWN, StoredLayout(4, 0)),  # the controller did not say: nothing to compare with
+        (UNKNOWN, StoredLayout(4, 0)),  # the controller did not send a layout, so there is nothing to compare with
     ],
 )
 def test_the_partitions_own_layout_needs_no_look_at_the_batch(layout: Layout, client: StoredLayout | None) -> None:
@@ -79,7 +79,7 @@ def test_the_partitions_own_layout_needs_no_look_at_the_batch(layout: Layout, cl
         StoredLayout(4, 0),
         StoredLayout(6, 0),
         StoredLayout(4, 1),
-        StoredLayout(9, 2),  # a client that is ahead of the broker
+        StoredLayout(9, 2),  # the client has a newer layout than the broker
     ],
 )
 def test_another_layout_is_refused_to_a_producer(client: StoredLayout | None) -> None:
@@ -93,14 +93,14 @@ def test_hole_10_a_count_that_came_back_is_another_layout() -> None:
 
 
 def test_a_sealed_partition_takes_nothing() -> None:
-    """Hole 6: marked partitions are told first, and refuse whatever the client knows."""
+    """Hole 6: marked partitions are sealed first, and refuse every batch, whatever layout the client has."""
     for client in (StoredLayout(4, 2), StoredLayout(6, 1), StoredLayout(4, 0)):
         assert refusal(5, SHRUNK, client) is ErrorCode.INVALID_PARTITION_METADATA
     assert refusal(5, SHRUNK, None) is ErrorCode.POLICY_VIOLATION
 
 
 def test_hole_4_a_survivor_waits_although_a_sibling_is_sealed() -> None:
-    """While 6 -> 4 runs, 5 has the new layout and 1 the old one: each answers for itself."""
+    """While 6 -> 4 runs, 5 has the new layout and 1 the old one: each decides by its own layout."""
     assert refusal(1, GROWN, StoredLayout(6, 1)) is ErrorCode.NONE
     assert refusal(1, GROWN, StoredLayout(4, 2)) is ErrorCode.INVALID_PARTITION_METADATA
     assert refusal(5, SHRUNK, StoredLayout(6, 1)) is ErrorCode.INVALID_PARTITION_METADATA
@@ -140,7 +140,7 @@ def test_a_key_that_comes_again_is_not_hashed_again(monkeypatch: pytest.MonkeyPa
     for _ in range(3):
         assert refusal(1, GROWN, None, batch=batch) is ErrorCode.NONE
     assert hashed == [key_of(1)]
-    assert refusal(1, SHRUNK, None, batch=batch) is ErrorCode.NONE  # another layout, another place
+    assert refusal(1, SHRUNK, None, batch=batch) is ErrorCode.NONE  # the key has another place in another layout
     for _ in range(3):
         refusal(1, GROWN, None, batch=keyed(long))
     assert hashed == [key_of(1)] * 2 + [long] * 3
@@ -174,7 +174,7 @@ def test_keys_after_a_shrink_are_verified_under_the_new_count() -> None:
 
 
 def test_without_ordered_delivery_only_the_seal_holds() -> None:
-    """What is written behind a seal would be removed unread, whether its order matters or not."""
+    """A record behind a seal would be removed unread, whether its order matters or not."""
     misrouted = keyed(key_of(5))
     for client in (None, StoredLayout(4, 0)):
         assert refusal(1, GROWN, client, OFF, misrouted) is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""A leader's in-sync replicas and watermark (KIP-497), and what acks=all is told."""
+"""A leader's in-sync replicas and watermark (KIP-497), and the responses to acks=all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_watermark_waits_for_every_member_of_the_isr() -> None:
     world.fetch(2, 1, times=2)
     assert world[1].log.high_watermark == 0
     world.fetch(3, 1)
-    assert world[1].log.high_watermark == 0, "a fetch says what the follower had before it"
+    assert world[1].log.high_watermark == 0, "the fetch offset only confirms the records below it"
     world.fetch(3, 1)
     assert world[1].log.high_watermark == 2
 
@@ -51,7 +51,10 @@ def test_a_follower_learns_the_watermark_and_never_beyond_its_log() -> None:
 
 
 def test_a_pending_expansion_holds_the_watermark() -> None:
-    """KIP-497: from the moment it is asked for, the controller may have made the replica electable."""
+    """A pending expansion holds the watermark.
+
+    KIP-497: from the moment of the request, the controller may have made the replica electable.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
@@ -62,13 +65,16 @@ def test_a_pending_expansion_holds_the_watermark() -> None:
     world.clock.seconds += 2 * LAG_S
     world.live.pop(3)
     world.catch_up(1, 2)
-    assert world[1].log.high_watermark == 1, "replica 3 has not got it"
+    assert world[1].log.high_watermark == 1, "replica 3 does not have the record"
     world.catch_up(1, 3)
     assert world[1].log.high_watermark == 2
 
 
 def test_a_pending_shrink_waits_for_the_committed_isr() -> None:
-    """KAFKA-13091: the watermark moves when the shrink is committed, not before, and not only at the next fetch."""
+    """A pending shrink keeps the committed ISR in force.
+
+    KAFKA-13091: the watermark moves when the shrink is committed, neither earlier nor only at the next fetch.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
@@ -121,18 +127,18 @@ def test_a_replica_joins_only_with_all_that_is_committed_and_all_of_earlier_epoc
     world.append(1, b"a")
     assert world[1].log.high_watermark == 1
     world.fetch(2, 1)
-    assert world[1].partition.pending_isr is None, "it has nothing yet"
+    assert world[1].partition.pending_isr is None, "the replica has no record yet"
     world.elect(1, 1, [1])
     world.fetch(2, 1)
     assert world[1].partition.pending_isr is not None
 
 
 def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
-    """The watermark of a new leader lags: beyond it there may be records that were acknowledged."""
+    """The watermark of a new leader lags: acknowledged records may lie beyond it."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
-    del world.live[3]  # nobody waits for it
+    del world.live[3]  # the ISR does not wait for replica 3
     world.fetch(2, 1, times=2)
     world.fetch(3, 1)
     world.append(1, b"b")
@@ -141,13 +147,18 @@ def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
     world.live[3] = None
     assert (world[2].log.high_watermark, world[2].log.log_end_offset, world[3].log.log_end_offset) == (1, 2, 1)
     world.fetch(3, 2)
-    assert world[2].partition.pending_isr is None, "it has all below the watermark, and not all"
+    assert world[2].partition.pending_isr is None, (
+        "the replica has all records below the watermark, but not all of the earlier epoch"
+    )
     world.fetch(3, 2)
     assert world[2].partition.pending_isr is not None
 
 
 def test_a_fetch_of_a_process_that_is_gone_does_not_count() -> None:
-    """KIP-903: it may still be on the wire when its successor, which has lost records, fetches already."""
+    """KIP-903: a fetch of a stopped process does not count.
+
+    It may still be on the wire when the next process, which has lost records, already fetches.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
@@ -192,13 +203,13 @@ def test_a_dead_replica_does_not_join() -> None:
 
 
 def test_under_load_a_follower_of_a_lone_leader_gets_into_the_isr() -> None:
-    """The watermark of a leader alone would move with each append, and a follower always be one fetch behind it."""
+    """The watermark of a lone leader moves with each append, so a follower would always be one fetch behind it."""
     world = ReplicaWorld()
     world.elect(1, 0, [1])
     world.append(1, b"0")
     for number in range(5):
         answer = world.ask(2, 1)
-        world.append(1, b"%d" % number)  # more comes before the follower has taken the last
+        world.append(1, b"%d" % number)  # the leader appends more before the follower has appended this response
         followed = world[2].followed
         assert followed is not None
         followed.take(world[2].log.log_end_offset, answer)
@@ -213,10 +224,10 @@ def test_a_quiet_follower_is_not_lagging_and_one_that_stops_is() -> None:
     leader = world[1].partition
     world.clock.seconds += 10 * LAG_S
     leader.review_isr()
-    assert leader.pending_isr is None, "nothing was written: both have everything"
+    assert leader.pending_isr is None, "nothing was written, so both have everything"
     world.append(1, b"b")
     leader.review_isr()
-    assert leader.pending_isr is None, "they had everything until now"
+    assert leader.pending_isr is None, "both had everything until now"
     world.catch_up(1, 2)
     world.clock.seconds += LAG_S + 1
     leader.review_isr()
@@ -267,7 +278,7 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
 
 
 def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
-    """Else each append of many producers with acks=all costs as much as all that wait."""
+    """Otherwise each append of many producers with acks=all costs as much as all the waiting requests."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2)
@@ -297,7 +308,10 @@ def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
 
 
 def test_a_leader_that_was_deposed_in_between_acknowledges_nothing_of_before() -> None:
-    """Another leader may have put other records at the offset, and those are what the watermark has passed."""
+    """A deposed leader acknowledges none of its earlier appends.
+
+    Another leader may have written other records at the offset, and the watermark may have passed those.
+    """
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     awaited = _awaited(world, world.append(1, b"a"))
@@ -320,7 +334,7 @@ def test_a_leader_that_goes_on_in_a_new_epoch_acknowledges_what_came_before() ->
 
 
 def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
-    """In the epoch it never heard of, a follower was told to truncate what it had fetched before."""
+    """In the missed epoch, a follower may have truncated the records that it had fetched before."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
@@ -329,11 +343,11 @@ def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
     world.fetch(2, 3)
     assert world[2].values() == []
     world.elect(1, 2, [1, 2], tell=[1])
-    assert world[1].log.high_watermark == 0, "replica 2 has nothing of it any more"
+    assert world[1].log.high_watermark == 0, "replica 2 no longer has the record"
 
 
 def _deposed_with_a_batch() -> ReplicaWorld:
-    """Replica 3 led, has what nobody else has, and does not know that 1 leads now."""
+    """Replica 3 led, has a batch that nobody else has, and does not know that 1 leads now."""
     world = ReplicaWorld()
     world.elect(3, 0, [1, 2, 3])
     world.append(3, b"refused later")
@@ -347,7 +361,10 @@ def _refused(world: ReplicaWorld) -> AwaitedRefusal:
 
 
 def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
-    """One that led before and was cut off may have taken it, is in sync still, and may lead again."""
+    """A refusal waits until no in-sync replica can have the batch.
+
+    A cut-off earlier leader may have appended the batch, may still be in sync, and may lead again.
+    """
     world = _deposed_with_a_batch()
     refused = _refused(world)
     world.catch_up(1, 2)
@@ -355,11 +372,11 @@ def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
     world.elect(1, 1, [1, 2, 3], tell=[3])
     world.append(1, b"more")
     world.fetch(3, 1)
-    assert world[3].values() == [], "it truncated"
+    assert world[3].values() == [], "replica 3 truncated the batch"
     assert not refused.is_done()
     world.fetch(3, 1)
     assert refused.is_done() and refused.answer.error_code == ErrorCode.INVALID_PARTITION_METADATA
-    assert world[1].log.high_watermark == 0, "the refusal waits for nobody to have all of the log"
+    assert world[1].log.high_watermark == 0, "the refusal does not wait until the replicas have all of the log"
 
 
 def test_a_refusal_of_a_leader_that_is_deposed_while_it_waits_says_so() -> None:
@@ -369,8 +386,8 @@ def test_a_refusal_of_a_leader_that_is_deposed_while_it_waits_says_so() -> None:
     assert refused.is_done() and refused.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_behind_a_refusal_that_waits_nothing_of_its_producer_is_written() -> None:
-    """The answer may be an error after which the producer repeats the batch."""
+def test_later_batches_of_the_producer_are_refused_behind_a_waiting_refusal() -> None:
+    """The delayed response may be an error after which the producer repeats the batch."""
     world = _deposed_with_a_batch()
     leader, awaited = world[1].partition, AwaitedBatches()
 
@@ -396,7 +413,7 @@ def test_behind_a_refusal_that_waits_nothing_of_its_producer_is_written() -> Non
 
 
 def test_a_leader_that_goes_on_in_a_new_epoch_refuses_at_once() -> None:
-    """Which is what a resize gives: its replicas have followed this leader, and none has led since."""
+    """A resize gives this case: the replicas have followed this leader, and no other replica has led since."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
@@ -464,16 +481,18 @@ def test_a_leader_whose_disk_is_full_proposes_the_others_of_its_isr() -> None:
     leader.review_isr()
     assert leader.pending_isr is not None and leader.pending_isr.isr == (2, 3)
     leader.review_isr()
-    assert world[1].services.proposed == [leader], "one question at a time"
+    assert world[1].services.proposed == [leader], "one request at a time"
     world.elect(1, 1, [1])
     leader.review_isr()
-    assert leader.pending_isr is None, "alone in sync it goes on leading: its records can be read"
+    assert leader.pending_isr is None, "a leader alone in sync goes on leading, because its records can be read"
     world.version += 1
     leader.isr_committed([1, 2], world.version)
-    assert leader.pending_isr is not None and leader.pending_isr.isr == (2,), "another one came into sync"
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (2,), "another replica came into sync"
     world.elect(2, 2, [1, 2])
     world.elect(1, 3, [1, 2])
-    assert leader.pending_isr is not None and leader.pending_isr.isr == (2,), "elected with a disk that is still full"
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (2,), (
+        "the replica was elected with a disk that is still full"
+    )
 
 
 def test_a_leader_whose_disk_is_full_does_not_resign_to_brokers_that_are_gone() -> None:
