@@ -15,20 +15,20 @@ from hypothesis import HealthCheck, settings
 
 from anabranch.testing.cluster import Cluster
 
-# Spark reads this: its JVM runs for seconds here, and would compile for most of them.
+# Spark reads this: its JVM runs only for seconds here, and would compile for most of them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 EVENT_FIRST = structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=False)
 
-# How long an example takes is the machine's affair: no test fails for it.
+# The time of an example depends on the machine, so no test fails for it.
 settings.register_profile("anabranch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("anabranch")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run a test in virtual time where one of its fixtures takes ``autojump_clock``.
+    """Run a test in virtual time if one of its fixtures takes ``autojump_clock``.
 
-    pytest-trio takes a clock from the arguments of the test alone.
+    pytest-trio takes a clock only from the arguments of the test itself.
     """
     for item in items:
         if isinstance(item, pytest.Function) and "autojump_clock" in item.fixturenames:
@@ -41,7 +41,7 @@ def _run_by_clock(item: pytest.Function, main: Any, **options: Any) -> Any:
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """pytest's, which gets structlog's events too: a message is ``event=a.b key=value``."""
+    """pytest's ``caplog``, which gets structlog's events, too: a message is ``event=a.b key=value``."""
     before = structlog.get_config()
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, EVENT_FIRST],
@@ -54,15 +54,15 @@ def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 @pytest.fixture(scope="session")
 def cluster(anabranch_cluster: Cluster) -> Cluster:
-    """Three brokers that every test of a session shares; tests take topics and groups of their own.
+    """Three brokers that all tests of a session share; each test uses topics and groups of its own.
 
-    Local processes, or containers with ``--anabranch-engine=docker``.
+    The brokers are local processes, or containers with ``--anabranch-engine=docker``.
     """
     return anabranch_cluster
 
 
 @pytest.fixture(scope="session")
 def fresh_name() -> Callable[[str], str]:
-    """``fresh_name("topic")`` gives names no other test has."""
+    """Return a function: ``fresh_name("topic")`` gives a name that no other test has."""
     counter = itertools.count()
     return lambda prefix: f"{prefix}-{next(counter)}"

@@ -1,4 +1,4 @@
-"""Fixtures that several files here share."""
+"""Fixtures that several files of this folder share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.resize.resize_world import Rules, started
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    """A broker that leads the first partitions of a topic that is to be resized."""
+    """A broker that leads the first partitions of a topic, before a resize."""
     async with broker_of(tmp_path, monkeypatch) as found:
         yield found
 
 
 @pytest.fixture
 async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
-    """``tests.support.resize.resize_world.started``; every write is watched. Some files have another ``world``."""
+    """A cluster of ``tests.support.resize.resize_world.started`` that checks every write; some files have another."""
     world = await started(nursery)
     rules = Rules(world)
     rules.watch(1000)

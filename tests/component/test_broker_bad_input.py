@@ -1,4 +1,4 @@
-"""Bad input to a broker on a real socket: the connection goes or gets a typed error; the broker goes on serving."""
+"""Bad input to a broker on a real socket: it closes the connection or sends a typed error, and continues to serve."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batch(value: bytes = b"value", count: int = 1, codec: CompressionType = Comp
 
 
 async def produce(broker: OneBroker, records: bytes | bytearray, *, version: int = 9, acks: int = -1) -> int:
-    """The error code of a produce of ``records`` to partition 0 of topic t."""
+    """Produce ``records`` to partition 0 of topic t. Returns the error code."""
     data = PartitionProduceData(index=0, records=bytes(records))
     request = ProduceRequest(
         acks=acks, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
@@ -173,7 +173,7 @@ async def test_a_batch_above_the_limit_is_too_large(tmp_path: Path) -> None:
 
 
 async def test_a_compression_bomb_is_not_unpacked(tmp_path: Path) -> None:
-    """On a compacted topic the broker has to look into the records; what unpacks to more than the cap is refused."""
+    """On a compacted topic the broker reads the records, and refuses a batch that decompresses beyond the limit."""
     async with one_broker(tmp_path, {"log.cleanup.policy": "compact"}) as broker:
         await broker.create_topic("t")
         bomb = batch(codec=CompressionType.GZIP)
@@ -287,7 +287,7 @@ def _resident_kib() -> int:
 
 
 async def test_a_client_that_stops_reading_is_held_back(tmp_path: Path) -> None:
-    """Requests whose answers nobody reads: after eight slots and the socket's buffers the broker stops reading."""
+    """If a client does not read its responses, the broker stops reading after eight slots and the socket's buffers."""
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         for _ in range(20):

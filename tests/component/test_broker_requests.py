@@ -1,4 +1,4 @@
-"""What a broker answers, over a real socket; the test acts as the controller."""
+"""A broker's responses over a real socket; the test acts as the controller."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ async def test_an_incremental_fetch_answers_only_what_has_news(tmp_path: Path) -
 
 @pytest.mark.parametrize("begins", [False, True])
 async def test_a_held_fetch_is_answered_when_its_session_asks_for_more(tmp_path: Path, begins: bool) -> None:
-    """On the same connection, whose answers have an order: else what was added waits for the first one's deadline.
+    """The responses of a connection are in order, so a held fetch would delay the next one until its deadline.
 
-    Also when the second request is answered at once, and when it gives the session up for another one.
+    This holds too when the second request has a response at once, and when it begins another session.
     """
     async with one_broker(tmp_path) as broker, trio.open_nursery() as nursery:
         await broker.create_topic("t", 2)
@@ -205,7 +205,7 @@ async def test_transactions_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_transactional_batch_without_a_transactional_id_is_refused(tmp_path: Path) -> None:
-    """Nobody would end its transaction: the last stable offset would stay there. Other partitions are not refused."""
+    """Its transaction would never end, and the last stable offset would stay. Other partitions are not refused."""
     transactional = build_batch([(b"k", b"v", (), 1_000)], producer_id=7, base_sequence=0, is_transactional=True)
     data = [
         PartitionProduceData(index=0, records=transactional),
@@ -273,7 +273,7 @@ async def test_an_older_controller_is_refused(tmp_path: Path) -> None:
 
 
 async def test_another_incarnation_gets_a_log_of_its_own(tmp_path: Path) -> None:
-    """KAFKA-12257, 14616: nothing of a deleted topic shows up in a new one of the same name."""
+    """KAFKA-12257, 14616: a new topic has no records of a deleted one of the same name."""
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         await produce(broker, batch())
@@ -308,7 +308,7 @@ async def test_metadata_without_a_controller(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [8, 10, 11])
 async def test_without_an_authorizer_every_operation_is_authorized(tmp_path: Path, version: int) -> None:
-    """KIP-430; a topic that does not exist has none."""
+    """KIP-430: every operation is authorized, but none on a topic that does not exist."""
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         asked = MetadataRequest(
@@ -333,7 +333,7 @@ async def test_describe_cluster_names_the_authorized_operations(tmp_path: Path, 
 
 
 async def test_metadata_is_answered_once_the_broker_was_told_of_any(tmp_path: Path) -> None:
-    """librdkafka 2.10 gives up every broker that an answer does not name: an empty one would leave it with none."""
+    """librdkafka 2.10 gives up every broker that a response does not name: an empty one would leave it without any."""
     async with one_broker(tmp_path) as broker:
         answers: list[Any] = []
 
@@ -476,7 +476,7 @@ async def test_log_flush_ack_acknowledges_nothing_that_was_not_synced(
         session = broker.zk.session()
         with trio.fail_after(DEADLINE_S):
             while not await session.children(paths.LOG_DIR_EVENTS):
-                await trio.sleep(0.01)  # polls: the controller is told
+                await trio.sleep(0.01)  # polls: the notification for the controller
         state = LeaderAndIsrPartitionState(leader=BROKER_ID, leader_epoch=1, isr=[BROKER_ID], replicas=[BROKER_ID])
         answer = await broker.leader_and_isr("t", uuid.UUID(int=0), [state])
         assert answer.topics[0].partition_errors[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR

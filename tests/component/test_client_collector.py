@@ -1,4 +1,4 @@
-"""``anabranch.prometheus``: a program's own registry tells what its clients count."""
+"""``anabranch.prometheus``: a program's own registry exports the counters of its clients."""
 
 from __future__ import annotations
 

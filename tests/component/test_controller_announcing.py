@@ -1,4 +1,4 @@
-"""A split that stock producers can follow is announced to them before any partition loses keys."""
+"""The controller announces a split to stock producers that can follow it, before any partition loses keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ NEVER = -1
 
 
 def announcements(world: World) -> list[tuple[int, bool]]:
-    """What broker 1 was told, in order, changes only: the announced count, and whether producers are sent for it."""
+    """The announcements that broker 1 received, in order, without repetitions.
+
+    Each is the announced count, and whether producers have to refresh their metadata for it.
+    """
     told = [
         (topic.announced_partition_count, topic.refreshes_stock_producers)
         for request in world.brokers[1].sent(UpdateMetadataRequest)
@@ -29,7 +32,7 @@ def announcements(world: World) -> list[tuple[int, bool]]:
 
 
 def loses_keys(world: World) -> bool:
-    """Whether some partition was given the layout of 8 partitions."""
+    """Whether some partition has received the layout of 8 partitions."""
     return any(
         state.undeleted_partition_count == 8
         for request in world.brokers[1].sent(LeaderAndIsrRequest)
@@ -72,7 +75,7 @@ async def test_producers_are_waited_for_until_they_place_by_the_new_count(nurser
 
 
 async def test_until_the_first_bump_clients_are_told_the_counts_before(nursery: trio.Nursery) -> None:
-    """Those that know layouts would be refused by the goal's; the goal is in the topic's znode meanwhile."""
+    """The goal is in the topic's znode, but leaders would still refuse clients that place by its layout."""
     world = await started(nursery)
     world.brokers[2].stock_producers[TOPIC] = (10, 0)
     nursery.start_soon(world.request, alter(8))
@@ -86,7 +89,7 @@ async def test_until_the_first_bump_clients_are_told_the_counts_before(nursery: 
 
 
 def placed_by(world: World) -> list[tuple[int, int]]:
-    """The counts and versions that broker 1 was told for its clients, in order, changes only."""
+    """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
     told = [
         (topic.undeleted_partition_count, topic.layout_version)
         for request in world.brokers[1].sent(UpdateMetadataRequest)
@@ -108,7 +111,7 @@ async def test_a_split_that_is_taken_back_is_announced_no_longer(nursery: trio.N
 
 
 async def test_a_grow_over_partitions_that_drain_is_announced_too(nursery: trio.Nursery) -> None:
-    """They take no records until they are revived, so what is announced waits for their leaders."""
+    """Draining partitions take no records until they are revived, so the announced records wait for their leaders."""
     world = await started(nursery)
     await resized(world, 8)
     for broker in world.brokers.values():
@@ -133,7 +136,7 @@ async def is_led_by_another(world: World, partition: int, broker: int) -> bool:
 
 
 def announced_leaders(world: World) -> list[int]:
-    """Who is announced to lead the partitions from 4 on, as broker 1 was told last."""
+    """The announced leaders of the partitions from 4 on, in the last metadata of broker 1."""
     topics = [topic for request in world.brokers[1].sent(UpdateMetadataRequest) for topic in request.topic_states]
     return list(topics[-1].announced_leaders)
 

@@ -1,4 +1,4 @@
-"""Partition counts that the controller chooses by what brokers say was appended; virtual time."""
+"""Partition counts that the controller chooses by the brokers' reports of appended bytes; virtual time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def count(world: World) -> int:
 
 
 async def write(world: World, bytes_per_second: int, seconds: int) -> list[int]:
-    """Have one broker lead all that is written; the count after each second."""
+    """Let one broker report all appended bytes. Returns the partition count after each second."""
     counts = []
     for _ in range(seconds):
         leader = world.brokers[BROKERS[0]]
@@ -59,7 +59,7 @@ async def measured(world: World) -> CreatePartitionsTopicResult:
 
 
 def asked(world: World) -> int:
-    """How often a broker was asked for what was appended."""
+    """How often the controller asked a broker for appended bytes."""
     return sum(
         topic.wants_appended_bytes
         for request in world.brokers[1].sent(UpdateMetadataRequest)
@@ -74,7 +74,7 @@ async def test_the_count_follows_what_is_written(world: World, autojump_clock: o
     steps = [counts.index(8), counts.index(16)]
     assert steps[0] >= COOLDOWN_S - 1
     assert steps[1] - steps[0] >= COOLDOWN_S - 1
-    assert await write(world, 1_000, 200) == [16] * 200  # 62 bytes/s each: neither
+    assert await write(world, 1_000, 200) == [16] * 200  # 62 bytes/s each: no change
     counts = await write(world, 0, 400)
     assert list(dict.fromkeys(counts))[:2] == [16, 8]
 
@@ -99,7 +99,7 @@ async def test_a_new_controller_measures_and_cools_down_again(world: World, auto
 async def test_what_is_refused_is_asked_for_again_and_logged_once(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A shrink of records that never expire would leave marked partitions for ever."""
+    """A shrink is refused when records never expire: its marked partitions would stay for ever."""
     await resized(world, 8)
     assert await configure(world, retention_ms="-1") == ErrorCode.NONE
     with caplog.at_level("INFO", logger="anabranch.controller.autoscale"):
@@ -155,7 +155,7 @@ async def test_an_older_edit_of_the_config_is_found_by_a_new_controller(world: W
 
 @pytest.mark.parametrize("by_hand", [False, True])
 async def test_a_topic_may_be_created_with_it(world: World, autojump_clock: object, by_hand: bool) -> None:
-    """No notification names a config that was there before the topic."""
+    """A config that is older than its topic takes effect too, although no notification names it."""
     await trio.sleep(60)  # virtual time: the configs of all topics were read
     keys = {name.replace("_", "."): value for name, value in KEYS.items()}
     if by_hand:

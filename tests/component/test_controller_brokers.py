@@ -1,4 +1,4 @@
-"""Brokers that come and go, and what they are told."""
+"""Brokers that come and go, and the requests that they get."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_
 
 
 async def test_a_broker_that_is_reached_elsewhere_goes_on(world: World, autojump_clock: object) -> None:
-    """KIP-226: the registration is set, so its czxid is the same; nothing is elected, no LeaderAndIsr is sent."""
+    """KIP-226: a new address is written to the same znode, so its czxid stays: no election and no LeaderAndIsr."""
     state = await world.state("t", 0)
     orders = [len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()]
     path = paths.broker_id(1)

@@ -1,4 +1,4 @@
-"""What the controller does to marked partitions of compacted topics: they stay, unless their loss was agreed to."""
+"""Marked partitions of compacted topics: the controller keeps them, unless the user accepted their loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOST = (
 
 
 async def merged(world: World, **config: str) -> None:
-    """4 -> 6 -> 4: 4 and 5 are closed and end at 40, and the group that reads the topic has read them."""
+    """Resize 4 -> 6 -> 4: 4 and 5 are closed and end at 40, and the group of the topic has read them."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     assert await configure(world, **config) == ErrorCode.NONE
     await resized(world, 6)
@@ -69,7 +69,7 @@ LATEST = f"{LOSS_KEY}=true: they have the latest values of their keys"
 async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_has_read_them(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, config: dict[str, str]
 ) -> None:
-    """Hole 24. The key that drains other topics, and retention, mean nothing here; a grow counts them again."""
+    """Hole 24: retention and the config that drains other topics have no effect here. A grow revives the partitions."""
     caplog.set_level(logging.INFO)
     await merged(world, **config)
     await stays(world, caplog, LATEST)
@@ -79,7 +79,7 @@ async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_ha
 
 
 async def test_an_empty_one_is_removed(world: World, autojump_clock: object) -> None:
-    """There is nothing to lose."""
+    """An empty marked partition has no values to lose."""
     await configure(world, cleanup_policy="compact")
     await resized(world, 6)
     await resized(world, 4)
@@ -117,7 +117,7 @@ async def test_with_the_key_that_names_the_loss_they_go_once_every_group_has_rea
 async def test_a_topic_that_becomes_compacted_keeps_what_is_not_drained_yet(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where a round of the drain has begun: the groups are being asked."""
+    """This holds too while a round of the drain is in progress, after the requests to the groups."""
     caplog.set_level(logging.INFO)
     asked = trio.Event()
 

@@ -1,4 +1,4 @@
-"""Configs in the controller's image: own writes are there at once, edits by hand once a notification names them."""
+"""Configs in the controller's image: its own writes at once, edits by hand once a notification names them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def alter(world: World, name: str, value: str) -> Any:
 
 
 async def edit(world: World, **config: str) -> None:
-    """By hand, and nobody is notified."""
+    """Edit the config by hand, without a notification."""
     names = {name.replace("_", "."): value for name, value in config.items()}
     await world.store.set(PATH, ConfigZnode(names).encode())
 
@@ -74,7 +74,7 @@ async def config(world: World) -> dict[str, str]:
 
 
 async def lose_in_sync(world: World) -> None:
-    """Only the broker that was not in sync is left."""
+    """Leave only the broker that was not in sync."""
     world.brokers[2].leave()
     await world.until(lambda: is_state(world, 1, [1]))
     world.brokers[1].leave()
@@ -89,7 +89,7 @@ async def is_state(world: World, leader: int, isr: list[int]) -> bool:
 
 
 def without_notifications(world: World) -> None:
-    """What the controller creates to notify of a config is lost."""
+    """Drop the notifications that the controller creates for configs."""
     session = world.sessions[1000]
     create = session.create
 

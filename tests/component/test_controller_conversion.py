@@ -1,4 +1,4 @@
-"""A controller that takes office finds topics that a release before resized by barriers."""
+"""A new controller finds topics that an earlier release resized with barriers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.resize.resize_world import TOPIC, alter, finished, hold_recor
 
 pytestmark = pytest.mark.trio
 MAPS = {4: ({0: 0}, {0: 1}), 5: ({1: 0}, {1: 1})}
-"""Of the partitions that drain: from whom each was split, and into whom it was merged, after which epochs."""
+"""By draining partition: the partition it was split from, and the one it was merged into, with their last epochs."""
 
 
 async def draining_since_before(nursery: trio.Nursery, *, level: int) -> World:
-    """4 -> 6 -> 4 as an earlier release wrote it, and no controller in office."""
+    """The znodes of 4 -> 6 -> 4 as an earlier release wrote them, and no active controller."""
     world = await started(nursery)
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -69,7 +69,7 @@ async def test_what_drains_is_carried_on(nursery: trio.Nursery, autojump_clock: 
 async def test_nothing_is_converted_or_resized_before_the_level_is_finalized(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """A broker of the release before may still serve."""
+    """A broker of the earlier release may still serve."""
     world = await draining_since_before(nursery, level=1)
     before = (await world.store.get(paths.partition_state(TOPIC, 1))).data
     await world.start_controller(1001)
@@ -85,7 +85,7 @@ async def test_nothing_is_converted_or_resized_before_the_level_is_finalized(
 
 
 async def test_a_resize_that_was_under_way_is_carried_on(nursery: trio.Nursery, autojump_clock: object) -> None:
-    """Its survivors had not gained yet."""
+    """The surviving partitions of the merge had not gained keys yet."""
     world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
     for p in range(4):
         await edit(world, p, leader_epoch=1, layout={"undeleted_partition_count": 6, "layout_version": 1})

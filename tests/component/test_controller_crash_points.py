@@ -1,4 +1,4 @@
-"""A controller that dies after any one of its writes: its successor finishes from the znodes alone."""
+"""A controller dies after any one of its writes, and its successor finishes from the znodes alone."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.support.controller.controller_world import World
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3, 4)
 PARTITIONS = 130
-"""Enough that a creation and a deletion take several multis."""
+"""Enough partitions that a creation and a deletion take several multis."""
 
 
 async def start(nursery: trio.Nursery) -> World:
-    """One controller in office, one standing by, brokers that answer everything, a topic ``t`` on 1, 2, 3."""
+    """One active controller, one standby, brokers that acknowledge all requests, and a topic ``t`` on 1, 2, 3."""
     world = World(nursery)
     await world.start_controller(1000)
     await world.until(world.active)
@@ -50,7 +50,7 @@ def creation(name: str, partitions: int = PARTITIONS) -> CreateTopicsRequest:
 
 
 def die_after(world: World, writes: int) -> trio.Event:
-    """Kill controller 1000 in the moment its ``writes``-th multi from now is done; the event is set then."""
+    """Kill controller 1000 as soon as its ``writes``-th multi from now is done; then set the event."""
     session, dead = world.sessions[1000], trio.Event()
     multi, done = session.multi, 0
 
@@ -103,7 +103,7 @@ async def move(world: World) -> None:
 
 
 async def moved(world: World) -> bool:
-    """As the leader's broker would, the ISR is asked for again until it is there."""
+    """Whether the move is done. Until then the ISR is requested again, as the leader's broker would."""
     state = await world.state("t", 0)
     topic = await world.topic("t")
     if topic.adding_replicas and 4 not in state.isr and await active_knows(world):
@@ -117,7 +117,7 @@ async def moved(world: World) -> bool:
 
 
 async def active_knows(world: World) -> bool:
-    """Whether the successor has told everybody everything."""
+    """Whether the successor has sent LeaderAndIsr to every broker."""
     active = await world.active()
     return active is not None and all(
         any(request.controller_id == active.controller_id for request in broker.sent(LeaderAndIsrRequest))
@@ -170,7 +170,7 @@ OPERATIONS: dict[str, tuple[Step, Step, Step, int]] = {
     "elect": (another_leads, elect, elected, 1),
     "broker-gone": (big_topic, lose_broker, shrunk, 1),
 }
-"""What comes before, what is asked of the controller, how it is to end, and how many multis that takes."""
+"""The preparation, the request to the controller, the expected end, and the number of multis, by operation."""
 POINTS = [(name, write) for name, (*_, writes) in OPERATIONS.items() for write in range(1, writes + 1)]
 
 
@@ -186,7 +186,7 @@ async def test_the_successor_finishes(
     async def ask() -> None:
         try:
             await work(world)
-        except Exception:  # whatever a client sees of a controller that dies
+        except Exception:  # a client may get any error from a controller that dies
             return
 
     nursery.start_soon(ask)

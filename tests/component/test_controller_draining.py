@@ -1,4 +1,4 @@
-"""What the controller does about the records of partitions marked for deletion: who has read them, what expires."""
+"""The drain of partitions marked for deletion: the controller waits until groups have read them or records expire."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.trio
 
 
 async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:
-    """4 and 5 are closed and end at 40; of each group named, what it has committed of 5, and all of 4."""
+    """Close 4 and 5, which end at 40. Each group in ``committed`` has read all of 4, and 5 up to its offset."""
     if await world.store.exists(paths.topic("__consumer_offsets")) is None:
         await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
@@ -59,14 +59,14 @@ WAITS = f"event=resize.waits topic={TOPIC} "
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What partitions waited for, in the order it was said."""
+    """The logged reasons why partitions wait, in order."""
     return [message.partition(WAITS)[2] for message in caplog.messages if WAITS in message]
 
 
 async def test_what_holds_a_partition_is_said_once(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For as long as it does, however often the controller looks."""
+    """The reason is logged once for as long as it lasts, however often the controller looks."""
     caplog.set_level(logging.INFO)
     world = await started(nursery)
     await marked_and_committed(world, ("g", 7))
@@ -99,7 +99,7 @@ async def test_what_holds_a_partition_is_said_once(
 
 
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:
-    """A periodic commit runs ahead of the callback. A deletion then would free a member that waits for the position."""
+    """A periodic commit may precede the callback. A deletion would then release a member that awaits the position."""
     await marked_and_committed(world, ("g", 40))
     world.brokers[2].positions["g"] = {(TOPIC, 5): -1}
     await trio.sleep(10)  # virtual time: several looks
@@ -127,7 +127,7 @@ def assigned(topic: str) -> bytes:
 async def test_nothing_is_deleted_while_nobody_can_tell_what_a_group_reads(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
-    """It has committed nothing. A deletion of the group may fail, and then it is there again."""
+    """The group has committed nothing. A deletion of the group may fail, and then the group still exists."""
     caplog.set_level(logging.INFO)
     await marked_and_committed(world, ("g", 40))
     broker = world.brokers[3]
@@ -194,7 +194,7 @@ async def test_a_subscription_holds_no_more_than_it_may_be_about(
 
 
 async def test_what_holds_one_partition_holds_no_other(world: World, autojump_clock: object) -> None:
-    """The broker that leads 4 does not answer when it is asked to delete; 5 goes."""
+    """The leader of 4 does not delete its records when requested; 5 is drained all the same."""
     for broker in world.brokers.values():
         broker.keeps.add((TOPIC, 4))
     await marked_and_committed(world, ("g", 40))
@@ -202,7 +202,7 @@ async def test_what_holds_one_partition_holds_no_other(world: World, autojump_cl
 
 
 async def test_groups_whose_members_may_report_are_asked_together(world: World, autojump_clock: object) -> None:
-    """A coordinator waits for the members of a group from the first question on."""
+    """All groups are asked at once: a coordinator waits for a group's members from the first request on."""
     await marked_and_committed(world, *((f"g-{number}", 40) for number in range(3)))
     for number in range(3):
         world.brokers[2].positions[f"g-{number}"] = {(TOPIC, 5): -1}
@@ -237,7 +237,7 @@ async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world:
 async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
     world: World, autojump_clock: object, refused: ErrorCode
 ) -> None:
-    """The broker that led its partition of the offsets topic still runs, and does not list it any more."""
+    """The group's earlier coordinator still runs, but does not list the group any more."""
     await marked_and_committed(world, ("slow", 39))
     await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
     await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5
@@ -247,7 +247,7 @@ async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
 
 
 async def test_a_question_names_few_groups(world: World, autojump_clock: object) -> None:
-    """An answer is decoded in one piece."""
+    """A response is decoded in one piece, so a request names only few groups."""
     await marked_and_committed(world, ("g", 40))
     for number in range(50):
         world.brokers[3].groups[f"other-{number}"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
@@ -257,7 +257,7 @@ async def test_a_question_names_few_groups(world: World, autojump_clock: object)
 
 
 async def test_groups_that_read_other_topics_are_not_asked(world: World, autojump_clock: object) -> None:
-    """Not while nobody reads the topic, which may be for ever, and not about what is empty."""
+    """They are not asked while no group reads the topic, which may be for ever, nor about empty partitions."""
     for number in range(30):
         world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
     await marked_and_committed(world)
@@ -284,7 +284,7 @@ async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World,
 
 
 async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, autojump_clock: object) -> None:
-    """Its groups cannot be asked, so nobody knows what they have read."""
+    """The positions of its groups are unknown as long as it does not respond."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
     await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[3].led())
     assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
@@ -302,7 +302,7 @@ async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, auto
 async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
     world: World, autojump_clock: object
 ) -> None:
-    """Broker 1 is asked before the group comes, broker 2 when it has gone; both answer without an error."""
+    """Broker 1 is asked before the group arrives, broker 2 after it has left; both respond without an error."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
     await marked_and_committed(world, ("slow", 39))
     groups = {broker.id: broker.groups for broker in world.brokers.values()}
@@ -326,7 +326,7 @@ async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
 async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The topic was deleted and created again while the groups were asked."""
+    """The topic is deleted and created again while the groups are asked."""
     world = await started(nursery)
     await marked_and_committed(world, ("g", 40))
     asked, hold = trio.Event(), trio.Event()
@@ -352,7 +352,7 @@ async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
 async def test_nothing_is_deleted_of_a_partition_that_is_counted_again_meanwhile(
     world: World, autojump_clock: object
 ) -> None:
-    """The topic grew while the groups were asked: new readers want what a revived partition has."""
+    """The topic grows while the groups are asked: new readers need the records of a revived partition."""
     await marked_and_committed(world, ("g", 40))
     asked, hold = trio.Event(), trio.Event()
 
@@ -374,7 +374,7 @@ async def test_nothing_is_deleted_of_a_partition_that_is_counted_again_meanwhile
 
 
 async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(world: World, autojump_clock: object) -> None:
-    """One that arrives late is refused by a leader whose partition was counted again since."""
+    """A leader refuses a deletion that arrives after its partition was revived."""
     await marked_and_committed(world, ("g", 40))
     epoch = (await world.state(TOPIC, 5)).leader_epoch
     await world.until(lambda: finished(world, 4))
@@ -389,7 +389,7 @@ async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(world: 
 
 
 async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log) -> list[str]:
-    """Of what is warned in a few rounds when a group has these offsets and all partitions have the same log."""
+    """The warnings of a few rounds, when a group has these offsets and all partitions have the log ``log``."""
     if await world.store.exists(paths.topic("__consumer_offsets")) is None:
         await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     for broker in world.brokers.values():
@@ -405,8 +405,9 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
 async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hole 22: the owner is warned beforehand, once a minute, until the group has read on. Only 0 and 1 were split, and
-    only their records from before that are waited for.
+    """Hole 22: the operator gets a warning once a minute before retention removes awaited records, until they are read.
+
+    Only 0 and 1 were split, and other partitions wait only for their records from before the split.
     """
     await resized(world, 6)
     offsets = dict.fromkeys(range(6), 30)
@@ -423,7 +424,7 @@ async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
 async def test_a_marked_partition_is_warned_of_up_to_its_end(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """4 and 5 are merged into 0 and 1, whose records from before the split they still wait for themselves."""
+    """4 and 5 are merged into 0 and 1, and still wait for the records of 0 and 1 from before the split."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 100)
     await resized(world, 4)
@@ -486,7 +487,7 @@ async def expired(world: World) -> None:
 async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its records may be with the owner's user, not flushed."""
+    """The owner's application may have its records, and may not have flushed them."""
     caplog.set_level(logging.INFO)
     group = world.brokers[2]
     group.groups["g"], group.members["g"] = {}, [(subscription(TOPIC), b"")]
@@ -500,7 +501,7 @@ async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
 
 
 async def test_what_expired_waits_for_the_end_of_a_rebalance(world: World, autojump_clock: object) -> None:
-    """Nobody can tell what its members have."""
+    """The positions of the group's members are unknown during a rebalance."""
     group = world.brokers[2]
     group.groups["g"], group.states["g"] = {(TOPIC, 5): (7, -1)}, "PreparingRebalance"
     await expired(world)

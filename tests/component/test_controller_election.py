@@ -1,4 +1,4 @@
-"""Two controllers: one in office, the other ready; and a deposed one that does not know it yet."""
+"""Two controllers, one active and one standby, and a deposed controller that does not know it yet."""
 
 from __future__ import annotations
 

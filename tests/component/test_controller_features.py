@@ -1,4 +1,4 @@
-"""``/features`` of a cluster (KIP-584): controllers in virtual time, brokers that support what a test gives them."""
+"""``/features`` of a cluster (KIP-584): controllers in virtual time, and brokers with the levels of each test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.controller.controller_world import FakeBroker, World
 pytestmark = pytest.mark.trio
 HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
 PREVIOUS = {CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 1), GROUP_COORDINATOR: VersionRange(1, 1)}
-"""What a release before ordered resize supports."""
+"""The levels that a release before ordered resize supports."""
 UPGRADE, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
 
 
@@ -72,7 +72,7 @@ def codes(response: UpdateFeaturesResponse) -> dict[str, int]:
 
 
 async def start(world: World, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
-    """Brokers that registered before there was a controller, then a controller that has read them."""
+    """Start brokers, then a controller that has read their registrations."""
     brokers = []
     for broker_id, ranges in enumerate(supported, 1):
         broker = world.brokers[broker_id] = FakeBroker(world, broker_id, None)
@@ -94,7 +94,7 @@ async def read(world: World) -> bool:
 
 
 async def older_cluster(world: World, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
-    """A cluster with a topic, and without ``/features``: of a release from before feature versions."""
+    """A cluster with a topic and without ``/features``, as of a release before feature versions."""
     await world.start_controller()
     brokers = [await world.start_broker(1)]
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -171,9 +171,10 @@ async def test_version_0_allows_a_downgrade_by_its_flag(world: World) -> None:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An update that is refused: what is asked, the error, and what its message says.
+    """An update that is refused: the requested levels, the error code, and a part of its message.
 
-    ``brokers``: what the two brokers support; ``znode``: what stands in ``/features``, instead of everything finalized.
+    ``brokers``: the levels that the two brokers support. ``znode``: the content of ``/features``, by default with every
+    feature finalized.
     """
 
     wanted: Mapping[str, int]
@@ -231,7 +232,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(world: World, refusal: Refusal) -> None:
-    """Each refusal with the KIP's error; none is carried out, and none in part."""
+    """Each refusal has the KIP's error, and changes nothing, not even in part."""
     if refusal.znode is not None:
         await world.store.create(Features.PATH, refusal.znode)
     await start(world, *refusal.brokers)
@@ -297,7 +298,7 @@ def before_the_features_are_written(world: World, interrupt: Callable[[], Awaita
     async def interrupted(ops: Sequence[ZkOp]) -> list[int]:
         if not left or all(op.path != Features.PATH for op in ops):
             return await multi(ops)
-        with trio.CancelScope(shield=True):  # the write is under way, whatever the controller notices meanwhile
+        with trio.CancelScope(shield=True):  # the write is in progress and cannot be cancelled any more
             await left.pop()()
             return await multi(ops)
 
@@ -305,7 +306,7 @@ def before_the_features_are_written(world: World, interrupt: Callable[[], Awaita
 
 
 async def test_a_controller_that_is_replaced_between_judgement_and_write_writes_nothing(world: World) -> None:
-    """Model: off_epoch_version. The office has moved, and the successor has finalized something else since."""
+    """Model: off_epoch_version. Another controller is active, and has finalized other levels in the meantime."""
     await start(world, SUPPORTED)
     await world.start_controller(1001)
 
@@ -323,7 +324,7 @@ async def test_a_controller_that_is_replaced_between_judgement_and_write_writes_
 
 
 async def test_an_update_whose_znode_is_edited_meanwhile_is_judged_by_the_edit(world: World) -> None:
-    """Model: off_epoch_version. The version that was read is the only one that is overwritten."""
+    """Model: off_epoch_version. The controller overwrites only the version that it has read."""
     await start(world, SUPPORTED)
     before_the_features_are_written(world, lambda: world.store.set(Features.PATH, RISEN, -1))
     response = await ask(world, {ORDERED_RESIZE: 0}, SAFE)
@@ -373,7 +374,7 @@ async def test_an_update_meets_a_broker_that_registers_meanwhile(world: World) -
 
 
 async def test_each_write_of_the_features_sets_the_lock_of_registrations(world: World) -> None:
-    """Model: off_controller_sets. A broker that looked before it does not register with what it saw."""
+    """Model: off_controller_sets. A broker that read the features before the write cannot register with them."""
     await start(world, SUPPORTED)
     before = (await world.store.get(paths.REGISTRATIONS)).version
     await ask(world, {ORDERED_RESIZE: 0}, SAFE)
@@ -401,12 +402,12 @@ async def test_the_minimum_level_rises_once_every_broker_left_a_level_behind(wor
 
 
 async def restart(world: World, broker_id: int, supported: Mapping[str, VersionRange]) -> None:
-    """Register with other ranges, and return when the controller has read them."""
+    """Register the broker with other ranges, and return when the controller has read them."""
     broker = world.brokers[broker_id]
     broker.leave()
     broker.features = dict(supported)
     await broker.register()
-    await ask(world, {"unknown": 1}, validate_only=True)  # decided behind the change of the registrations
+    await ask(world, {"unknown": 1}, validate_only=True)  # decided after the change of the registrations
 
 
 async def risen(world: World) -> bool:
@@ -433,7 +434,7 @@ async def test_a_topic_is_resized_only_while_ordered_resize_is_finalized(world: 
 
 
 async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(world: World) -> None:
-    """KIP-915: it says what would be lost."""
+    """KIP-915: the refusal names the loss."""
     await older_cluster(world, SUPPORTED)
     await ask(world, HIGHEST)
     assert (await resize(world, 2))[0] == ErrorCode.NONE
@@ -447,7 +448,7 @@ async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(wo
 
 
 async def test_a_resized_topic_is_led_on_while_ordered_resize_is_not_finalized(world: World) -> None:
-    """Its layout stays, through an election too; only another resize is refused, until the feature is back."""
+    """Its layout stays, also in an election. Only another resize is refused, until the feature is finalized again."""
     await older_cluster(world, SUPPORTED)
     await ask(world, HIGHEST)
     assert (await resize(world, 2))[0] == ErrorCode.NONE

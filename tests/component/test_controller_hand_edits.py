@@ -1,4 +1,4 @@
-"""Znodes edited by hand, with a controller in office and without: what the rules refuse is undone."""
+"""Znodes edited by hand, with and without an active controller: an edit that the rules refuse is undone."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_an_edit_that_the_rules_refuse(
 async def test_an_edit_of_what_is_the_controllers_is_undone(
     world: World, autojump_clock: object, changes: dict[str, object], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With no controller in office it freezes the topic: which of two znodes is right is not guessed."""
+    """Without an active controller such an edit freezes the topic: no controller guesses which znode is right."""
     before = await world.topic(TOPIC)
     partitions = {str(index): replicas for index, replicas in before.partitions.items()}
     assigned = {index: replicas for index, replicas in changes.items() if index.isdigit()}
@@ -108,7 +108,7 @@ async def test_an_edit_of_what_is_the_controllers_is_undone(
 async def test_of_two_edits_in_a_row_both_are_undone(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second comes while the first is undone; it must not pass for one that no controller saw."""
+    """The second edit comes while the first is undone. It must not count as an edit without an active controller."""
     world = await started(nursery)
     await resized(world, 6)
     before = await world.topic(TOPIC)
@@ -124,7 +124,7 @@ async def test_of_two_edits_in_a_row_both_are_undone(
 async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
     world: World, autojump_clock: object
 ) -> None:
-    """Another incarnation of the partition, its log deleted, is what a state made anew would be."""
+    """A new state would be another incarnation of the partition, and its log would be deleted."""
     path = paths.partition_state(TOPIC, 2)
     intact = (await world.store.get(path)).data
     world.kill_controller(1000)
@@ -169,7 +169,7 @@ async def test_a_topic_that_cannot_be_read_is_not_called_unknown(world: World, a
 
 
 async def test_a_topic_removed_by_hand_while_it_is_being_deleted(nursery: trio.Nursery, autojump_clock: object) -> None:
-    """The last broker answers for a topic that is gone: what is left of its deletion ends all the same."""
+    """The last broker responds after the topic's znodes are gone: the deletion ends all the same."""
     world = await started(nursery)
     world.brokers[3].answering = trio.Event()
     await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
@@ -179,7 +179,7 @@ async def test_a_topic_removed_by_hand_while_it_is_being_deleted(nursery: trio.N
         await world.store.delete(paths.partition(TOPIC, index))
     await world.store.delete(paths.partitions(TOPIC))
     await world.store.delete(paths.topic(TOPIC))
-    await trio.sleep(1)  # virtual time: the controller has heard of it
+    await trio.sleep(1)  # virtual time: the controller has handled the removal
     world.brokers[3].answering.set()
 
     async def is_over() -> bool:
@@ -193,7 +193,7 @@ async def test_a_topic_removed_by_hand_while_it_is_being_deleted(nursery: trio.N
 async def test_what_cannot_be_read_is_said_once(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not again whenever another topic comes or goes."""
+    """The error is not logged again when another topic is created or deleted."""
     world = await started(nursery)
     await world.store.create(paths.topic("bad"), b"{")
     for name in ("u", "v", "w"):
@@ -220,7 +220,7 @@ FIELDS = ("layout", "before", "lineage", "floor", "partitions", "wanted", "previ
 
 @pytest.mark.parametrize("seed", range(16))
 async def test_whatever_is_edited_other_topics_go_on(nursery: trio.Nursery, autojump_clock: object, seed: int) -> None:
-    """Also that what was edited is not written over and over."""
+    """Also, the controller does not write the edited znodes again and again."""
     rng = random.Random(seed)
     world = await started(nursery)
     other = CreatableTopic(name="u", num_partitions=2, replication_factor=3)
@@ -270,7 +270,7 @@ async def ordered(world: World) -> str | None:
 
 
 def told(world: World) -> set[int]:
-    """What brokers were told last of the topic's order, by either request."""
+    """The values of the topic's ordered delivery in the brokers' last requests, LeaderAndIsr and UpdateMetadata."""
     orders = [topic for r in world.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
     updates = [topic for r in world.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]
     return {orders[-1].partition_states[-1].ordered_delivery, updates[-1].ordered_delivery}

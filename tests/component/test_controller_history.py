@@ -1,4 +1,4 @@
-"""Bugs that Kafka's controller had, each tried here by its number."""
+"""Known bugs of Kafka's controller, each tested here under its number."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def led_by(world: World, leader: int, name: str = "t") -> Any:
 
 
 def last_full(broker: FakeBroker) -> dict[str, Any]:
-    """Topics by name of the last LeaderAndIsr that says all a broker hosts."""
+    """The topics, by name, of the last full LeaderAndIsr, which names all replicas of a broker."""
     full = [request for request in broker.sent(LeaderAndIsrRequest) if request.type == FULL]
     return {topic.topic_name: topic for topic in full[-1].topic_states} if full else {}
 
@@ -62,7 +62,7 @@ def last_full(broker: FakeBroker) -> dict[str, Any]:
 async def test_kafka_7235_a_bounce_between_two_reads_is_a_leaving_and_a_coming(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The set of broker ids is the same before and after; only the broker epoch tells."""
+    """The set of broker ids is the same before and after; only the broker epoch shows the bounce."""
     world = await start(nursery)
     world.brokers[1].leave()
     await world.brokers[1].register()
@@ -74,7 +74,7 @@ async def test_kafka_7235_a_bounce_between_two_reads_is_a_leaving_and_a_coming(
 async def test_kafka_7235_a_bounce_while_no_controller_looked_is_one_too(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The leader lost what it had not synced: it must not go on in its epoch as if nothing had been."""
+    """The leader may have lost records that it had not synced, so it must not lead on in the same epoch."""
     world = await start(nursery)
     world.kill_controller(1000)
     world.brokers[1].leave()
@@ -129,7 +129,7 @@ async def test_kafka_13407_an_office_held_by_an_earlier_session_is_waited_for(
 async def test_kafka_14154_a_controller_out_of_office_answers_nothing_but_that(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """It still believes in its image, and the question needs no write: NONE and a refusal would both be lies."""
+    """Its image is outdated, and the request needs no write: NONE and a refusal would both be wrong."""
     world = await start(nursery)
     raised = await world.store.get(paths.CONTROLLER_EPOCH)
     for isr in ([1, 2, 3], [1, 2]):
@@ -162,7 +162,7 @@ async def test_kafka_12257_a_topic_made_again_has_another_id_incarnation_and_fir
 async def test_kafka_14616_a_topic_made_again_while_a_replica_was_away_is_told_to_it_as_another(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """Deleted and created by hand, so that nothing waited for the broker that is away."""
+    """The topic is deleted and created by hand, so that no deletion waits for the broker that is away."""
     world = await start(nursery)
     first = await world.topic("t")
     world.brokers[3].leave()
@@ -193,7 +193,7 @@ async def test_kafka_14616_a_topic_made_again_while_a_replica_was_away_is_told_t
 async def test_kafka_10548_a_broker_that_registers_is_told_all_it_hosts_and_nothing_else(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """What the broker finds on its disk beyond that is left over from topics deleted while it was away."""
+    """Other logs on the broker's disk are of topics that were deleted while it was away."""
     world = await start(nursery)
     await create(world, "elsewhere", [1, 2])
     await create(world, "here", [3])
@@ -226,7 +226,7 @@ async def removed(world: World, _intact: bytes) -> None:
 async def test_what_a_broker_hosts_is_not_called_complete_while_a_znode_cannot_be_read(
     nursery: trio.Nursery, autojump_clock: object, end: Callable[[World, bytes], Awaitable[None]]
 ) -> None:
-    """KIP-570: a broker stops the replicas that are not named. It is told them once every znode can be read."""
+    """KIP-570: a broker stops replicas that a full request does not name, so every znode must be readable first."""
     world = await start(nursery)
     await create(world, "fine", [3])
     intact = (await world.store.get(paths.topic("t"))).data

@@ -1,4 +1,4 @@
-"""AlterPartition: which ISR a controller writes, and what it answers and tells (KIP-497)."""
+"""AlterPartition: the ISR that a controller writes, its response, and its requests to brokers (KIP-497)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
 
 
 async def ask(world: World, isr: Sequence[int], version: int, *, leader: int = 1, epoch: int = 0, **fields: Any) -> Any:
-    """The answer for partition 0, or the error of the whole request."""
+    """Request an ISR for partition 0. Returns the partition's result, or the error of the whole request."""
     broker_epoch = (await world.store.get(paths.broker_id(leader))).czxid
     asked = PartitionData(partition_index=0, leader_epoch=epoch, new_isr=list(isr), current_isr_version=version)
     asked.new_isr_epochs = fields.pop("epochs", [])
@@ -89,7 +89,7 @@ async def test_an_isr_that_cannot_be_is_refused(world: World, isr: list[int], au
 
 
 async def test_a_replica_that_shuts_down_does_not_join_the_isr(world: World, autojump_clock: object) -> None:
-    """KAFKA-14140: it would be gone a moment later, with the ISR counting on it."""
+    """KAFKA-14140: the replica would be gone a moment later, and still be in the ISR."""
     epoch = (await world.store.get(paths.broker_id(3))).czxid
     await world.request(ControlledShutdownRequest(broker_id=3, broker_epoch=epoch))
     state = await world.state("t", 0)
@@ -103,7 +103,7 @@ async def test_a_replica_that_shuts_down_does_not_join_the_isr(world: World, aut
 async def test_a_replica_that_registered_anew_since_it_fetched_does_not_join(
     world: World, autojump_clock: object
 ) -> None:
-    """KIP-903: what it had when it fetched may have been lost since."""
+    """KIP-903: the replica may have lost the records that it had when it fetched."""
     await ask(world, [1, 2], 0)
     epoch = (await world.store.get(paths.broker_id(3))).czxid
     answer = await ask(world, [1, 2, 3], 1, epochs=[-1, -1, epoch - 1])
@@ -112,7 +112,7 @@ async def test_a_replica_that_registered_anew_since_it_fetched_does_not_join(
 
 
 async def test_a_leader_that_proposes_the_others_alone_is_replaced(world: World, autojump_clock: object) -> None:
-    """Its disk is full (docs/adr/0025)."""
+    """A leader whose disk is full resigns in this way (docs/adr/0025)."""
     answer = await ask(world, [2, 3], 0)
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 2, 1)
     state = await world.state("t", 0)

@@ -1,4 +1,4 @@
-"""Who leads: unclean elections, ElectLeaders, first replicas that lead again, disks that fail, shutdowns."""
+"""Leader elections: unclean ones, ElectLeaders, preferred leaders, failed disks, shutdowns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 async def start(nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[int]], **keys: object) -> World:
-    """Brokers 1 to ``brokers``, and a topic ``t``."""
+    """Start brokers 1 to ``brokers``, and create a topic ``t``."""
     world = World(nursery)
     await world.start_controller(**keys)
     for broker_id in range(1, brokers + 1):
@@ -41,7 +41,7 @@ async def start(nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[
 
 
 async def leader_is(world: World, leader: int, partition: int = 0) -> Any:
-    """The state of a partition once it has that leader."""
+    """Wait until a partition has that leader. Returns its state."""
 
     async def led() -> Any:
         state = await world.state("t", partition)
@@ -70,7 +70,7 @@ async def allow_unclean(world: World, resource_type: int, name: str, value: str 
 
 
 async def stop(world: World, *broker_ids: int) -> None:
-    """Stop brokers one after the other, each once the one before has left every ISR it can leave."""
+    """Stop brokers one after the other. Each stops once the previous one has left every ISR that it can leave."""
     for broker_id in broker_ids:
         world.brokers[broker_id].leave()
 

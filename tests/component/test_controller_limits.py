@@ -1,4 +1,4 @@
-"""What is too large for ZooKeeper, and what comes in between while much is done: controllers in virtual time."""
+"""Writes that are too large for ZooKeeper, and requests that come during long work: controllers in virtual time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def alter(world: World, name: str, value: str, *, validate_only: bool = Fa
 
 
 async def reached(condition: Callable[[], Awaitable[object]]) -> None:
-    """Wait while the controller works: virtual time stands still until everything waits."""
+    """Wait for the condition while the controller works: virtual time stops until all tasks wait."""
     for _ in range(1_000_000):
         if await condition():
             return
@@ -99,7 +99,7 @@ def throttled(length: int) -> str:
 
 
 async def test_a_config_that_zookeeper_would_not_take_is_refused_with_the_limit(world: World) -> None:
-    """A server closes the connection on a longer request: sent again it would never be answered."""
+    """A server closes the connection on a longer request, so a retry would never get a response."""
     for validate_only in (True, False):
         code, message = await alter(world, "t", throttled(1_200_000), validate_only=validate_only)
         assert code == ErrorCode.INVALID_CONFIG
@@ -127,7 +127,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: Wo
 
 
 async def test_the_cluster_has_no_more_partitions_than_its_limit(nursery: trio.Nursery, autojump_clock: object) -> None:
-    """``max.partitions``: two brokers, ten partitions at most, and what requests leave out is counted too."""
+    """``max.partitions``: two brokers, ten partitions at most. A request without a count counts with the default."""
     world = World(nursery)
     await world.start_controller(max_partitions=10, num_partitions=7, default_replication_factor=2)
     for broker_id in (1, 2):
@@ -170,7 +170,7 @@ async def test_long_names_are_refused_before_they_are_looked_up(world: World) ->
 async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody wrote a topic that ZooKeeper took, but not with what the controller adds to it."""
+    """ZooKeeper accepted the topic of another writer, but not with the fields that the controller adds."""
     path, data = paths.topic("u"), b'{"version":1,"partitions":{"0":[1]},"padding":"PADDING"}'
     free = DEFAULT_MAX_REQUEST_BYTES - request_bytes([CreateOp(path, data)])
     await world.store.create(path, data.replace(b"PADDING", b"x" * free))
@@ -190,7 +190,7 @@ async def test_an_edit_that_cannot_be_undone_is_given_up(world: World, caplog: p
 async def test_a_write_that_always_breaks_the_connection_is_given_up(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a server does whose own limit is below the one that the controller knows."""
+    """A server does this when its own limit is below the limit that the controller knows."""
     session, broken = world.sessions[1000], 0
 
     def again(state: SessionState) -> None:
@@ -230,7 +230,7 @@ REQUESTS: tuple[Any, ...] = (
     ListPartitionReassignmentsRequest(),
     UpdateFeaturesRequest(),
 )
-"""One of each API, for two topics where it is about topics."""
+"""One request of each API. A request about topics names two."""
 BY_NAME = {
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -238,7 +238,7 @@ BY_NAME = {
     CreatePartitionsRequest,
     IncrementalAlterConfigsRequest,
 }
-"""What is answered for each."""
+"""The requests whose response has a result for each topic or resource."""
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ BY_NAME = {
 async def test_a_request_that_fails_in_a_way_its_own_code_does_not_expect_is_answered(
     world: World, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message of a bug is for the controller's log alone."""
+    """The message of an unexpected error goes only to the controller's log."""
     assert {request.API_KEY for request in REQUESTS} == HANDLERS.keys()
 
     async def fail(*_: Any) -> Outcome:
@@ -270,7 +270,7 @@ async def test_a_request_that_fails_in_a_way_its_own_code_does_not_expect_is_ans
 
 
 def answers_of(response: Any) -> list[Any]:
-    """The parts of a response that have an error each."""
+    """The parts of a response that each have an error code."""
     for name in ("topics", "responses", "results"):
         found: list[Any] = getattr(response, name, [])
         if found:
@@ -292,7 +292,7 @@ async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic
         return len(await world.store.children(paths.partitions("large"))) if await exists(world, "large") else 0
 
     async with trio.open_nursery() as nursery:
-        world.brokers[1].answering = trio.Event()  # the creation cannot end before the test wants it to
+        world.brokers[1].answering = trio.Event()  # the creation ends only when the test lets it end
         nursery.start_soon(creation)
         await reached(begun)
         world.brokers[2].leave()
@@ -312,7 +312,7 @@ async def exists(world: World, topic: str) -> bool:
 
 
 async def elected(world: World) -> bool:
-    """Whether nobody leads the partitions of ``t`` that were led by broker 2."""
+    """Whether broker 2 leads no partition of ``t`` any more."""
     return 2 not in [(await world.state("t", index)).leader for index in (0, 1)]
 
 
@@ -366,12 +366,12 @@ async def test_a_large_topic_is_deleted_while_others_are_served(world: World) ->
 
 
 class Writes:
-    """The partition states that the controller writes at each event. Another request comes during the first of them."""
+    """Counts the partition states that the controller writes at each event. Another request comes during the first."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of_events: list[int] = [0]
         self.before_other = -1
-        """How many were written when the other request was decided."""
+        """The number of states written before the other request is decided."""
         handle, session = ActiveController._handle, world.sessions[1000]
         multi = session.multi
         others: list[AdminCall] = []
@@ -394,7 +394,7 @@ class Writes:
         monkeypatch.setattr(ActiveController, "_handle", counted)
 
     def check(self, states: int) -> None:
-        """So many were written, some after the other request was decided, and at no event more than a multi has."""
+        """Check the number of states; some follow the other request, and no event writes more than a multi."""
         assert sum(self.of_events) == states
         assert max(self.of_events) <= MAX_OPERATIONS
         assert 0 < self.before_other < states
@@ -404,7 +404,7 @@ LARGE = 2 * MAX_OPERATIONS + 3
 
 
 async def create_on(world: World, *brokers: int) -> None:
-    """A large topic with these replicas."""
+    """Create a large topic with these replicas."""
     given = [CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers)) for index in range(LARGE)]
     topic = CreatableTopic(name="large", num_partitions=-1, replication_factor=-1, assignments=given)
     response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
@@ -412,7 +412,7 @@ async def create_on(world: World, *brokers: int) -> None:
 
 
 async def join(world: World, leader: int, isr: list[int]) -> None:
-    """The leader of all partitions of the large topic, in its second epoch, asks for this ISR."""
+    """Request this ISR as the leader of all partitions of the large topic, in its second epoch."""
     joining = [
         PartitionData(partition_index=index, leader_epoch=1, new_isr=isr, current_isr_version=1)
         for index in range(LARGE)
@@ -425,7 +425,7 @@ async def join(world: World, leader: int, isr: list[int]) -> None:
 
 
 async def led_by_second(world: World) -> None:
-    """A topic whose partitions are led by broker 2 while their first replica, broker 1, is in sync."""
+    """Create a topic whose partitions broker 2 leads, while their first replica, broker 1, is in sync."""
     await create_on(world, 1, 2)
     world.brokers[1].leave()
     await world.until(lambda: world.brokers[2].led()["large", LARGE - 1] == (2, 1))
@@ -460,12 +460,12 @@ async def test_so_they_are_while_a_large_topic_is_resized(world: World, monkeypa
     assert await create(world, "large", LARGE, segment_bytes="1048576") == DONE
     writes = Writes(world, monkeypatch)
     assert await grow(world, 2 * LARGE, name="large") == DONE
-    writes.check(2 * LARGE)  # the bumps, then the new ones
+    writes.check(2 * LARGE)  # the bumps, then the new partitions
     monkeypatch.undo()
     writes = Writes(world, monkeypatch)
     assert await grow(world, LARGE, name="large") == DONE
     await world.until(lambda: sum(writes.of_events) >= 3 * LARGE)
-    writes.check(3 * LARGE)  # the bumps, then those that begin to be removed
+    writes.check(3 * LARGE)  # the bumps, then the partitions whose removal begins
 
 
 async def test_so_they_are_while_many_reassignments_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,7 +491,7 @@ async def grow(world: World, count: int, *, name: str = "t", validate_only: bool
 
 
 async def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(world: World) -> None:
-    """The servers may take less than the bound of a topic's znode: ``jute.maxbuffer`` may be lowered."""
+    """The servers may accept less than the bound of a topic's znode, with a lower ``jute.maxbuffer``."""
     before = (await world.store.get(paths.topic("t"))).data
     world.zk.max_request_bytes = 3000
     for validate_only in (True, False):
@@ -550,7 +550,7 @@ async def test_an_edit_during_a_reassignment_that_nobody_saw_is_a_count_that_wai
 
 
 async def test_a_reassignment_waits_for_the_end_of_a_resize(world: World) -> None:
-    """The end is that every leader has acknowledged it; marked partitions may drain for long after that."""
+    """A resize ends when every leader has acknowledged it. Marked partitions may drain long after that."""
     world.brokers[1].answering = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(grow, world, 4)

@@ -1,4 +1,4 @@
-"""A broker that lost a disk: its replicas are asked for, and others lead (KIP-112)."""
+"""A broker with a failed disk: the controller asks for its replicas, and elects other leaders (KIP-112)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_who_cannot_serve_a_replica_loses_it(
 
 
 async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
-    """It could not be created, or opened, on a full disk, which has room again."""
+    """The replica could not be created or opened on a full disk, and the disk has space again."""
     world = World(nursery)
     await world.start_controller()
     await world.start_broker(1)

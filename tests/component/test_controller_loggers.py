@@ -1,4 +1,4 @@
-"""BROKER_LOGGER at the listener of a controller (KIP-412): the levels of a running controller, in office or not."""
+"""BROKER_LOGGER at the listener of a controller (KIP-412): the levels of a running controller, active or standby."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_what_is_not_of_this_process_is_refused(world: World, autojump_clo
 
 
 async def test_configs_of_topics_go_to_the_controller_in_office(world: World, autojump_clock: object) -> None:
-    """They are of the cluster: one that stands by takes none, though the same request sets levels there."""
+    """They belong to the cluster, so a standby refuses them, although it accepts levels by the same request."""
     await world.start_controller(STANDING_BY)
     answer = await alter(world, STANDING_BY, "t", "1", kind=TOPIC)
     assert answer.error_code == ErrorCode.NOT_CONTROLLER

@@ -1,4 +1,4 @@
-"""A resize that is taken back, and one that is asked for while another is unfinished (rule 9; hole 12 of KIP-253)."""
+"""Resizes that are cancelled, and resizes requested while another is unfinished (rule 9; hole 12 of KIP-253)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def ask(world: World, count: int) -> CreatePartitionsTopicResult:
 
 
 async def queued(world: World, count: int) -> str:
-    """What the queued resize waits for, as the answer says; a dry run says the same and writes nothing."""
+    """Queue a resize. Returns the reason of the wait in the response; a dry run has the same and writes nothing."""
     before = await counts(world)
     dry = (await world.request(alter(count, validate_only=True))).results[0]
     assert await counts(world) == before
@@ -58,7 +58,7 @@ async def queued(world: World, count: int) -> str:
 async def test_the_count_before_takes_a_grow_back_while_no_gainer_is_created(
     world: World, autojump_clock: object, nursery: trio.Nursery
 ) -> None:
-    """Nobody loses or gains; what was never created leaves the assignment in the same write."""
+    """No partition loses or gains keys. The same write removes the uncreated partitions from the assignment."""
     silence(world, 1)
     answers: list[Any] = []
 
@@ -97,7 +97,7 @@ async def test_the_count_before_takes_a_shrink_back_while_no_survivor_is_bumped(
 async def test_once_a_gainer_is_created_the_count_before_is_a_resize_of_its_own(
     world: World, autojump_clock: object
 ) -> None:
-    """Hole 12: the gainers have the keys. It begins when their leaders have answered."""
+    """Hole 12: the gainers have the keys. The new resize begins when their leaders have responded."""
     silence(world, 3)
     request = placed(6, 2, [3, 2, 1])
     request.timeout_ms = 100
@@ -115,7 +115,7 @@ async def test_once_a_gainer_is_created_the_count_before_is_a_resize_of_its_own(
 
 
 async def test_the_bump_of_a_gainer_and_a_cancel_do_not_pass_each_other(world: World, autojump_clock: object) -> None:
-    """A request that comes while the first gainer is being written is judged when it is written."""
+    """A request that comes during the write of the first gainer is judged after the write."""
     write, answers = world.sessions[1000].multi, list[Any]()
 
     async def cancel() -> None:
@@ -135,7 +135,7 @@ async def test_the_bump_of_a_gainer_and_a_cancel_do_not_pass_each_other(world: W
 
 
 async def test_a_cancel_is_not_taken_back_at_once(world: World, autojump_clock: object) -> None:
-    """Nothing moves under it, so the count it took back is one that is asked for next."""
+    """A cancel moves no keys, so a request for the cancelled count is a new resize and not its cancel."""
     await begun(world, 6)
     await ask(world, 4)
     await queued(world, 6)
@@ -147,7 +147,7 @@ async def test_a_cancel_is_not_taken_back_at_once(world: World, autojump_clock: 
 
 
 async def test_a_cancel_while_partitions_drain_keeps_what_they_are(world: World, autojump_clock: object) -> None:
-    """4 and 5 drain when 8 are asked for: taken back, they drain on, in another version."""
+    """4 and 5 drain when 8 partitions are requested. After the cancel they still drain, in another layout version."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -211,7 +211,7 @@ async def test_asking_for_the_goal_takes_back_what_was_queued(world: World, auto
 
 
 async def test_of_two_in_one_moment_the_second_is_queued(world: World, autojump_clock: object) -> None:
-    """Judged right after the first was written, when no step of it is done yet."""
+    """The second is judged right after the write of the first, before any of its steps."""
     answers: dict[int, CreatePartitionsTopicResult] = {}
     session = world.sessions[1000]
     multi = session.multi
@@ -259,7 +259,7 @@ async def test_a_dry_run_names_what_is_in_progress_what_is_queued_and_what_is_re
 
 
 async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(world: World, autojump_clock: object) -> None:
-    """A count is all that is queued."""
+    """The queue keeps only a count."""
     await begun(world, 6)
     result = (await world.request(placed(7, 1, [3, 2, 1]))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
@@ -281,7 +281,7 @@ async def test_a_queued_count_is_done_by_the_next_controller(world: World, autoj
 async def test_a_count_that_became_impossible_is_dropped_and_said(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is judged again when it is to begin."""
+    """A queued count is judged again when it could begin."""
     await resized(world, 6)
     await begun(world, 9)
     await queued(world, 5)
@@ -294,8 +294,10 @@ async def test_a_count_that_became_impossible_is_dropped_and_said(
 async def test_a_count_that_only_the_moment_forbids_waits_and_is_done(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With one broker of three away there is none for the third replica. It is said once, and again when it comes
-    again; a request that would begin at once is refused, one that is queued is not.
+    """With one of three brokers away there is no broker for the third replica.
+
+    The reason is logged once, and again when it occurs again. A request that would begin at once is refused. A queued
+    one is not.
     """
     await begun(world, 6)
     await queued(world, 8)
@@ -321,7 +323,7 @@ async def test_a_count_that_only_the_moment_forbids_waits_and_is_done(
 async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
     world: World, autojump_clock: object, count: int, asked: int
 ) -> None:
-    """None of the new ones would be led, nor take the keys that healthy partitions give up, until it is back."""
+    """Until it is back, no new partition would be led, and no leader would take the keys of healthy partitions."""
     await world.start_broker(4)
     if count > 4:
         await resized(world, count)
@@ -338,7 +340,7 @@ async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
 
 
 async def removal_held(world: World) -> None:
-    """4 and 5 are being removed; broker 3 has replicas of them and is away."""
+    """Begin the removal of 4 and 5. Broker 3 has replicas of them and is away."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -354,9 +356,10 @@ async def is_leaving(world: World, partition: int) -> bool:
 async def test_a_count_over_a_number_being_removed_waits_and_names_the_brokers(
     world: World, autojump_clock: object
 ) -> None:
-    """Rule 6: its keys would have no leader. The number comes again above its last epoch, at the end of its log.
+    """Rule 6: the keys of a partition that is being removed would have no leader.
 
-    Leader epochs went up by one when broker 3 left the ISRs.
+    The number is used again after the removal: above its last leader epoch, and at the end offset of its log. Leader
+    epochs went up by one when broker 3 left the ISRs.
     """
     await removal_held(world)
     before = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
@@ -390,7 +393,7 @@ async def test_a_count_below_the_numbers_being_removed_begins_at_once(world: Wor
 
 
 async def test_what_is_counted_next_does_not_begin_to_be_removed(world: World, autojump_clock: object) -> None:
-    """6 and 7 have drained by the time that the shrink to 5 is done; they are revived by the grow behind it."""
+    """6 and 7 have drained before the shrink to 5 is done, and the queued grow revives them."""
     await resized(world, 8)
     hold_records(world, range(5, 8), 40)
     await resized(world, 6)

@@ -1,4 +1,4 @@
-"""Partitions that move to other replicas (KIP-455), with brokers that only record what they are told."""
+"""Partitions that move to other replicas (KIP-455), with brokers that only record their requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def create(world: World, name: str, replicas: list[list[int]]) -> None:
 
 
 async def move(world: World, targets: dict[int, list[int] | None], topic: str = "t") -> dict[int, int]:
-    """The error code of each partition."""
+    """Request the moves. Returns the error code of each partition."""
     partitions = [ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=partitions)])
     response = await world.request(request)
@@ -185,7 +185,7 @@ async def test_what_would_leave_nobody_in_sync_is_refused(world: World, autojump
         return (await world.state("t", 0)).leader == -1
 
     await world.until(offline)
-    assert await move(world, {0: [5]}) == {0: ErrorCode.NONE}  # 1 stays until it is back
+    assert await move(world, {0: [5]}) == {0: ErrorCode.NONE}  # 1 stays a replica until the broker is back
     await world.brokers[1].register()
 
     async def led() -> bool:

@@ -1,4 +1,4 @@
-"""A broker that refuses an order is told again: only NONE counts as acknowledged."""
+"""A request that a broker refuses is sent again: only NONE counts as an acknowledgement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resizes as the controller carries them out, what it refuses, and edits of the topic; by hole of KIP-253."""
+"""Resizes by the controller, its refusals, and edits of the topic; by hole of KIP-253."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ pytestmark = pytest.mark.trio
 
 
 async def test_the_example_of_the_design(world: World, autojump_clock: object) -> None:
-    """4 -> 6 -> 4 -> 8, grown while 4 and 5 drain, with the epochs of the worked example (hole 26: they are revived).
+    """4 -> 6 -> 4 -> 8 with the epochs of the worked example: the last grow revives 4 and 5, which drain (hole 26).
 
-    Each partition is bumped once in each resize.
+    Each resize bumps each partition once.
     """
     await resized(world, 6)
     assert await lineages(world, (0, 1, 4, 5)) == {0: (), 1: (), 4: _entries(0, {0: 0}), 5: _entries(0, {1: 0})}
@@ -97,7 +97,7 @@ def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
 
 
 async def test_a_new_partition_is_no_ancestor_of_another_new_one(world: World, autojump_clock: object) -> None:
-    """Hole 1: 8 splits from 0, for 4 is new as well, although 4 is its parent once both are there."""
+    """Hole 1: 8 splits from 0, because 4 is new as well. Once both exist, 4 is the parent of 8."""
     await resized(world, 16)
     assert await lineages(world, range(4, 16)) == {p: _entries(0, {p % 4: 0}) for p in range(4, 16)}
 
@@ -111,7 +111,7 @@ async def test_a_split_after_a_split_names_the_nearest_ancestor(world: World, au
 async def test_the_goal_is_written_first_and_gainers_are_created_when_their_losers_have_answered(
     world: World, autojump_clock: object
 ) -> None:
-    """Rules 1 and 3. What neither loses nor gains waits for nobody."""
+    """Rules 1 and 3. A partition that neither loses nor gains keys does not wait."""
     await begun(world, 5)
     assert await counts(world) == (5, 1, 4, None)
     assert (await layouts(world, range(4)), await epochs(world, range(4))) == ({Layout(5, 1)}, [1] * 4)
@@ -122,7 +122,7 @@ async def test_the_goal_is_written_first_and_gainers_are_created_when_their_lose
 
 
 async def test_a_gainer_waits_for_its_own_losers_alone(world: World, autojump_clock: object) -> None:
-    """12 splits from 4, which broker 2 leads; the others from what broker 1 leads, which does not answer."""
+    """12 splits from 4, which broker 2 leads. The others split from partitions of broker 1, which does not respond."""
     await world.request(placed(6, 2, [2, 1, 3]))
     await begun(world, 13)
     await world.until(lambda: has_layout(world, 12, 13, 2))
@@ -152,7 +152,7 @@ async def _no_brokers(world: World) -> bool:
 async def test_an_unclean_election_never_leads_a_partition_before_its_losers_answered(
     world: World, autojump_clock: object
 ) -> None:
-    """A partition that is not created has no ISR; it must not be taken for one whose ISR is lost."""
+    """A partition that is not created yet has no ISR. It must not count as one whose ISR is lost."""
     assert await configure(world, unclean_leader_election_enable="true") == ErrorCode.NONE
     await begun(world, 6)
     world.brokers[3].leave()
@@ -168,7 +168,7 @@ def _led_brokers(world: World) -> set[int]:
 
 
 async def test_clients_are_told_the_counts_before_until_the_first_bump(world: World, autojump_clock: object) -> None:
-    """A producer that placed by the goal meanwhile would be refused by every leader."""
+    """Until then every leader would refuse a producer that places records by the goal."""
     write, bumped = world.sessions[1000].multi, trio.Event()
 
     async def held(ops: Sequence[ZkOp]) -> list[int]:
@@ -191,7 +191,7 @@ async def is_goal(world: World, count: int, version: int) -> bool:
 
 
 def _told(world: World) -> list[tuple[int, int]]:
-    """The counts and versions that broker 1 was told for its clients, in order, changes only."""
+    """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
     told = [
         (topic.undeleted_partition_count, topic.layout_version)
         for request in world.brokers[1].sent(UpdateMetadataRequest)
@@ -260,7 +260,7 @@ async def test_the_largest_count_is_that_of_the_cluster(world: World, autojump_c
 async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
     world: World, autojump_clock: object
 ) -> None:
-    """Hole 23."""
+    """Hole 23: the refusal names the config with which the shrink would drain."""
     await resized(world, 6)
     assert await configure(world, retention_ms="-1") == ErrorCode.NONE
     code, message = await refused(world, 4)
@@ -273,7 +273,7 @@ async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
 async def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goal_is_written(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """``partition.state.max.bytes``: what was shrunk often and removed never is named by every entry."""
+    """``partition.state.max.bytes``: partitions that were merged often and never removed are in every lineage entry."""
     world = await started(nursery, partition_state_max_bytes=1024)
     for count in (160, 4, 160):
         await resized(world, count)
@@ -302,7 +302,7 @@ async def test_an_unknown_and_an_internal_topic_and_one_being_deleted(world: Wor
 
 
 async def test_a_request_that_names_the_topic_twice_is_refused(world: World, autojump_clock: object) -> None:
-    """Nobody can say which of the counts was meant, also of the same."""
+    """The intended count is unknown, also when the counts are equal."""
     for asked in ((6, 8), (6, 6)):
         request = alter(asked[0])
         request.topics = [alter(count).topics[0] for count in asked]
@@ -316,7 +316,7 @@ async def test_a_request_that_names_the_topic_twice_is_refused(world: World, aut
 async def test_asking_again_for_what_is_under_way_waits_for_it(
     world: World, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
 ) -> None:
-    """As a client does whose answer was lost; it is one resize."""
+    """A client does this when its response was lost. There is only one resize."""
     if before > 4:
         await resized(world, before)
     version = (await world.topic(TOPIC)).layout_version
@@ -342,7 +342,7 @@ async def test_asking_again_for_what_is_under_way_waits_for_it(
 
 
 async def test_what_was_accepted_is_not_undone_when_leaders_move_at_once(world: World, autojump_clock: object) -> None:
-    """Judged a second time, as an edit, it would be refused: leaders have not answered their new epochs then."""
+    """A second judgement, as of an edit, would refuse it: leaders have not responded in their new epochs by then."""
     await resized(world, 6)
     session = world.sessions[1000]
     multi = session.multi
@@ -370,7 +370,7 @@ async def test_ordered_delivery_is_settled_by_the_first_resize(world: World, aut
 
 
 async def test_an_edit_by_hand_splits_and_merges(world: World, autojump_clock: object) -> None:
-    """KIP-253's own path: assignment or undeleted_partition_count grow, or the count sinks; not the version."""
+    """KIP-253's own way: the edit raises the assignment or the count, or lowers the count, and keeps the version."""
     partitions = {str(index): list(BROKERS) for index in range(6)}
     await edit(world, partitions=partitions)
     await world.until(lambda: finished(world, 6))
@@ -454,7 +454,7 @@ async def _is_topic(world: World, expected: object) -> bool:
 async def test_a_count_that_is_edited_while_no_controller_is_in_office(
     world: World, autojump_clock: object, count: int
 ) -> None:
-    """A count unlike the stored layouts of its version gets a version of its own (hole 10)."""
+    """A count that differs from the stored layouts of its version gets a new version (hole 10)."""
     await resized(world, 6)
     vacate(world)
     await edit(world, undeleted_partition_count=count)
@@ -500,7 +500,7 @@ async def test_a_count_that_is_raised_while_no_controller_looks_revives_what_dra
 async def test_partitions_assigned_while_no_controller_looks_are_a_queued_count(
     world: World, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No leader has answered a controller that takes office, and only a count can wait for them."""
+    """No leader has responded to a new controller yet, and only a queued count can wait for the leaders."""
     for count in before:
         await resized(world, count)
     known = await world.topic(TOPIC)
@@ -530,7 +530,7 @@ async def test_partitions_assigned_while_a_resize_is_unfinished_are_a_queued_cou
 async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw(
     world: World, autojump_clock: object
 ) -> None:
-    """Another count of partitions would give every group another coordinator, without its offsets."""
+    """Another partition count would give every group another coordinator, without the group's offsets."""
     path = paths.topic("__consumer_offsets")
     await world.store.create(path, b'{"version":3,"partitions":{"0":[1]}}')
     await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[1].led())
@@ -546,7 +546,7 @@ async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw
 
 
 async def test_a_thousand_partitions_become_two_thousand_in_one_resize(world: World, autojump_clock: object) -> None:
-    """Partition znodes stay under 1 KiB, the topic's under 64 KiB."""
+    """Partition znodes stay below 1 KiB, and the topic's znode below 64 KiB."""
     await resized(world, 1000)
     await resized(world, 2000)
     assert await finished(world, 2000)

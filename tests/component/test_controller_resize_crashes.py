@@ -1,8 +1,8 @@
-"""A controller that dies after any one of the writes of a resize, or when any one of its requests has arrived: its
-successor finishes from the znodes alone, and no rule of ordered resize is broken on the way.
+"""A controller dies at any point of a resize, and its successor finishes from the znodes alone.
 
-The multis are kept as small as they may be, so that every two writes that may be apart are. An election between any two
-writes is tried as well: it raises a leader epoch as a resize does and must not pass for it (holes 2 and 3).
+It dies after any one of its writes, or when any one of its requests has arrived. No rule of ordered resize is broken.
+Multis are as small as possible, so that every two writes that can be separate are. Another disturbance is an election
+between any two writes: it raises a leader epoch, and must not count as a step of the resize (holes 2 and 3).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from tests.support.resize.resize_world import TOPIC, Rules, alter, creation, fin
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
 OPERATIONS = {"grow": (4, 6), "shrink": (4, 6, 4), "merge-two-into-one": (1, 5, 1), "revive": (2, 4, 2, 5)}
-"""The count a topic is created with, those it is given first, and the one it is given at last. What is marked then
-drains at once; what was marked before does not.
+"""The partition counts of each operation: of the creation, of earlier resizes, and of the tested resize.
+
+Partitions that the tested resize marks drain at once. Partitions that were marked before do not.
 """
 MOST_POINTS = 60
 
@@ -39,7 +40,7 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def start(nursery: trio.Nursery, operation: str) -> tuple[World, Rules]:
-    """Two controllers, three brokers, a topic with as many partitions as the operation begins with."""
+    """Two controllers, three brokers, and a topic with the partitions that the operation begins with."""
     created, *earlier, after = OPERATIONS[operation]
     world = World(nursery)
     rules = Rules(world)
@@ -64,13 +65,13 @@ async def start(nursery: trio.Nursery, operation: str) -> tuple[World, Rules]:
 
 
 async def resize(world: World, nursery: trio.Nursery, operation: str) -> None:
-    """Ask for it, of the successor too when the controller died before it answered."""
+    """Request the resize; if the controller dies before its response, request it from the successor."""
     count = OPERATIONS[operation][-1]
 
     async def ask() -> None:
         while True:
             for controller_id in (1000, 1001):
-                with contextlib.suppress(Exception):  # whatever a client sees of a controller that dies
+                with contextlib.suppress(Exception):  # a client may get any error from a controller that dies
                     answer = await world.request(alter(count), controller_id=controller_id)
                     if answer.results[0].error_code == ErrorCode.NONE:
                         return
@@ -129,7 +130,7 @@ def kill_at_request(world: World, _rules: Rules, number: int, _nursery: trio.Nur
 
 
 async def bounce(world: World) -> None:
-    """The broker that leads everything goes, which others see, and comes again."""
+    """Stop the broker that leads everything, wait until another broker knows it, and start it again."""
     world.brokers[1].leave()
     await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
     await world.brokers[1].register()
@@ -140,7 +141,7 @@ def bounce_at_write(world: World, rules: Rules, number: int, nursery: trio.Nurse
 
 
 def kill_both_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
-    """Holes 2 and 3: the next controller elects leaders before it goes on, and their epochs are not those of bumps."""
+    """Holes 2 and 3: the next controller first elects leaders, and their leader epochs are not those of bumps."""
 
     def both() -> None:
         kill_active(world)
@@ -150,7 +151,10 @@ def kill_both_at_write(world: World, rules: Rules, number: int, nursery: trio.Nu
 
 
 async def broken_at_any_point(operation: str, arm: Arm) -> list[str]:
-    """Every point in turn, until the resize ends before the disturbance comes or something is broken."""
+    """Disturb every point in turn, until a rule is broken or the resize ends before the disturbance.
+
+    Returns the broken rules.
+    """
     for number in range(1, MOST_POINTS):
         async with trio.open_nursery() as nursery:
             world, rules = await start(nursery, operation)
@@ -201,9 +205,9 @@ async def test_a_rule_switched_off_is_noticed(
 
 
 async def test_a_vanished_leader_has_not_acknowledged(nursery: trio.Nursery, autojump_clock: object) -> None:
-    """Hole 8: an expired leader may still serve; who gains its keys waits for what the next leader says."""
+    """Hole 8: an expired leader may still serve. Gainers of its keys wait for the response of the next leader."""
     world, rules = await start(nursery, "grow")
-    world.brokers[1].answering = trio.Event()  # leads everything, hears nothing, answers nothing
+    world.brokers[1].answering = trio.Event()  # leads everything, and does not respond
     nursery.start_soon(world.request, alter(6))
     await world.until(lambda: rules.writes >= 5)
     assert not await exist(world, 4, 5)

@@ -1,4 +1,4 @@
-"""A topic deleted in the middle of a resize, and created again at once: nothing of the one is left in the other."""
+"""A topic is deleted during a resize and created again at once: the new topic has nothing of the old one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MOST_POINTS = 60
 
 @pytest.fixture(autouse=True)
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One partition's bump and its children go together, nothing else does."""
+    """A multi has only the bump of one partition and the creation of its children."""
     monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
 
 
 async def deleted(world: World, nursery: trio.Nursery, operation: str, number: int, *, killed: bool) -> bool:
-    """Have the topic deleted when the n-th request of a resize arrives, and wait until it is; False: there is none."""
+    """Delete the topic when the n-th request of a resize arrives. Returns False when the resize has fewer requests."""
     before = (await world.store.get(paths.topic(TOPIC))).czxid
 
     async def delete() -> None:
@@ -39,7 +39,7 @@ async def deleted(world: World, nursery: trio.Nursery, operation: str, number: i
     async def ask() -> None:
         try:
             await world.request(alter(OPERATIONS[operation][-1]), controller_id=1000)
-        except Exception:  # whatever a client sees of a controller that dies
+        except Exception:  # a client may get any error from a controller that dies
             return
 
     async def is_gone() -> bool:
@@ -56,7 +56,7 @@ async def deleted(world: World, nursery: trio.Nursery, operation: str, number: i
 
 
 async def created_again(world: World) -> None:
-    """Ask for it until it is created: while the one before it is being deleted, there is no room."""
+    """Request the topic until it is created: it cannot be created while the old one is being deleted."""
 
     async def is_created() -> bool:
         response: CreateTopicsResponse = await world.request(creation(4, 1, 2, 3))
@@ -75,7 +75,7 @@ async def test_deleted_at_any_point_and_created_again(autojump_clock: object, op
                 assert number > 8
                 nursery.cancel_scope.cancel()
                 return
-            await created_again(world)  # with four partitions, whatever it had before
+            await created_again(world)  # with four partitions, whatever the old topic had
             await resized(world, 6)
             assert await finished(world, 6)
             states = [await world.state(TOPIC, index) for index in range(6)]

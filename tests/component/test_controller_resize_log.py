@@ -1,4 +1,4 @@
-"""The lines in the controller's log from which an operator follows a resize: each step once, and the end once."""
+"""The lines in the controller's log by which an operator follows a resize: each step once, and the end once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REMOVAL = [
 
 
 def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of the topic's resizes from the step on."""
+    """The log lines of the topic's resizes, from the name of the step on."""
     heads = [record.message.partition(f"event=resize.step topic={TOPIC} step=") for record in caplog.records]
     return [step for before, head, step in heads if head and not before]
 
@@ -54,7 +54,7 @@ async def test_each_step_of_a_grow_and_of_a_shrink_is_a_line(
 async def test_the_end_is_said_when_the_last_leader_has_acknowledged_and_never_again(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Leaders acknowledge at every election and to every new controller, too."""
+    """Leaders also acknowledge after every election, and to every new controller."""
     caplog.set_level(logging.INFO)
     world.brokers[1].answering = trio.Event()
     await world.request(alter(6, timeout_ms=100))

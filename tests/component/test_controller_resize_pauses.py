@@ -1,4 +1,4 @@
-"""A broker that does not know resizing and registers while a topic is being resized: it is refused."""
+"""A broker without support for resizes registers during a resize, and is refused."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.resize.resize_world import TOPIC, alter, finished, hold_recor
 
 pytestmark = pytest.mark.trio
 STRANGER = 4
-"""Has no replica of the topic, so that no election and no answer of its own can hold the resize up."""
+"""The broker's id. It has no replica of the topic, so that the resize waits for no election or response of it."""
 
 
 class Held(NamedTuple):
-    """A resize to ``count`` partitions that has begun and goes on once ``release`` is called."""
+    """A resize to ``count`` partitions that has begun and continues once ``release`` is called."""
 
     count: int
     release: Callable[[], None]
@@ -52,7 +52,7 @@ async def test_a_resize_goes_on_without_a_broker_that_does_not_know_resizing(
     caplog: pytest.LogCaptureFixture,
     hold: Callable[[World], Awaitable[Held]],
 ) -> None:
-    """KIP-584: it is refused when it registers, and leads nothing; with another release it is let in."""
+    """KIP-584: the controller refuses its registration, and it leads nothing. With another release it is accepted."""
     await world.start_broker(STRANGER)
     await world.until(lambda: is_live(world))
     stranger = world.brokers[STRANGER]
@@ -74,6 +74,6 @@ async def test_a_resize_goes_on_without_a_broker_that_does_not_know_resizing(
 
 
 def is_live(world: World) -> bool:
-    """Whether the controller has told of the stranger last."""
+    """Whether the controller's last UpdateMetadata has the stranger among the live brokers."""
     told = world.brokers[2].sent(UpdateMetadataRequest)[-1]
     return STRANGER in {broker.id for broker in told.live_brokers}

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.trio
 ROUND_S = 60
 HELD_MS = 3 * ROUND_S * 1000
 SPLIT = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
-"""Another partition waits for offsets 10 to 49."""
+"""The log of a split partition: another partition waits for its offsets 10 to 49."""
 READ = 50
 
 
 async def split(world: World, **offsets: int) -> None:
-    """0 and 1 are split into 4 and 5; each group has committed the same offset in all partitions."""
+    """Split 0 and 1 into 4 and 5. Each group has committed the same offset in all partitions."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2]}}')
     assert await configure(world, ordered_delivery_retention_waits="true") == ErrorCode.NONE
     await resized(world, 6)
@@ -39,7 +39,7 @@ def commit(world: World, group: str, offset: int, *partitions: int) -> None:
 
 
 async def held(world: World, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
-    """The holds that leaders get in so many rounds, by partition: offsets and groups."""
+    """The holds that leaders get in ``rounds`` rounds, by partition, as (offset, group)."""
     before = {broker: len(world.brokers[broker].requests) for broker in BROKERS}
     await trio.sleep(rounds * ROUND_S)  # virtual time: rounds
     found: dict[int, set[tuple[int, str]]] = {}
@@ -67,7 +67,7 @@ async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_rea
 
 
 async def test_holds_are_sent_again_in_each_round(world: World, autojump_clock: object) -> None:
-    """A hold that is not sent again ends."""
+    """A hold ends unless it is sent again."""
     await split(world, slow=30)
     for _ in range(5):
         assert await held(world, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
@@ -118,7 +118,7 @@ async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(world:
 
 
 async def test_all_records_count_while_the_end_of_an_epoch_is_not_known(world: World, autojump_clock: object) -> None:
-    """Its leader answers the end after the ISR has followed it."""
+    """The leader gives the end of an epoch only after the ISR has followed it."""
     await split(world, g=READ)
     for broker in world.brokers.values():
         broker.logs[TOPIC, 0] = Log(100, 100, 10, offset_of_time=60)
@@ -166,7 +166,7 @@ async def test_a_marked_partition_is_held_as_a_whole(world: World, autojump_cloc
 async def test_a_warning_comes_before_the_bound_ends(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The records are older than ``retention.ms`` when the bound is what keeps them."""
+    """The bound counts when the records are older than ``retention.ms``: then only the hold keeps them."""
     asked: list[int] = []
     world.received = lambda _broker, request: asked.extend(
         partition.timestamp

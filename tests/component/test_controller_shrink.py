@@ -1,4 +1,4 @@
-"""Shrinks as the controller carries them out: what drains, elections meanwhile, removal; by hole of KIP-253."""
+"""Shrinks by the controller: draining partitions, elections in the meantime, removal; by hole of KIP-253."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.trio
 
 
 async def test_what_is_marked_closes_before_its_survivor_gains(world: World, autojump_clock: object) -> None:
-    """Rule 3, the other way round: 5 closes and its leader is silent, so 1 takes none of its keys; 0 those of 4."""
+    """Rule 3 for merges: 5 closes but its leader does not respond, so 1 takes none of its keys. 0 takes those of 4."""
     await world.request(placed(5, 1, [3, 1, 2]))
     await world.request(placed(6, 1, [2, 1, 3]))
     hold_records(world, range(4, 6), 40)
@@ -43,7 +43,7 @@ async def test_what_is_marked_closes_before_its_survivor_gains(world: World, aut
 
 
 async def test_a_shrink_does_not_ask_where_what_it_marks_ends(world: World, autojump_clock: object) -> None:
-    """The end of an epoch is the leader's to say; each broker is told twice of it, the losers and the survivors."""
+    """Only leaders know the ends of epochs. So a shrink sends each broker two requests: of losers and of survivors."""
     await resized(world, 8)
     hold_records(world, range(4, 8), 40, watermark=30)
     before = {broker.id: len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()}
@@ -54,7 +54,7 @@ async def test_a_shrink_does_not_ask_where_what_it_marks_ends(world: World, auto
 
 
 async def test_not_drained_before_the_log_end_whatever_the_watermark(world: World, autojump_clock: object) -> None:
-    """Hole 7: the high watermark may lag behind what is written, and the log start may be at it."""
+    """Hole 7: the high watermark may lag behind the log end, and the log start may be at the high watermark."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40, start=30, watermark=30)
     await resized(world, 4)
@@ -101,7 +101,7 @@ async def test_a_leader_that_cannot_say_its_end_is_asked_less_and_less_often(
 
 
 async def test_after_an_unclean_election_the_end_is_asked_again(world: World, autojump_clock: object) -> None:
-    """Hole 15: what was above it is lost, and nobody waits for it; the leader before had said 40."""
+    """Hole 15: records above the new end are lost, and no group waits for them. The earlier leader had reported 40."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -149,7 +149,7 @@ async def test_an_election_while_it_drains_changes_neither_layout_nor_lineage(
 
 
 async def test_nothing_is_removed_before_every_gainer_is_bumped(world: World, autojump_clock: object) -> None:
-    """Hole 13: 5 is empty and has answered, and 0 waits for 4. A gainer learns a loser's last epoch from its znode."""
+    """Hole 13: a gainer reads a loser's last epoch from the loser's znode. 5 is drained, while 0 still waits for 4."""
     await world.request(placed(5, 1, [2, 1, 3]))
     await world.request(placed(6, 1, [3, 1, 2]))
     silence(world, 2)
@@ -199,7 +199,7 @@ async def test_a_second_shrink_while_the_first_drains_keeps_the_first_entries(
 async def test_a_partition_created_again_continues_above_its_last_epoch_as_another_incarnation(
     world: World, autojump_clock: object
 ) -> None:
-    """Hole 20, KAFKA-12257: whoever remembers the earlier one is fenced. Its log goes on, as every replica is told."""
+    """Hole 20, KAFKA-12257: users of the old incarnation are fenced. Every replica begins at the old log's end."""
     await resized(world, 5)
     first = await world.store.get(paths.partition_state(TOPIC, 4))
     hold_records(world, range(4, 5), 40, 40)
@@ -227,7 +227,7 @@ def _bases_told(world: World, partition: int, incarnation: int) -> set[int]:
 async def test_the_end_that_is_recorded_is_the_highest_and_never_lower_than_before(
     world: World, autojump_clock: object
 ) -> None:
-    """Markers may follow what the leader said; a broker that deleted and restarted does not know the end any more."""
+    """Markers may follow the leader's reported end. A broker that deleted its log and restarted has no end."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40, 40)
     await resized(world, 4)
@@ -252,7 +252,7 @@ async def test_the_end_that_is_recorded_is_the_highest_and_never_lower_than_befo
 
 
 async def test_the_next_controller_ends_a_removal(world: World, autojump_clock: object) -> None:
-    """Which replicas are deleted is in no znode: all are told again, and the end was recorded before."""
+    """No znode has the deleted replicas: the next controller asks all again. The end offset is recorded before."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
     await resized(world, 4)
@@ -288,7 +288,7 @@ async def test_a_replica_whose_broker_is_away_holds_the_removal(world: World, au
 async def test_what_a_leader_says_while_the_topic_is_being_deleted_removes_nothing(
     world: World, autojump_clock: object
 ) -> None:
-    """A partition that was written would come online again, and the controller fail when the topic was gone."""
+    """A state written then would bring the partition online again, and the controller would fail without the topic."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40, 40)
     leader = world.brokers[(await world.state(TOPIC, 5)).leader]

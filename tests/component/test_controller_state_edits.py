@@ -1,4 +1,4 @@
-"""Znodes edited by hand into what cannot be: the topic is frozen and serves on until it is repaired."""
+"""Znodes edited by hand into impossible states: the topic is frozen, and is served until it is repaired."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trio
 
 
 async def set_field(world: World, partition: int, **fields: Any) -> bytes:
-    """Write fields of a state, or take them out where they are None; what it was before."""
+    """Write fields of a state, or remove those that are None. Returns the state before."""
     path = paths.partition_state(TOPIC, partition)
     before = (await world.store.get(path)).data
     edited = {name: value for name, value in (json.loads(before) | fields).items() if value is not None}
@@ -33,7 +33,7 @@ async def succeeded(world: World) -> None:
 
 
 async def edited_unseen(world: World, partition: int, **fields: Any) -> bytes:
-    """Write fields of a state while no controller is in office, then have one take it; what the state was before."""
+    """Write fields of a state while no controller is active, then start one. Returns the state before."""
     vacate(world)
     before = await set_field(world, partition, **fields)
     await succeeded(world)
@@ -41,7 +41,7 @@ async def edited_unseen(world: World, partition: int, **fields: Any) -> bytes:
 
 
 async def repaired(world: World, partition: int, intact: bytes, count: int) -> None:
-    """The topic can be resized to ``count`` then, and nobody was ever told another initial count."""
+    """Repair the state, resize the topic to ``count``, and check that brokers never got another initial count."""
     await world.store.set(paths.partition_state(TOPIC, partition), intact)
     await world.until(lambda: accepts(world, count))
     await world.until(lambda: finished(world, count))
@@ -49,7 +49,7 @@ async def repaired(world: World, partition: int, intact: bytes, count: int) -> N
 
 
 def told_initial(world: World) -> set[int]:
-    """The initial counts that brokers were told ever."""
+    """All initial counts in the brokers' LeaderAndIsr requests."""
     orders = [request for broker in world.brokers.values() for request in broker.sent(LeaderAndIsrRequest)]
     topics = [topic for request in orders for topic in request.topic_states]
     return {partition.initial_partition_count for topic in topics for partition in topic.partition_states}
@@ -149,7 +149,7 @@ async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaire
 async def test_a_topic_that_contradicts_its_states_is_frozen_until_it_is_repaired(
     world: World, autojump_clock: object, changes: dict[str, Any], why: str
 ) -> None:
-    """Nobody saw the edit. What the states prove is not written over it: the states may be what is wrong."""
+    """No controller saw the edit. It is not overwritten from the other states, because they may be the wrong ones."""
     await resized(world, 6)
     intact = (await world.store.get(paths.topic(TOPIC))).data
     vacate(world)
@@ -165,7 +165,7 @@ async def test_a_topic_that_contradicts_its_states_is_frozen_until_it_is_repaire
 
 
 async def test_a_lineage_that_waits_for_itself_freezes_the_topic(world: World, autojump_clock: object) -> None:
-    """4 waits for 0, which waits for 4: each entry alone could be."""
+    """4 waits for 0, and 0 waits for 4. Each entry alone would be possible."""
     for count in (6, 4, 8):
         await resized(world, count)
         hold_records(world, range(4, 8), 40)
@@ -183,7 +183,7 @@ async def test_a_lineage_that_waits_for_itself_freezes_the_topic(world: World, a
 async def test_a_state_of_a_marked_partition_that_cannot_be_freezes_the_topic(
     world: World, autojump_clock: object
 ) -> None:
-    """Its unread records are nowhere else."""
+    """A marked partition has unread records that are nowhere else."""
     await draining(world)
     topic = await world.topic(TOPIC)
     intact = await edited_unseen(world, 5, layout=pair(6, 9))
@@ -196,7 +196,7 @@ async def test_a_state_of_a_marked_partition_that_cannot_be_freezes_the_topic(
 
 
 async def draining(world: World) -> None:
-    """The topic with partitions 4 and 5 closed, their records unread."""
+    """Close partitions 4 and 5 of the topic, with unread records."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -205,7 +205,7 @@ async def draining(world: World) -> None:
 async def test_an_edit_under_a_controller_in_office_is_found_by_the_first_write_and_stops_the_resize(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The goal is another znode. The resize goes on where it was once the state is repaired."""
+    """The goal is in another znode. Once the state is repaired, the resize continues where it stopped."""
     await resized(world, 6)
     intact = await set_field(world, 1, initial_partition_count=2)
     await world.request(alter(8, timeout_ms=5000))
@@ -218,7 +218,7 @@ async def test_an_edit_under_a_controller_in_office_is_found_by_the_first_write_
 
 
 async def test_a_frozen_topic_serves_on(world: World, autojump_clock: object) -> None:
-    """Leaders are elected, ISRs change, and none of that has the cluster read again."""
+    """Leaders are elected and ISRs change, without reading the cluster again."""
     await resized(world, 6)
     intact = (await world.store.get(paths.topic(TOPIC))).data
     vacate(world)
@@ -254,7 +254,7 @@ async def test_a_frozen_topic_removes_nothing(world: World, autojump_clock: obje
 
 
 async def test_a_state_of_a_new_topic_is_not_made_anew(world: World, autojump_clock: object) -> None:
-    """It would be another incarnation of the partition, before which brokers delete what they have of it."""
+    """A new state would be another incarnation of the partition: brokers would delete their logs of it."""
     vacate(world)
     await world.store.delete(paths.partition_state(TOPIC, 2))
     await succeeded(world)
@@ -331,7 +331,7 @@ async def test_a_lineage_that_contradicts_itself_holds_resizes_until_it_is_repai
 async def test_a_state_that_was_taken_away_leaves_its_topic_as_it_was(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
 ) -> None:
-    """Of a marked partition too: its unread records are nowhere else."""
+    """This holds for a marked partition too: its unread records are nowhere else."""
     await draining(world)
     topic, path = await world.topic(TOPIC), paths.partition_state(TOPIC, partition)
     vacate(world)
@@ -358,7 +358,7 @@ async def exists(world: World, path: str) -> bool:
 
 
 async def test_with_a_state_that_cannot_be_read_an_edit_adds_no_partition(world: World, autojump_clock: object) -> None:
-    """It would be led at once, without a loser: nobody knows then what is new."""
+    """The added partition would be led at once, without losers: it is unknown which partitions are new."""
     await resized(world, 6)
     vacate(world)
     await world.store.set(paths.partition_state(TOPIC, 2), b"{")
@@ -371,7 +371,7 @@ async def test_with_a_state_that_cannot_be_read_an_edit_adds_no_partition(world:
 
 
 async def test_a_topic_that_kafkas_controller_was_about_to_begin_is_led(world: World, autojump_clock: object) -> None:
-    """It makes the znodes above a state in requests of their own."""
+    """Kafka's controller creates the parent znodes of a state in separate requests."""
     vacate(world)
     assignment = json.dumps({"version": 1, "partitions": {"0": [1, 2, 3]}}).encode()
     for path, data in ((paths.topic("u"), assignment), (paths.partitions("u"), b""), (paths.partition("u", 0), b"")):
@@ -383,7 +383,7 @@ async def test_a_topic_that_kafkas_controller_was_about_to_begin_is_led(world: W
 async def test_who_restarted_while_a_state_could_not_be_read_does_not_lead_on(
     world: World, autojump_clock: object
 ) -> None:
-    """The state is repaired after the broker is back: its time of writing tells nothing."""
+    """The state is repaired after the broker is back, so the time of its last write does not show the restart."""
     await resized(world, 6)
     before = await world.state(TOPIC, 5)
     intact = await edited_unseen(world, 5, lineage=[[0, {}]])
@@ -396,7 +396,7 @@ async def test_who_restarted_while_a_state_could_not_be_read_does_not_lead_on(
 
 
 async def is_dropped(world: World, broker: int) -> bool:
-    """By the states that can be read."""
+    """Whether the broker is in no ISR of the readable states."""
     return all([broker not in (await world.state(TOPIC, index)).isr for index in range(5)])
 
 
@@ -405,7 +405,7 @@ async def is_led_anew(world: World, epoch: int) -> bool:
 
 
 async def test_a_repaired_state_is_led_anew_once(world: World, autojump_clock: object) -> None:
-    """Nobody saw who had restarted; not with every reading of the cluster."""
+    """It is unknown which brokers restarted before the repair. Later readings of the cluster do not elect again."""
     await resized(world, 6)
     before = await world.state(TOPIC, 5)
     intact = await edited_unseen(world, 5, lineage=[[0, {}]])
@@ -423,7 +423,7 @@ async def test_a_repaired_state_is_led_anew_once(world: World, autojump_clock: o
 async def test_a_grow_that_was_accepted_goes_on_when_an_unrelated_state_is_repaired(
     world: World, autojump_clock: object
 ) -> None:
-    """It stands still while a state cannot be read, with its goal and some bumps written."""
+    """The grow stops while a state is unreadable, after its goal and some bumps are written."""
     await begun(world, 6)
     intact = await edited_unseen(world, 2, lineage=[[0, {}]])
     release(world)

@@ -1,4 +1,4 @@
-"""Topics through a controller: created, grown, deleted, by request and by hand."""
+"""Topics that a controller creates, grows and deletes, by request and by hand."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
 
 
 async def test_a_deletion_with_an_unreadable_state_spares_the_successor(world: World, autojump_clock: object) -> None:
-    """KIP-570: the replica's incarnation is not known, so that of the request to delete stands for it."""
+    """KIP-570: the replica's incarnation is unknown, so the incarnation of the deletion request replaces it."""
     await create(world, "t")
     await world.store.set(paths.partition_state("t", 0), b"{", -1)
     world.kill_controller(1000)
@@ -264,7 +264,7 @@ async def test_a_deletion_with_an_unreadable_state_spares_the_successor(world: W
 async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
     world: World, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch has put its event by then, and the request is decided behind it."""
+    """The watch's event is queued by then, and the request is decided after it."""
 
     async def create_before(context: Context, request: Any, version: int) -> Outcome:
         monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, delete_topics)

@@ -1,14 +1,19 @@
-"""Every operation that could hold a broker's event loop for long, at size, while a probe watches the loop.
+"""Every operation that could block a broker's event loop for long, at a large size, while a probe watches the loop.
 
-Bounds are on what is done between two moments at which other tasks run: steps, records, bytes. Of what the disk has to
-be waited for the bound is none. Time is never asserted. A new operation of that kind gets its line here.
+The bounds are on the work between two moments at which other tasks run: steps, records, bytes. Work that waits for the
+disk has the bound zero. Time is never asserted. A new operation of this kind gets a line here.
 
-Beside this file: requests of very many partitions and metadata at size are in ``test_large_requests``, batches whose
-keys are placed in ``test_large_batches``, sending cold records in ``contract/test_cold_ranges``, a configuration of all
-topics in ``unit/broker/test_settings``, deletion in ``unit/runtime/test_reclaimer`` and ``unit/log/test_log_manager``,
-the cut of a large tail in ``unit/log/test_large_truncation``, the offsets of very many groups in
-``unit/coordinator/test_sweeps``, garbage collections in ``unit/runtime/test_garbage_collection``, and log lines that
-nobody reads in ``unit/runtime/test_log_output``.
+Other files test similar work:
+
+- ``test_large_requests``: requests of very many partitions, and large metadata;
+- ``test_large_batches``: batches whose keys are placed;
+- ``contract/test_cold_ranges``: sending cold records;
+- ``unit/broker/test_settings``: a configuration of all topics;
+- ``unit/runtime/test_reclaimer`` and ``unit/log/test_log_manager``: deletion;
+- ``unit/log/test_large_truncation``: the truncation of a large tail;
+- ``unit/coordinator/test_sweeps``: the offsets of very many groups;
+- ``unit/runtime/test_garbage_collection``: garbage collections;
+- ``unit/runtime/test_log_output``: log lines without a reader.
 """
 
 from __future__ import annotations
@@ -66,14 +71,17 @@ FETCHER = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 
 
 class Operation(NamedTuple):
-    """``run`` has the probe count steps, and returns how many there are at least; ``most`` between two pauses."""
+    """An operation. ``run`` makes the probe count steps, and returns their least number.
+
+    ``most`` is the limit of steps between two pauses.
+    """
 
     run: Callable[[LogWorld, pytest.MonkeyPatch, LoopProbe], Awaitable[int]]
     most: int
 
 
 def count_calls(patches: pytest.MonkeyPatch, probe: LoopProbe, owner: type, name: str) -> None:
-    """A call is a step."""
+    """Count each call of a function as a step."""
     real = getattr(owner, name)
 
     def counted(*arguments: Any) -> Any:
@@ -84,7 +92,7 @@ def count_calls(patches: pytest.MonkeyPatch, probe: LoopProbe, owner: type, name
 
 
 def count_headers(patches: pytest.MonkeyPatch, probe: LoopProbe) -> None:
-    """A batch header that is read is a step."""
+    """Count each read of a batch header as a step."""
     batches = LogSegment.batches
 
     def counted(segment: LogSegment, position: int = 0) -> Iterator[Any]:
@@ -96,7 +104,7 @@ def count_headers(patches: pytest.MonkeyPatch, probe: LoopProbe) -> None:
 
 
 async def search_unsorted_times(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
-    """Of equal timestamps no index helps."""
+    """Search by time among equal timestamps, where no index helps."""
     log = world.create()
     for _ in range(3000):
         log.append_as_leader(batch(b"v"), 3)
@@ -119,7 +127,7 @@ async def truncate_a_large_segment(world: LogWorld, patches: pytest.MonkeyPatch,
     assert log.log_end_offset == 2990 and asked == [log]
     await catch_up(log)
     assert log.rebuild is None
-    patches.undo()  # what is read again is not counted
+    patches.undo()  # further reads are not counted
     assert sorted(log.producers.snapshot()) == sorted((await world.reopen()).producers.snapshot())
     return 2990
 
@@ -146,7 +154,7 @@ async def snapshot_many_producers(world: LogWorld, patches: pytest.MonkeyPatch, 
 
 
 async def take_a_large_answer(_world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
-    """10 MiB of a leader, in small batches."""
+    """Append 10 MiB from a leader, in small batches."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     fetcher = ReplicaFetcher(1, FETCHER, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
@@ -169,7 +177,7 @@ async def take_a_large_answer(_world: LogWorld, patches: pytest.MonkeyPatch, pro
 
 
 async def compact_a_batch_of_many_records(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
-    """Each key is there twice: every second record stays."""
+    """Compact a batch in which each key occurs twice: every second record stays."""
     many = 200_000
     config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
     manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),), config), world.env)
@@ -197,7 +205,7 @@ async def compact_a_batch_of_many_records(world: LogWorld, patches: pytest.Monke
 
 OPERATIONS = {
     "a look-up by time over unsorted timestamps": Operation(search_unsorted_times, time_search.STEPS_AT_ONCE),
-    # What is read behind the last index entry, to find the log's end, comes on top of the first steps.
+    # The first steps also include the reads after the last index entry, which find the log's end.
     "truncation of a large segment": Operation(truncate_a_large_segment, 2 * producer_rebuild.STEPS_AT_ONCE + 60),
     "a snapshot of 100,000 producers": Operation(snapshot_many_producers, PRODUCERS_AT_ONCE),
     "a follower's answer of 10 MiB": Operation(take_a_large_answer, PIECE_BATCHES),
@@ -213,7 +221,7 @@ async def test_an_operation_lets_others_run(name: str, tmp_path: Path, monkeypat
     assert probe.steps >= at_least > operation.most >= probe.most_steps > 0
 
 
-# ---------------------------------------------------------------- what the page cache has dropped
+# ---------------------------------------------------------------- files outside the page cache
 
 BATCHES = 60
 SMALL_SEGMENTS = LogConfig(
@@ -226,7 +234,7 @@ def record(number: int) -> bytearray:
 
 
 async def cold_logs(world: LogWorld, disk: ColdDisk) -> LogManager:
-    """A started manager of one log of several segments, of which nothing is in the page cache."""
+    """A started manager of one log with several segments, none of which is in the page cache."""
     dirs = (str(world.root / "d"), str(world.root / "e"))
     manager = LogManager(LogManagerConfig(1, "c", dirs, SMALL_SEGMENTS), world.env)
     await manager.start()
@@ -267,7 +275,7 @@ async def compact(manager: LogManager) -> None:
 
 
 async def read_whole(manager: LogManager) -> None:
-    """As a move to another log dir does, and a group coordinator."""
+    """Read the whole log, as a move to another log dir and a group coordinator do."""
     log, offset = log_of(manager), 0
     while offset < BATCHES:
         data = await load_records(log, offset, 300)
@@ -342,12 +350,12 @@ MANY_BYTES = 8 * SMALL_BODY_BYTES
 
 
 class CodecWatch:
-    """Bytes that go through the compression codecs, and the records that are read and written, in the event loop."""
+    """Counts the bytes that codecs process and the records that are read and written, in the event loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.probe = LoopProbe()
         self.most_bytes = 0
-        """Decompressed or compressed in one piece in the event loop."""
+        """The most bytes decompressed or compressed in one piece in the event loop."""
         self.in_threads = 0
         loop_thread = threading.get_ident()
         self._real = records.decompress, batch_builder.compress

@@ -1,4 +1,4 @@
-"""What each level of a feature switches in a broker that runs (KIP-584): one on real sockets and files."""
+"""The effect of each feature level on a running broker (KIP-584), with real sockets and files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.trio
 
 OFFSETS, TOPIC = "__consumer_offsets", "t"
 COMMIT, GROUP = 1, 2
-"""Versions of the keys of committed offsets and of groups."""
+"""The versions of the keys of committed offsets and of groups."""
 
 
 async def finalize(broker: OneBroker, levels: Mapping[str, int]) -> None:
@@ -51,7 +51,7 @@ async def finalize(broker: OneBroker, levels: Mapping[str, int]) -> None:
 
 
 async def settled(broker: OneBroker, request: Any, version: int) -> Any:
-    """The answer, once the group's coordinator has loaded its partition."""
+    """The response to a request, once the group's coordinator has loaded its partition."""
     with trio.fail_after(DEADLINE_S):
         while (answer := await broker.request(request, version)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             await trio.sleep(0.01)  # polls: until the partition is loaded
@@ -59,7 +59,7 @@ async def settled(broker: OneBroker, request: Any, version: int) -> Any:
 
 
 async def use_a_group(broker: OneBroker, group: str) -> int:
-    """One member joins, is given its assignment, commits, and asks for positions: the error of the last."""
+    """Join as one member, sync, commit, and request positions. Returns the error of the last request."""
     joining = JoinGroupRequest(
         group_id=group,
         session_timeout_ms=60_000,
@@ -99,7 +99,7 @@ def versions(directory: Path, group: str) -> dict[int, set[int]]:
 
 
 async def test_levels_switch_record_versions_and_positions_and_back(tmp_path: Path) -> None:
-    """KIP-915, KIP-584: without a level and at level 1 as before; at level 2 flexible records, and positions."""
+    """KIP-915, KIP-584: below level 2 the old records and no positions; at level 2 flexible records and positions."""
     zk = FakeZk()
     await zk.session().create(paths.FEATURES, Features(FeaturesStatus.DISABLED).encode())
     async with one_broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}, zk) as broker:

@@ -1,6 +1,6 @@
-"""What a leader says of the past is final: it waits until every replica in sync has followed it (KIP-253).
+"""A leader's response about the past is final: it waits until every replica in sync has followed it (KIP-253).
 
-One that led before it was cut off may be in sync, lead next and bring back what it alone took.
+An earlier leader that was cut off may still be in sync. If it leads next, it brings back records that only it appended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.trio
 
 @asynccontextmanager
 async def held(broker: Broker, partition: Partition, request: ProduceRequest) -> AsyncIterator[list[Any]]:
-    """A produce that waits for the replicas; what it is answered for its partition, once the block has let it go."""
+    """Send a produce request that waits for the replicas. Yields a list that gets its result after the block."""
     answers: list[Any] = []
 
     async def send() -> None:
@@ -61,7 +61,7 @@ async def held(broker: Broker, partition: Partition, request: ProduceRequest) ->
 
 
 async def test_the_controller_learns_the_end_of_a_closed_partition(broker: Broker) -> None:
-    """Hole 7: an id of a broker or controller gets the log end, whatever the watermark; an old epoch is fenced."""
+    """Hole 7: a broker or controller gets the log end, whatever the high watermark is. An old epoch is fenced."""
     await broker.has(GROWN, 5, epoch=0)
     await broker.produce(5, GROWN)
     await broker.has(SHRUNK, 5, epoch=1)
@@ -86,7 +86,7 @@ async def test_the_controller_learns_the_end_of_a_closed_partition(broker: Broke
 
 
 async def test_a_closed_partition_ends_where_no_replica_in_sync_has_more(broker: Broker) -> None:
-    """One that led before it was cut off, and has not followed since, would bring back what it alone took."""
+    """An earlier leader that was cut off and has not followed yet would bring back records that only it appended."""
     await broker.has(GROWN, 5, epoch=0)
     await broker.produce(5, GROWN)
     await broker.has(SHRUNK, 5, epoch=1)
@@ -125,7 +125,7 @@ async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
     code: ErrorCode,
     follows: bool,
 ) -> None:
-    """One that led before it was cut off, and has not followed since, would bring back what was written otherwise."""
+    """An earlier leader that was cut off could bring the batch back after the producer has placed it elsewhere."""
     await broker.has(layout, number, epoch=1)
     if sequence is not None:
         await broker.produce(number, layout, of_producer(0))
@@ -151,7 +151,7 @@ async def test_who_does_not_wait_for_replicas_is_refused_at_once(broker: Broker)
 
 
 async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
-    """What one that led before alone took in it would come behind records that were let through (KIP-253)."""
+    """Records of the epoch that only an earlier leader appended would follow records already delivered (KIP-253)."""
     await broker.has(GROWN, 1, epoch=2)
     await broker.has(GROWN, 1, epoch=3)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 3)
@@ -191,7 +191,7 @@ async def test_a_refusal_that_cannot_be_final_in_time_is_none(broker: Broker) ->
 
 
 async def test_a_retry_too_late_to_be_remembered_is_told_that_it_was_written(broker: Broker) -> None:
-    """Hole 17: refused for its layout it would be placed, and written, again. It has to be replicated all the same."""
+    """Hole 17: if the layout refused the retry, it would be written again. The response still waits for replication."""
     await broker.has(FIRST, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
     for sequence in range(6):
@@ -207,7 +207,7 @@ async def test_a_retry_too_late_to_be_remembered_is_told_that_it_was_written(bro
 
 
 async def test_who_wants_no_answer_is_not_cut_off_for_what_was_written(broker: Broker) -> None:
-    """acks=0: only an error closes the connection, as there is no other answer."""
+    """With acks=0 there is no response: the connection is closed for an error, but not for a duplicate."""
     harness = broker.harness
     await broker.has(FIRST, 1, epoch=1)
     for sequence in range(6):
@@ -227,7 +227,7 @@ async def test_who_wants_no_answer_is_not_cut_off_for_what_was_written(broker: B
 async def test_a_replica_that_does_not_know_its_producers_does_not_lead(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lacks descriptors to read them; the controller gives the order again."""
+    """The replica has no file descriptors to read its producer state. The controller sends the request again."""
     await broker.has(FIRST, 1, epoch=0)
     await broker.produce(1, FIRST)
     log = broker.node.logs.get(TopicPartition("t", 1))

@@ -37,13 +37,13 @@ pytestmark = pytest.mark.trio
 GROUP, TOPIC = "g", "t"
 PARENT, CHILD = 1, 5
 INCARNATION = 40
-"""Of partition 0; the others' follow on."""
+"""The incarnation of partition 0; the other partitions have the next ones."""
 LONG_MS = int(DEADLINE_S * 1000)
 
 
 @asynccontextmanager
 async def group_of_two(tmp_path: Path) -> AsyncIterator[tuple[OneBroker, str, str]]:
-    """A broker, the owner of the parent and the owner of the child, in generation 2."""
+    """A broker, and two members in generation 2: the owner of the parent and the owner of the child."""
     async with one_broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
         await broker.create_topic("__consumer_offsets", 1)
         topic_id = await broker.create_topic(TOPIC, CHILD + 1)
@@ -145,7 +145,7 @@ async def test_the_owner_is_asked_reports_and_the_waiter_is_told(tmp_path: Path)
 
 
 async def test_a_poll_that_waits_stops_its_connection(tmp_path: Path) -> None:
-    """Were the next request applied, the member would leave and its poll be refused."""
+    """Without this the next request would be applied: the member would leave, and its poll be refused."""
     answers: list[Any] = []
 
     async with group_of_two(tmp_path) as (broker, owner, _), connection(broker) as channel:

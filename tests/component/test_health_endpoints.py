@@ -1,4 +1,4 @@
-"""``/health/live`` and ``/health/ready`` of a broker and of a controller: what is wrong is said, in words, by kind."""
+"""``/health/live`` and ``/health/ready`` of a broker and of a controller: they name each problem by its kind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENT = {"health.loop.lag.ms": "600000"}
 
 
 class Asked:
-    """A broker, and where it says how it is."""
+    """A broker and the address of its health endpoints."""
 
     def __init__(self, broker: OneBroker, port: int) -> None:
         self.broker = broker
@@ -50,7 +50,7 @@ class Asked:
         return await trio.to_thread.run_sync(ask)
 
     async def until_ready_says(self, status: int, kind: str | None) -> dict[str, Any]:
-        """The first answer of ``/health/ready`` with this status that names a problem of the kind, or names none."""
+        """The first response of ``/health/ready`` with this status and a problem of the kind, or without a problem."""
         with trio.fail_after(DEADLINE_S):
             while True:
                 got, content = await self.get("/health/ready")
@@ -60,7 +60,7 @@ class Asked:
                 await trio.sleep(0.01)  # polls: how the broker is
 
     async def check(self) -> list[str]:
-        """What a container's health check finds."""
+        """The problems that a container's health check finds."""
         return await trio.to_thread.run_sync(check_ready, HOST, self.port)
 
 
@@ -74,7 +74,7 @@ async def asked(directory: Path, **settings: str) -> AsyncIterator[Asked]:
 
 @asynccontextmanager
 async def ready(directory: Path, **settings: str) -> AsyncIterator[Asked]:
-    """The controller has told the broker of itself, and of ``t``."""
+    """A broker that has the controller's metadata of itself and of ``t``."""
     async with asked(directory, **settings) as broker:
         await broker.broker.create_topic("t")
         yield broker
@@ -103,7 +103,7 @@ async def test_a_broker_is_ready_once_the_controller_has_told_it_so(tmp_path: Pa
 
 
 async def test_a_broker_answers_within_the_limits_of_its_configuration(tmp_path: Path) -> None:
-    """A head of 2 KiB is too long; one connection is quiet, the next one takes its place, and gets one answer."""
+    """A head of 2 KiB is too long. A new connection replaces a quiet one, and gets one response."""
     limits = {"max.head.bytes": "1024", "max.requests": "1", "max.connections": "1"}
     settings = {f"metrics.http.{key}": value for key, value in limits.items()}
     async with asked(tmp_path, **settings) as broker, await trio.open_tcp_stream(HOST, broker.port):

@@ -1,4 +1,4 @@
-"""A batch of very many records, of which each matters: read in slices, while others are served (real sockets)."""
+"""A batch of very many records, which are all checked: it is read in slices, while others are served (real sockets)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_batch_is_read_in_slices(
 
 
 async def test_a_record_without_a_key_is_named_as_in_a_small_batch(tmp_path: Path) -> None:
-    """KIP-467."""
+    """KIP-467: the error names the record's index."""
     keys = keyed()
     keys[77] = None
     async with one_broker(tmp_path, COMPACTED) as broker:
@@ -149,7 +149,7 @@ async def test_hole_29_the_keys_of_a_large_batch_are_placed_in_slices_with_the_s
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(GROWN, 1, epoch=1)
         mixed = stock([wrong if number in (30, 44) else right for number in range(45)])
-        await broker.produce(1, UNTAGGED, mixed)  # is sent for metadata
+        await broker.produce(1, UNTAGGED, mixed)  # refused, to refresh its metadata
         homes.clear()
         refused = await broker.produce(1, UNTAGGED, mixed)
         assert refused.error_code == ErrorCode.POLICY_VIOLATION
@@ -165,7 +165,7 @@ async def test_hole_29_a_layout_that_comes_while_a_batch_is_read_decides(
     pause, resized = TimeSlice.pause, False
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(GROWN, 1, epoch=1)
-        await broker.produce(1, UNTAGGED, stock([key_of(5, 6)]))  # is sent for metadata
+        await broker.produce(1, UNTAGGED, stock([key_of(5, 6)]))  # refused, to refresh its metadata
         assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code == ErrorCode.NONE
 
         async def resize_in_between(work: TimeSlice) -> None:
@@ -173,7 +173,7 @@ async def test_hole_29_a_layout_that_comes_while_a_batch_is_read_decides(
             if not resized:
                 resized = True
                 partition = broker.node.replicas.leader(TopicPartition("t", 1))
-                partition.layout = Layout(12, 2, 4)  # as an order that another connection brings
+                partition.layout = Layout(12, 2, 4)  # as a LeaderAndIsr on another connection does
             await pause(work)
 
         monkeypatch.setattr(TimeSlice, "pause", resize_in_between)

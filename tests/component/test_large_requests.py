@@ -1,4 +1,4 @@
-"""Requests and answers of very many partitions: read, served and written in slices (real sockets)."""
+"""Requests and responses of very many partitions are read, served and written in slices (real sockets)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def full_fetch(offset: int, *, wait_ms: int = 0, count: int = MANY) -> FetchRequ
 
 
 def between_slices(monkeypatch: pytest.MonkeyPatch, module: ModuleType, work: Callable[[], Awaitable[None]]) -> None:
-    """Have a module do ``work`` where it lets others run."""
+    """Make a module do ``work`` at each point where it lets other tasks run."""
     monkeypatch.setattr(module, "trio", SimpleNamespace(lowlevel=SimpleNamespace(checkpoint=work)))
 
 
@@ -204,7 +204,7 @@ async def test_a_fetch_of_a_session_that_is_read_is_refused(tmp_path: Path, monk
 async def test_metadata_of_many_partitions_is_gathered_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe, names: list[str] | None
 ) -> None:
-    """Of all topics, by name, and where a topic is to be created for it, which no controller does here."""
+    """Metadata of all topics, of topics by name, and of a topic to be created, which no controller does here."""
     partition = metadata._partition
 
     def counted(*arguments: Any) -> Any:
@@ -294,7 +294,7 @@ async def test_metadata_of_an_older_controller_ends_at_a_newer_one(
 async def test_an_order_to_lead_very_many_partitions_lets_others_run_between_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
-    """Each may create a log, or write a checkpoint of leader epochs."""
+    """Each partition may create a log, or write a checkpoint of leader epochs."""
     apply = ReplicaManager.apply
 
     def counted(replicas: ReplicaManager, *arguments: Any) -> ErrorCode:
@@ -372,7 +372,7 @@ async def test_large_messages_are_decoded_and_encoded_in_slices(
         for name in ("ListOffsets", "Fetch"):
             assert {(verb, name + side) for verb in ("decode", "encode") for side in ("Request", "Response")} <= seen
         assert {("decode", "UpdateMetadataRequest"), ("encode", "MetadataResponse")} <= seen
-        # The harness's own end of the connection is in the same loop, and takes its turn in the same round.
+        # The harness's end of the connection runs in the same loop, and has its step in the same round.
         assert probe.steps > 10 * FEW and probe.most_steps <= 2 * FEW
 
 

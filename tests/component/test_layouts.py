@@ -1,4 +1,4 @@
-"""What a broker takes and serves while its topic's partition count changes (KIP-253)."""
+"""A broker's requests and responses while the partition count of a topic changes (KIP-253)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
 async def test_a_log_whose_metadata_file_is_lost_outlives_the_topics_next_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
 ) -> None:
-    """Each removal gives the topic another id; a log without an incarnation was then taken for another topic's."""
+    """Each removal gives the topic another id. Then a log without an incarnation counted as another topic's log."""
     zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
@@ -131,7 +131,7 @@ async def test_a_full_disk_does_not_make_a_broker_forget_whose_log_it_has(
 async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resize gives every partition a new epoch in one request; what is left of it when it is overtaken is stale."""
+    """A resize gives every partition a new epoch in one request. A newer controller makes the rest of it stale."""
     asked = 0
 
     def due(_slice: TimeSlice) -> bool:
@@ -150,7 +150,7 @@ async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controlle
 
 
 async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -> None:
-    """While a shrink runs the survivor keeps the old layout: a count kept per topic would let its new keys in early."""
+    """During a shrink the survivor keeps the old layout: with one count for the topic it would take new keys early."""
     await broker.has(GROWN, 1, 5, epoch=1)
     await broker.has(SHRUNK, 5, epoch=2)
     assert (await broker.produce(5, GROWN)).error_code == ErrorCode.INVALID_PARTITION_METADATA
@@ -159,7 +159,7 @@ async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -
 
 
 async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -> None:
-    """KIP-570: partition 5 was removed and created again, and what was said of the first one comes late."""
+    """KIP-570: partition 5 was removed and created again, and a request about the first one comes late."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert (await broker.produce(5, GROWN)).base_offset == 0
     assert await broker.lead(broker.state(5, 9, (6, 3), incarnation=400)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
@@ -170,7 +170,7 @@ async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -
 async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_role(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A removal gives every partition a new id; one full disk kept all the rest of the request from being applied."""
+    """A removal gives every partition a new id. One full disk prevented the rest of the request from being applied."""
 
     def refuse(identity: IdentityFile, metadata: PartitionMetadata) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -184,7 +184,7 @@ async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_rol
 
 
 async def test_a_late_order_takes_no_layout_back(broker: Broker) -> None:
-    """Of an earlier leader epoch: records that the old layout puts here would be behind what has moved on."""
+    """The late request has an earlier leader epoch. Its layout would let in records of keys that have moved on."""
     await broker.has(GROWN, 1, epoch=1)
     assert await broker.lead(broker.state(1, 0, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
     assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
@@ -192,7 +192,7 @@ async def test_a_late_order_takes_no_layout_back(broker: Broker) -> None:
 
 
 async def test_a_late_order_does_not_revive_a_removed_partition(broker: Broker) -> None:
-    """What a producer with metadata of long ago wrote there would be acknowledged, and lost."""
+    """Records of a producer with old metadata would be acknowledged there, and lost."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.has(SHRUNK, 5, epoch=2)
     assert await broker.stop(5, leader_epoch=2, incarnation=105) == 0
@@ -210,7 +210,7 @@ async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
 
 
 async def test_hole_20_what_deletes_the_newborn_deletes_what_was_before_it(broker: Broker) -> None:
-    """KIP-570: the broker never heard of the second incarnation: its removal is the first one's, whatever its epoch."""
+    """KIP-570: the broker does not know the second incarnation. Its deletion deletes the first, whatever its epoch."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert await broker.stop(5, leader_epoch=3, incarnation=600) == 0
     assert broker.node.logs.get(TopicPartition("t", 5)) is None
@@ -220,7 +220,7 @@ async def test_hole_20_what_deletes_the_newborn_deletes_what_was_before_it(broke
 
 
 async def test_hole_17_a_repeated_batch_is_answered_before_the_layout_is_looked_at(broker: Broker) -> None:
-    """The answer was lost, then the layout changed: placed again, the records would be there twice."""
+    """The response was lost, then the layout changed. If refused, the producer would write the records twice."""
     assert (await broker.produce(1, FIRST, of_producer(0))).base_offset == 0
     assert (await broker.produce(1, FIRST, of_producer(1))).base_offset == 1
     await broker.has(GROWN, 1, epoch=1)
@@ -244,7 +244,7 @@ async def test_hole_17_also_where_the_partition_is_closed_or_the_producer_names_
 
 
 async def test_what_follows_a_refused_batch_is_refused_for_the_same_reason(broker: Broker) -> None:
-    """A gap in the sequence is no news then: with 45 the producer would give up what it can still place."""
+    """A gap in the sequence is expected then: with error 45 the producer would fail batches that it can still place."""
     await broker.produce(1, FIRST, of_producer(0))
     await broker.has(GROWN, 1, epoch=1)
     for sequence in (1, 2):
@@ -292,7 +292,7 @@ async def test_hole_29_stock_producers_are_verified_and_counted(
 
 
 async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_merged_away(broker: Broker) -> None:
-    """An error that it retries would have it wait until its delivery timeout; aiokafka's idempotent one, for ever."""
+    """With a retriable error it would wait until its delivery timeout, and aiokafka's idempotent producer for ever."""
     await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
@@ -302,7 +302,7 @@ async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_m
 
 
 async def test_hole_29_a_marked_partition_that_another_broker_leads_is_asked_there(broker: Broker) -> None:
-    """It may have the batch: a retry whose answer was lost is told success, not that it was refused."""
+    """Its leader may have the batch: a retry after a lost response must succeed there, and not be refused here."""
     await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -330,7 +330,7 @@ async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monke
 async def test_what_the_first_resize_settled_is_not_edited_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
-    """Neither before the layout comes, nor after; a client is told what its broker does."""
+    """The edit has no effect before the layout comes, nor after. Metadata shows the value that the broker uses."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
 
@@ -352,14 +352,14 @@ async def test_what_the_first_resize_settled_is_not_edited_away(
         grown.leader_epoch += 1
         assert await broker.lead(grown) == {0}
         assert (await checks(), await told()) == (settled, settled)
-        kept_from = NO_EPOCH if settled else EVERY_EPOCH  # no znode is there that says more
+        kept_from = NO_EPOCH if settled else EVERY_EPOCH  # there is no znode with lineages
         assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
 
 
 async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ordered delivery is on again, and the topic grows before the broker has heard of the first."""
+    """Ordered delivery is turned on again, and the topic grows before the broker has read the new config."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.configure(zk, enable_ordered_delivery="false")
@@ -372,7 +372,7 @@ async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
 async def test_an_order_for_a_known_layout_does_not_wait_for_zookeeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was altered since the layout came is told by notices: elections and survivors lose no time to reading."""
+    """Notifications report configs altered after the layout: elections and survivors do not wait for a read."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.has(GROWN, 1, epoch=1)
@@ -387,7 +387,7 @@ async def test_an_order_for_a_known_layout_does_not_wait_for_zookeeper(
 async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first order comes before it has read everybody's configuration again."""
+    """Its first LeaderAndIsr comes before it has read all configs again."""
     zk = FakeZk(lambda: 0.002)
     admin = zk.session()
     for number in range(100):
@@ -414,7 +414,7 @@ async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
 
 
 async def test_a_fetch_asks_for_no_layout_and_a_session_goes_on_through_a_resize(broker: Broker) -> None:
-    """Each batch carries its leader epoch: a consumer holds back what it may not deliver yet."""
+    """Each batch has its leader epoch, by which a consumer holds back records that it may not deliver yet."""
     first = await broker.fetch(1, session_epoch=0)
     await broker.has(GROWN, 1, 5, epoch=1)
     for partition in (1, 5):
@@ -504,7 +504,7 @@ async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partiti
         ]
         await broker.configure(zk, enable_ordered_delivery="false")
         assert (await told()).ordered_delivery == 0
-        for version in (8, 9):  # librdkafka 2.1 asks for 9 and cannot skip a tag
+        for version in (8, 9):  # librdkafka 2.1 requests version 9 and cannot skip a tag
             plain = await told(version)
             layout = plain.initial_partition_count, plain.undeleted_partition_count, plain.layout_version
             assert (*layout, plain.ordered_delivery, plain.topic_incarnation) == (-1, -1, -1, 0, -1)

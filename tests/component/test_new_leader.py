@@ -1,4 +1,4 @@
-"""A new leader whose watermark lags behind what consumers were told before (KIP-207)."""
+"""A new leader whose high watermark is below the one that consumers got before (KIP-207)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOLLOWER = 2
 
 
 async def lead(broker: OneBroker, leader_epoch: int) -> None:
-    """Have the broker lead ``t``-0, with a follower in the ISR that never fetches."""
+    """Make the broker lead ``t``-0, with a follower in the ISR that never fetches."""
     state = LeaderAndIsrPartitionState(
         controller_epoch=broker.controller_epoch,
         leader=BROKER_ID,
@@ -71,7 +71,7 @@ async def test_a_consumer_above_the_watermark_waits_and_is_not_reset(tmp_path: P
 
 
 async def test_a_broker_that_stops_appends_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came while logs are closed would not be synced, and the clean-shutdown marker say that it was."""
+    """Records appended while logs are closed would not be synced, although the clean-shutdown marker promises it."""
     data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=batch_of(3))])
     produce = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data])
     streams: list[trio.SocketStream] = []

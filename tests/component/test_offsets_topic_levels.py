@@ -1,4 +1,4 @@
-"""KIP-915: a broker writes ``__consumer_offsets`` by the finalized level, and reads what it wrote at each of them."""
+"""KIP-915: a broker writes ``__consumer_offsets`` by the finalized level, and reads the records of each level."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NONE, LOADING = ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def committed(broker: OneBroker) -> int:
-    """The offset of the group ``g`` in ``t-0``, once its coordinator has loaded it; -1: none."""
+    """The offset of the group ``g`` in ``t-0``, once its coordinator has loaded it; -1 for none."""
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
     with trio.fail_after(DEADLINE_S):

@@ -1,7 +1,7 @@
-"""An order of the controller that comes while the broker cannot ask ZooKeeper is carried out, not refused.
+"""A LeaderAndIsr that comes while the broker cannot reach ZooKeeper is applied, not refused.
 
-Found by a fault run: ZooKeeper restarted during a controlled shutdown, every broker answered the LeaderAndIsr with an
-error, nobody sent it again, and the leaders' ISR changes were fenced from then on.
+Found by a fault run: ZooKeeper restarted during a controlled shutdown, and every broker refused the LeaderAndIsr. The
+controller did not send it again, and the leaders' ISR changes were fenced from then on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNANSWERED_S = 0.3
 
 
 def leads(leader_epoch: int) -> LeaderAndIsrPartitionState:
-    """In the topic's first layout after that of its creation, whose configuration is still to be read."""
+    """The state of a partition in the topic's second layout, whose configuration the broker has not read yet."""
     return LeaderAndIsrPartitionState(
         controller_epoch=5,
         leader=BROKER_ID,

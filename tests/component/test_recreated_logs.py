@@ -1,6 +1,6 @@
-"""The log of a partition that a shrink removed and a grow created again goes on where the one before ended.
+"""When a grow recreates a partition that a shrink removed, its log begins where the old log ended.
 
-With offsets that begin anew, a consumer's position or commit of before would skip the first records of the new one.
+If offsets began at 0 again, an old position or commit of a consumer would skip the first records of the new log.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def fetched(broker: Broker, offset: int, replica_id: int = CONSUMER) -> Pa
 
 
 async def offsets(broker: Broker, offset: int) -> list[int]:
-    """Offsets of the records that a consumer gets there."""
+    """The offsets of the records that a consumer gets from ``offset`` on."""
     found = await fetched(broker, offset)
     assert found.error_code == ErrorCode.NONE
     return [record.offset for batch in iter_batches(found.records) for record in batch]
@@ -83,7 +83,7 @@ async def test_it_begins_where_its_predecessor_ended(broker: Broker) -> None:
 
 
 async def test_a_consumer_below_it_is_answered_from_its_beginning(broker: Broker) -> None:
-    """A position of before stays good: what lies between is a hole, as compaction leaves, not out of range."""
+    """An old position stays valid: the offsets up to the new log are a gap as after compaction, not out of range."""
     assert await broker.lead(created_again(broker)) == {0}
     assert await offsets(broker, 12) == []
     for _ in range(3):
@@ -119,7 +119,7 @@ async def test_epochs_of_its_predecessor_end_where_it_begins(broker: Broker) -> 
 
 
 async def test_a_follower_begins_there_too_and_knows_where_epochs_ended_when_it_leads(broker: Broker) -> None:
-    """Nothing was written in the first epoch, so the log does not say that there was one."""
+    """The first epoch has no records, so the log alone does not show it."""
     follows = created_again(broker)
     follows.leader, follows.isr, follows.replicas = 2, [2, BROKER_ID], [2, BROKER_ID]
     assert await broker.lead(follows) == {0}
@@ -174,7 +174,7 @@ async def test_a_log_that_has_records_stays_whatever_the_base_says(broker: Broke
 
 
 async def test_a_deleted_replica_reports_its_end_also_when_it_is_asked_again(broker: Broker) -> None:
-    """Markers count. The first answer may have been lost with the controller that asked (KIP-570)."""
+    """Markers count. The first response may have been lost with the controller that requested it (KIP-570)."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.produce(5, GROWN)
     partition = broker.node.replicas.hosted(P5)

@@ -1,4 +1,4 @@
-"""The controller keeps where a removed partition ended, for one that is created again: ``test_recreated_logs``."""
+"""The controller keeps the end of a removed partition for its next incarnation (see ``test_recreated_logs``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.trio
 
 
 def bases_told(world: World, partition: int) -> set[int]:
-    """The base offsets in LeaderAndIsr for the newest incarnation that was named."""
+    """The base offsets in LeaderAndIsr requests for the newest incarnation in them."""
     told = [
         state
         for broker in world.brokers.values()
@@ -29,7 +29,7 @@ def bases_told(world: World, partition: int) -> set[int]:
 
 
 async def removed(world: World, end: int) -> None:
-    """Partition 4 grows to ``end`` records and is merged away again."""
+    """Create partition 4, let it have ``end`` records, and merge it away again."""
     await resized(world, 5)
     hold_records(world, range(4, 5), end)
     await resized(world, 4)
@@ -51,7 +51,7 @@ async def test_the_controller_keeps_where_a_removed_partition_ended(world: World
 
 
 async def test_the_highest_reported_end_counts(world: World, autojump_clock: object) -> None:
-    """Markers of transactions may follow the last record; replicas that were out of sync may have less, or more."""
+    """Transaction markers may follow the last record. Replicas out of sync may have fewer or more records."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
     await resized(world, 4)
@@ -63,7 +63,7 @@ async def test_the_highest_reported_end_counts(world: World, autojump_clock: obj
 
 
 async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(world: World, autojump_clock: object) -> None:
-    """They deleted it, restarted, and are asked again."""
+    """The replicas deleted the log, restarted, and are asked again."""
     for broker in world.brokers.values():
         broker.forgets_ends = True
     await removed(world, 40)
@@ -72,9 +72,9 @@ async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(world: 
 
 async def test_it_never_goes_back(world: World, autojump_clock: object) -> None:
     await removed(world, 40)
-    await removed(world, 40)  # created again at 40, nothing was written
+    await removed(world, 40)  # created again at 40, without new records
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
-    await removed(world, 12)  # by brokers that began at 0
+    await removed(world, 12)  # on brokers whose log began at 0
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
     await removed(world, 55)
     assert (await world.topic(TOPIC)).last_offsets == {4: 55}

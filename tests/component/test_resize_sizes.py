@@ -1,4 +1,4 @@
-"""A thousand partitions split into two thousand in one alter, and back: what is kept in ZooKeeper stays small."""
+"""A thousand partitions split into two thousand in one resize, and back: the znodes stay small."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_znodes_of_two_thousand_partitions(nursery: trio.Nursery, autojump
 
 
 async def largest(world: World) -> int:
-    """Bytes of the largest partition state."""
+    """The bytes of the largest partition state."""
     count = len((await world.topic(TOPIC)).partitions)
     return max([len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(count)])
 
@@ -49,6 +49,6 @@ async def has_count(world: World, count: int) -> bool:
 
 
 async def is_closed(world: World, partitions: range) -> bool:
-    """Whether each of them has a layout that does not count it."""
+    """Whether each of these partitions has a layout that marks it."""
     layouts = [(await world.state(TOPIC, index)).layout for index in partitions]
     return all(layout is not None and layout.undeleted_partition_count == partitions.start for layout in layouts)

@@ -1,4 +1,4 @@
-"""A partition that was marked for deletion, and is counted again before it was drained (KIP-253): 4 -> 6 -> 4 -> 8."""
+"""A partition that was marked for deletion is revived before it is drained (KIP-253): 4 -> 6 -> 4 -> 8."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def closed(broker: Broker, records: int = 2) -> Partition:
 
 
 async def epoch_end(broker: Broker, epoch: int, current_leader_epoch: int = -1) -> tuple[int, int] | ErrorCode:
-    """Of partition 5 (epoch, end offset), or the error."""
+    """The end of an epoch in partition 5 as (epoch, end offset), or the error."""
     asked = OffsetForLeaderPartition(partition=5, current_leader_epoch=current_leader_epoch, leader_epoch=epoch)
     topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
     found = (await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))).topics[0]
@@ -86,7 +86,7 @@ async def test_a_closed_partition_takes_nothing_and_a_revived_one_what_is_placed
 
 
 async def test_its_producers_go_on(broker: Broker) -> None:
-    """It is the same log: a retry whose answer was lost is a duplicate, and the next sequence follows on."""
+    """The log is the same: a retry after a lost response is a duplicate, and the next sequence continues."""
     await closed(broker)
     assert (await broker.produce(5, GROWN, of_producer(2))).error_code == MISMATCH
     await broker.has(GROWN_AGAIN, 5, epoch=2)
@@ -98,7 +98,7 @@ async def test_its_producers_go_on(broker: Broker) -> None:
 
 
 async def test_its_records_carry_the_epoch_in_which_it_takes_them(broker: Broker) -> None:
-    """By that a consumer knows what it has to wait for."""
+    """By that epoch a consumer knows which records it has to wait for."""
     partition = await closed(broker, records=1)
     marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
     partition.append(marker, all_in_sync=True, origin=AppendOrigin.COORDINATOR)
@@ -109,7 +109,7 @@ async def test_its_records_carry_the_epoch_in_which_it_takes_them(broker: Broker
 
 
 async def test_a_follower_is_closed_and_revived_like_its_leader(broker: Broker) -> None:
-    """It leads next by what it was told as a follower, and keeps each layout on disk."""
+    """If it leads next, it uses the layout that it got as a follower. It keeps each layout on disk."""
     for epoch, layout in enumerate((GROWN, SHRUNK, GROWN_AGAIN)):
         state = broker.state(5, epoch, layout)
         state.leader, state.replicas, state.isr = OTHER_BROKER, [OTHER_BROKER, BROKER_ID], [OTHER_BROKER, BROKER_ID]
@@ -136,8 +136,10 @@ async def test_each_layout_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_what_waits_for_replicas_is_answered_across_closing_and_revival(broker: Broker) -> None:
-    """What was appended before is acknowledged; what was refused while it was closed stays refused, for its producer
-    places it again."""
+    """A batch appended before is acknowledged. A batch refused while the partition was closed stays refused.
+
+    The producer of a refused batch places it again.
+    """
     await broker.has(GROWN, 5, epoch=0)
     partition = broker.node.replicas.leader(P5)
     partition.isr, partition.progress = (1, OTHER_BROKER), {OTHER_BROKER: ReplicaProgress()}
@@ -207,7 +209,7 @@ async def test_a_newborn_knows_its_first_epoch_at_once(broker: Broker) -> None:
 
 
 async def test_the_end_of_an_epoch_is_told_by_who_is_above_it_alone(broker: Broker) -> None:
-    """A leader that was deposed, or not told yet, would say where its log ends; who asks names a higher epoch."""
+    """A deposed or not yet informed leader would give its own log end. So the request names a higher epoch."""
     await closed(broker)
     assert await epoch_end(broker, 2) == NOT_KNOWN
     assert await epoch_end(broker, 1, current_leader_epoch=2) == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -220,7 +222,7 @@ async def test_the_end_of_an_epoch_is_told_by_who_is_above_it_alone(broker: Brok
 async def test_the_end_of_an_earlier_layout_waits_until_the_isr_has_followed(
     broker: Broker, layout: tuple[int, int]
 ) -> None:
-    """A replica that led before and was cut off may lead next, and bring back what it alone took."""
+    """An earlier leader that was cut off may lead next, and bring back records that only it appended."""
     partition = await closed(broker)
     await broker.has(layout, 5, epoch=2)
     partition.isr, partition.progress = (1, OTHER_BROKER), {OTHER_BROKER: ReplicaProgress()}
@@ -247,7 +249,7 @@ async def test_the_end_of_an_earlier_layout_waits_until_the_isr_has_followed(
 async def test_a_drain_deletes_from_the_closed_partition_that_it_means(
     broker: Broker, layout: tuple[int, int], epoch: int, named: int, code: ErrorCode
 ) -> None:
-    """A late order would take from a revived one what new readers still want."""
+    """A late request would delete records of a revived partition that new readers still need."""
     partition = await closed(broker)
     if epoch > 1:
         await broker.has(layout, 5, epoch=epoch)

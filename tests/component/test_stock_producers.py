@@ -1,4 +1,4 @@
-"""What a broker does for producers that name no layout, before and after a split that their placement can follow."""
+"""Producers that name no layout at a broker, before and after a split that their placement can follow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INITIAL, DOUBLED = (4, 4, 0), (8, 1)
 
 
 async def announce(broker: Broker, *, refreshes: bool) -> list[StockProducersOfTopic]:
-    """Tell the broker that 8 partitions are announced; what it reports of stock producers."""
+    """Announce 8 partitions to the broker. Returns its report of stock producers."""
     answer = await broker.harness.update_metadata(
         "t", TOPIC_ID, 4, layout=INITIAL, incarnation=100, announced=8, refreshes=refreshes
     )
@@ -65,12 +65,12 @@ async def test_a_library_that_asks_for_metadata_seldom_is_shown_who_is_to_lead(b
 async def test_a_batch_placed_by_the_old_count_is_refused_once_and_taken_when_it_is_repeated(broker: Broker) -> None:
     moving, staying = keyed(key_of(5, 8)), keyed(key_of(1, 8))
     assert await announce(broker, refreshes=False) == []
-    assert (await broker.produce(1, UNTAGGED, moving)).error_code == 0  # not every broker knows the count yet
+    assert (await broker.produce(1, UNTAGGED, moving)).error_code == 0  # some brokers do not know the count yet
     await announce(broker, refreshes=True)
     assert (await broker.produce(1, UNTAGGED, staying)).error_code == 0
     assert (await broker.produce(1, UNTAGGED, moving)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     (report,) = await announce(broker, refreshes=True)
-    assert (report.topic_name, report.misplaced_ms_ago) == ("t", 0)  # it is still to be repeated
+    assert (report.topic_name, report.misplaced_ms_ago) == ("t", 0)  # the batch has not been repeated yet
     assert (await broker.produce(1, UNTAGGED, staying)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     for batch in (moving, staying, moving):
         assert (await broker.produce(1, UNTAGGED, batch)).error_code == 0
@@ -85,7 +85,7 @@ def numbered(number: int) -> bytes:
 
 
 def values(broker: Broker) -> list[bytes | None]:
-    """Those of the records in partition 1, in their order."""
+    """The values of the records in partition 1, in order."""
     log = broker.node.logs.get(TopicPartition("t", 1))
     assert log is not None
     read = log.read(0, 1 << 20, upper_bound=log.log_end_offset).records
@@ -99,7 +99,7 @@ def hold_for(monkeypatch: pytest.MonkeyPatch, broker: Broker, hold_ms: int) -> N
 
 
 async def refuse_in_flight(broker: Broker, count: int) -> None:
-    """Have a producer without idempotence that has ``count`` batches in flight sent for metadata."""
+    """Make a producer without idempotence, with ``count`` batches in flight, refresh its metadata."""
     await announce(broker, refreshes=True)
     for number in range(count):
         assert (await broker.produce(1, UNTAGGED, numbered(number))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -109,7 +109,7 @@ async def refuse_in_flight(broker: Broker, count: int) -> None:
 async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once(
     broker: Broker, acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits for its turn counts as memory of requests (``queued.max.request.bytes``) until it is written."""
+    """A batch that waits for its turn counts as request memory (``queued.max.request.bytes``) until it is appended."""
     hold_for(monkeypatch, broker, 60_000)
     await refuse_in_flight(broker, 4)
     answers: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""StopReplica as a broker obeys it (KIP-570), over a real socket; the test sends what a controller sends."""
+"""A broker's handling of StopReplica (KIP-570), over a real socket; the test sends a controller's requests."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.trio
 FENCED = ErrorCode.FENCED_LEADER_EPOCH
 NONE = ErrorCode.NONE
 INCREMENTAL, FULL = 1, 2
-"""Types of a LeaderAndIsr."""
+"""The types of a LeaderAndIsr request."""
 
 
 async def stop(broker: OneBroker, asked: Sequence[tuple[int, int, bool]]) -> list[int]:
-    """The error of each ``(partition, leader epoch, delete)`` of topic ``t``, asked for in one request."""
+    """Send each ``(partition, leader epoch, delete)`` of topic ``t`` in one request. Returns their errors."""
     states = [
         StopReplicaPartitionState(partition_index=index, leader_epoch=epoch, delete_partition=delete)
         for index, epoch, delete in asked
@@ -40,7 +40,7 @@ async def stop(broker: OneBroker, asked: Sequence[tuple[int, int, bool]]) -> lis
 
 
 async def stop_states(broker: OneBroker, states: list[StopReplicaPartitionState]) -> list[int]:
-    """The error of each partition of topic ``t``."""
+    """Send these states of topic ``t``. Returns the error of each partition."""
     response = await broker.request(
         StopReplicaRequest(
             controller_id=1000,
@@ -62,7 +62,7 @@ async def stop_states(broker: OneBroker, states: list[StopReplicaPartitionState]
 async def test_stop_replica_obeys_the_leader_epoch(
     tmp_path: Path, leader_epoch: int, expected: int, delete: bool
 ) -> None:
-    """KIP-570: what is older than known is FENCED_LEADER_EPOCH; -2 overrides any epoch, -1 is no epoch."""
+    """KIP-570: an epoch older than the known one gets FENCED_LEADER_EPOCH; -2 overrides any epoch, -1 is no epoch."""
     zk = FakeZk()
     async with one_broker(tmp_path, zk=zk) as broker:
         await broker.create_topic("t", leader_epoch=2)
@@ -75,7 +75,7 @@ async def test_stop_replica_obeys_the_leader_epoch(
 async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: from version 3 on one request has both, and an error for each partition."""
+    """KIP-570: from version 3 on one request both stops and deletes, with an error for each partition."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(FIRST, 0, 1, 2, 3, epoch=2)
         asked = [(0, 2, False), (1, 2, True), (2, 1, True), (3, 1, False), (9, 0, True)]
@@ -105,7 +105,7 @@ async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
 async def test_an_older_deletion_that_comes_late_lets_no_older_order_revive_the_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: reordered requests. Found by the simulation: the late deletion counted as the last one."""
+    """KIP-570: reordered requests. Found by the simulation: a late deletion counted as the last one."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(FIRST, 0, epoch=6)
         assert await broker.stop(0, leader_epoch=7, incarnation=100) == NONE
@@ -119,7 +119,7 @@ async def test_an_older_deletion_that_comes_late_lets_no_older_order_revive_the_
 async def test_no_order_from_before_a_stop_replica_revives_the_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int, last: int, delete: bool
 ) -> None:
-    """KIP-570: reordered requests. A LeaderAndIsr of a leader epoch up to ``last`` is from before."""
+    """KIP-570: reordered requests. A LeaderAndIsr with a leader epoch up to ``last`` is older."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(FIRST, 0, epoch=6)
         assert await broker.stop(0, leader_epoch=named, incarnation=100, delete=delete) == NONE
@@ -132,7 +132,7 @@ async def test_no_order_from_before_a_stop_replica_revives_the_replica(
 
 
 def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
-    """A request for the partitions 0 and 2 of topic ``t``."""
+    """A StopReplica of an older version for the partitions 0 and 2 of topic ``t``."""
     request = StopReplicaRequest(controller_id=1000, controller_epoch=epoch, delete_partitions=delete)
     if version == 0:
         request.ungrouped_partitions = [StopReplicaPartitionV0(topic_name="t", partition_index=i) for i in (0, 2)]
@@ -186,7 +186,7 @@ async def test_a_request_of_an_earlier_controller_or_registration_stops_nothing(
 async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: a deletion that is answered with NONE is done, and a late one spares the successor."""
+    """KIP-570: a deletion with the response NONE is done, and a late one does not delete a later incarnation."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.produce(0, FIRST)
@@ -202,7 +202,7 @@ async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_i
 
 @pytest.fixture
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
-    """A broker in the list gets orders of a newer controller once two partitions are done with."""
+    """A list of brokers: each gets a request of a newer controller once it has stopped two partitions."""
     brokers: list[Broker] = []
     asked = 0
 
@@ -221,7 +221,7 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
 async def test_a_large_request_lets_others_through_and_ends_at_a_newer_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: list[Broker]
 ) -> None:
-    """KIP-570: what is left of an overtaken request stops nothing."""
+    """KIP-570: the rest of an overtaken request stops nothing."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         overtaken.append(broker)
         codes = await stop(broker.harness, [(index, 0, True) for index in range(4)])
@@ -230,7 +230,7 @@ async def test_a_large_request_lets_others_through_and_ends_at_a_newer_controlle
 
 
 async def test_a_broker_that_stops_deletes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its logs are being closed. The controller asks again when it is back."""
+    """Its logs are being closed. The controller sends the request again when the broker is back."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         broker.node.replicas.close()
         assert await stop(broker.harness, [(0, -2, True)]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
@@ -250,7 +250,7 @@ async def name_all(broker: OneBroker, **changes: Any) -> None:
 async def test_a_replica_whose_stop_replica_was_lost_is_not_led_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """KIP-570: no stray replica goes on (KAFKA-10548, 14616). Its log stays: a malformed znode names none either."""
+    """KIP-570: a stray replica is not led (KAFKA-10548, 14616). Its log stays: a malformed znode names none either."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         broker.harness.controller_epoch += 1
         await name_all(broker.harness)
@@ -263,7 +263,7 @@ async def test_a_replica_whose_stop_replica_was_lost_is_not_led_any_more(
 async def test_the_log_of_a_stray_is_deleted_when_its_stop_replica_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delete: bool
 ) -> None:
-    """KIP-570: a log without a role has no leader epoch that is known."""
+    """KIP-570: a log without a role has no known leader epoch."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         broker.harness.controller_epoch += 1
         await name_all(broker.harness)
@@ -286,7 +286,7 @@ async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypat
 async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: an order that is late or comes twice takes nothing from a newer replica."""
+    """KIP-570: a request that is late or repeated takes nothing from a newer replica."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         broker.harness.controller_epoch += 1
         await name_all(broker.harness)
@@ -299,7 +299,7 @@ async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again
 async def test_a_replica_whose_stop_replica_was_dropped_when_its_controller_read_the_cluster_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: it is a stray of the same controller, whose earlier orders come too late to revive it."""
+    """KIP-570: it is a stray of the same controller, and that controller's earlier requests cannot revive it."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await name_all(broker.harness, image_number=1)
         assert broker.node.replicas.all() == []
@@ -316,7 +316,7 @@ async def test_a_replica_whose_stop_replica_was_dropped_when_its_controller_read
 async def test_what_an_earlier_registration_was_told_is_a_stray_when_the_next_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: a StopReplica is lost with the registration that it was meant for."""
+    """KIP-570: a StopReplica is lost with the broker registration that it was sent to."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await name_all(broker.harness, broker_epoch=broker.node.broker_epoch + 1)
         assert broker.node.replicas.all() == []

@@ -1,4 +1,4 @@
-"""A broker that can be reached before it is registered: orders that come now are for the process before."""
+"""A broker is reachable before it is registered: requests that come now are for the earlier process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.trio
 async def test_orders_for_the_process_before_are_not_obeyed(
     nursery: trio.Nursery, autojump_clock: object, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KAFKA-7235, 9839: told to lead on, a broker that lost its disk's last records had its followers truncate."""
+    """KAFKA-7235, 9839: a broker that had lost its last records led on, and made its followers truncate."""
     zk, fabric, clock = FakeZk(), SimFabric(random.Random(1)), SimClock()
     before = zk.session()
     await before.create(paths.broker_id(1), b"{}", ephemeral=True, make_parents=True)

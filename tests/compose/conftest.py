@@ -1,4 +1,4 @@
-"""The cluster of ``docker-compose.yml``, up for the whole session, and gone with all it made at the end."""
+"""The cluster of ``docker-compose.yml``: it runs for the whole session, and is removed with its data at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.compose.deployment import BROKERS, CONTROLLERS, Deployment, missing
 
 @pytest.fixture(scope="session")
 def deployment() -> Iterator[Deployment]:
-    """Skips where there is no engine, except in CI (``CI`` is set), where that is a failure."""
+    """The running deployment. Without a container engine tests are skipped, but fail in CI (``CI`` is set)."""
     if lacks := missing():
         message = f"{lacks}; `make compose-test` sets up what is missing"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)

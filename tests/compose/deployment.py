@@ -1,4 +1,4 @@
-"""What ``docker-compose.yml`` deploys, under a project name of its own, driven by whichever Compose is installed."""
+"""A deployment of ``docker-compose.yml`` under a project name of its own, with the installed version of Compose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(client.get("/controller")[0].decode())
 
 
 def compose_command() -> list[str] | None:
-    """Compose v1 where it is installed, v2 otherwise, or None. The file is written for both."""
+    """The command of Compose v1 if it is installed, else of v2, or None. The file is written for both."""
     if shutil.which("docker-compose"):
         return ["docker-compose"]
     if shutil.which("docker") and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
@@ -36,7 +36,7 @@ def compose_command() -> list[str] | None:
 
 
 def missing() -> str:
-    """What this machine lacks for the container tests, in words; empty when it lacks nothing."""
+    """The parts that this machine lacks for the container tests, in words; empty when it has all."""
     if compose_command() is None:
         return "Compose is not installed"
     answer = subprocess.run(["docker", "info"], capture_output=True, text=True)
@@ -46,7 +46,7 @@ def missing() -> str:
 class Deployment:
     """One run of the compose file.
 
-    ``ports`` are where the brokers are published on this machine, ``metrics_ports`` where each server tells numbers.
+    ``ports`` are the brokers' published ports on this machine, ``metrics_ports`` the metrics ports of all servers.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Deployment:
         return run([*self._compose, *self._override, *arguments], self._environment)
 
     def recreate(self, service: str, override: Path | None) -> None:
-        """A service's container anew, with a ``docker-compose.override.yml`` or without one; what it stores stays.
+        """Create a service's container again, with or without a ``docker-compose.override.yml``; its volumes stay.
 
-        Returns when it is healthy; asked at once, where the engine asks every five seconds.
+        Returns when it is healthy. The health is checked at once, although the engine checks only every five seconds.
         """
         self._override = [] if override is None else ["--file", str(override)]
         self.compose("up", "--detach", "--no-deps", service)
@@ -118,14 +118,14 @@ class Deployment:
         return docker("logs", self.container(service))
 
     def execute(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in a service's container; the exit status is the caller's to judge."""
+        """Run a command in a service's container, and return its result whatever the exit status."""
         return subprocess.run(["docker", "exec", self.container(service), *command], capture_output=True, text=True)
 
     def kill(self, service: str, signal: str = "KILL") -> None:
         docker("kill", "--signal", signal, self.container(service))
 
     def stop(self, service: str) -> None:
-        """SIGTERM, and SIGKILL after the file's grace period."""
+        """Stop a service by SIGTERM, and by SIGKILL after the file's grace period."""
         self.compose("stop", service)
 
     def start(self, service: str) -> None:
@@ -150,7 +150,7 @@ def docker(*arguments: str) -> str:
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> str:
-    """Both outputs of a command that must succeed."""
+    """Run a command, which must succeed. Returns its stdout and stderr together."""
     done = subprocess.run(
         command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
     )

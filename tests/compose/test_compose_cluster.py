@@ -1,4 +1,4 @@
-"""The cluster of ``docker-compose.yml``, used from the host as the README says, killed, stopped and brought back."""
+"""The cluster of ``docker-compose.yml``, used from the host as in the README, killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_sigterm_ends_a_server_in_order(deployment: Deployment, service: str) ->
 
 
 def test_sigterm_ends_a_server_that_still_waits_for_zookeeper(deployment: Deployment) -> None:
-    """The first process of a container ignores a signal that it has no handler for."""
+    """The first process of a container ignores a signal without a handler."""
     settings = ["--set", "broker.id=9", "--set", "zookeeper.connect=127.0.0.1:1"]
     container = docker("run", "--detach", deployment.inspect("broker-1", ".Config.Image"), "broker", *settings).strip()
     try:

@@ -1,4 +1,4 @@
-"""``docker-compose.yml`` is what the Compose specification allows: the rule of every Compose v2."""
+"""``docker-compose.yml`` is valid by the Compose specification, the rule of every Compose v2."""
 
 from __future__ import annotations
 

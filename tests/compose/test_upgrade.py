@@ -1,4 +1,4 @@
-"""docs/upgrading.md on containers under load: back to the release before by its commands, and forth again."""
+"""docs/upgrading.md on containers under load: its commands downgrade to the earlier release and upgrade again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANGES = "supported.features=consumer_offsets_topic_schema:1-1,group_coordinator
 
 
 def of_page(deployment: Deployment, command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the page where an operator of these containers does."""
+    """Run a command of the page in the container that an operator would use."""
     assert command in PAGE, f"docs/upgrading.md does not have: {command}"
     return deployment.execute("broker-1", *shlex.split(command), "-b", "broker-1:19092,broker-2:19092,broker-3:19092")
 
@@ -36,14 +36,14 @@ def done(deployment: Deployment, command: str) -> str:
 
 
 def finalized(deployment: Deployment) -> dict[str, int]:
-    """The levels by the table that the page's first command prints."""
+    """The finalized levels, from the table that the page's first command prints."""
     rows = [line.split() for line in done(deployment, "anabranch features describe").splitlines()]
     levels = {row[1]: row[row.index("FinalizedMaxVersionLevel:") + 1] for row in rows}
     return {name: int(level) for name, level in levels.items() if level != "-"}
 
 
 def roll(deployment: Deployment, override: Path | None, load: KeyedLoad) -> None:
-    """Each broker in turn, as the page says: wait until no partition is under-replicated."""
+    """Restart each broker in turn, and wait until no partition is under-replicated, as the page says."""
     for broker in BROKERS:
         deployment.recreate(broker, override)
         wait_for(lambda: in_sync(deployment.bootstrap, TOPIC, REPLICAS), DEADLINE_S, "no partition lags behind")
@@ -51,7 +51,7 @@ def roll(deployment: Deployment, override: Path | None, load: KeyedLoad) -> None
 
 
 def test_a_release_back_and_forth_by_the_pages_commands(deployment: Deployment, tmp_path: Path) -> None:
-    """KIP-584: two rolling bounces under load; nothing is lost, no key is out of order."""
+    """KIP-584: two rolling restarts under load lose no record, and keep the order of every key."""
     assert RANGES in PAGE
     name, _, ranges = RANGES.partition("=")
     environment = {f"ANABRANCH_{name.upper().replace('.', '_')}": ranges}

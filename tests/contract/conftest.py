@@ -1,4 +1,4 @@
-"""Both worlds, side by side: each fixture here is parametrised over the real one and the simulated one."""
+"""Fixtures that run each contract test against the real and the simulated implementation."""
 
 from __future__ import annotations
 

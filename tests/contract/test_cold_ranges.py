@@ -1,4 +1,4 @@
-"""A range of a file that the disk has to read first: no event loop waits for it. Sockets and files of the kernel."""
+"""A range of a file that is not in memory blocks no event loop while the disk reads it. Sockets and files are real."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def received(stream: Stream, size: int) -> bytes:
 
 
 class SlowDisk:
-    """Every byte is cold until a thread has read it, which waits for ``may_read``."""
+    """Every byte is cold until a thread has read it; the read waits for ``may_read``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_read = threading.Event()
@@ -93,7 +93,7 @@ def test_others_are_served_while_the_disk_reads(
 
         async def send() -> None:
             rest = server.send_now(parts) if at_once else parts
-            assert len(rest) >= 3, "nothing of the file leaves before it was read"
+            assert len(rest) >= 3, "no byte of the file is sent before it was read"
             await server.send(rest)
 
         async with anyio.create_task_group() as tasks:
@@ -145,7 +145,7 @@ def test_what_the_kernel_dropped_is_cold_until_it_was_read(tmp_path: Path) -> No
         assert is_cold(fd, WINDOW_BYTES, 1)
         read_through(fd, 0, 3 * WINDOW_BYTES)
         assert not is_cold(fd, 0, 3 * WINDOW_BYTES)
-        assert not is_cold(fd, 3 * WINDOW_BYTES, 10), "behind the end there is nothing to wait for"
+        assert not is_cold(fd, 3 * WINDOW_BYTES, 10), "behind the end there are no bytes to wait for"
     finally:
         os.close(fd)
 
@@ -159,4 +159,4 @@ def test_where_the_system_cannot_be_asked_nothing_is_cold(monkeypatch: pytest.Mo
     finally:
         os.close(fd)
     monkeypatch.undo()
-    assert not is_cold(fd, 0, 1), "an error is the read's to tell"
+    assert not is_cold(fd, 0, 1), "the later read reports the error"

@@ -1,4 +1,4 @@
-"""What ``Network`` promises: by TCP under trio and asyncio, and by the simulated network."""
+"""The contract of ``Network``: TCP under trio and asyncio, and the simulated network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_S = 10.0
 
 @dataclass
 class World:
-    """A network, a way to make a file of given content, and a runner for a scenario."""
+    """A network, a way to create a file with given content, and a runner for a scenario."""
 
     kind: str
     folder: Path
@@ -69,7 +69,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 async def connected(network: Network, send_buffer_bytes: int = -1) -> tuple[Stream, Stream]:
-    """Client's and server's end of a fresh connection; the buffer is what the server's end sends from."""
+    """Return the client's and the server's end of a new connection; ``send_buffer_bytes`` is for the server's end."""
     listener = await network.listen(HOST, 0, send_buffer_bytes=send_buffer_bytes)
     client = await network.connect(HOST, listener.port)
     server = await listener.accept()
@@ -85,7 +85,7 @@ async def receive_all(stream: Stream) -> bytes:
 
 
 async def sent_whole(sender: Stream, parts: Sequence[Any], receiver: Stream) -> bytes:
-    """All that ``receiver`` gets while ``sender`` sends ``parts`` and closes."""
+    """Return all bytes that ``receiver`` gets while ``sender`` sends ``parts`` and closes."""
     received = b""
 
     async def receive() -> None:
@@ -192,13 +192,13 @@ def test_what_is_sent_now_leaves_without_a_wait_and_the_rest_follows(world: Worl
         file = world.file(content)
         parts: list[Any] = [b"header", file.range(0, 10), content[10:3_000_000], file.range(3_000_000, 6_000_000)]
         rest = server.send_now(parts)
-        assert 0 < sum(map(len, rest)) < len(content), "some of it left, and nobody has read"
+        assert 0 < sum(map(len, rest)) < len(content), "some bytes were sent, although nobody has read"
         assert await sent_whole(server, rest, client) == b"header" + content
 
     world.run(scenario)
 
 
-def test_what_cannot_be_sent_now_is_left_for_send_to_tell(world: World) -> None:
+def test_an_error_of_send_now_is_raised_by_the_later_send(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network)
         file = world.file(bytes(100_000))
@@ -392,7 +392,7 @@ def test_a_busy_stream_lets_other_tasks_run(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network)
         await client.send([bytes(1000)])
-        await server.wait_readable()  # from here on virtual time stands still: somebody always runs
+        await server.wait_readable()  # from here on virtual time stands still, because some task always runs
         turns = 0
 
         async def count_turns() -> None:

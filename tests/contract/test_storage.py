@@ -1,4 +1,4 @@
-"""What ``Storage`` promises: by the local file system and by the simulated disk."""
+"""The contract of ``Storage``: the local file system and the simulated disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_MS = 1_500_000_000_000
 
 @dataclass
 class World:
-    """A storage, a folder in it that exists and is empty, and another process's view of the same disk."""
+    """A storage, an empty folder in it, and another process's view of the same disk."""
 
     storage: Storage
     folder: str
@@ -88,7 +88,7 @@ async def test_truncating_in_a_thread(world: World) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(file.cut, 5)
         await trio.testing.wait_all_tasks_blocked()
-        file.close()  # the thread has the descriptor
+        file.close()  # the thread uses the descriptor
     assert world.storage.read_bytes(world.path("f")) == b"01234"
     with pytest.raises(OSError) as caught:
         await file.cut(1)

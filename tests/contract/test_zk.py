@@ -1,4 +1,4 @@
-"""What ``ZkStore`` promises, by a real ZooKeeper and by the simulated one."""
+"""The contract of ``ZkStore``: a real ZooKeeper and the simulated one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tests.contract.zookeepers import SESSION_TIMEOUT_MS, TICK_TIME_MS
 
 DEADLINE_S = 10.0
 RESTART_DEADLINE_S = 25.0
-"""A server that starts may leave the request of a new connection unanswered, and closes the connection after 10 s."""
+"""A starting server may leave the request of a new connection unanswered, and closes the connection after 10 s."""
 
 
 class RealWorld:
-    """Sessions on a real server. Trouble is made the way an operator or the network would."""
+    """Sessions on a real server, with faults that an operator or the network can cause."""
 
     def __init__(self, connect_string: str) -> None:
         self.connect_string = connect_string
@@ -51,7 +51,7 @@ class RealWorld:
             yield zk
 
     async def expire(self, zk: Any) -> None:
-        """A second client takes the session over and ends it."""
+        """Let a second client take the session over and end it."""
         assert isinstance(zk, KazooZk)
         client_id = zk._client.client_id
         await trio.to_thread.run_sync(self._take_over_and_close, client_id)
@@ -90,7 +90,7 @@ class SimulatedWorld:
         trio.lowlevel.spawn_system_task(self._come_back, zk)
 
     async def _come_back(self, zk: Any) -> None:
-        await trio.sleep(0.02)  # pause: how long the outage lasts
+        await trio.sleep(0.02)  # pause: the length of the outage
         zk.reconnect()
 
 
@@ -408,7 +408,7 @@ async def test_a_broken_connection_keeps_session_and_ephemerals(world: RealWorld
         assert states.seen == [SessionState.SUSPENDED, SessionState.CONNECTED]
         assert zk.session_id == first
         assert await other.exists("/e") is not None
-        await watch.count(1)  # changes may have been missed meanwhile: every watch fires
+        await watch.count(1)  # every watch fires, because changes may have been missed
 
 
 @pytest.mark.trio
@@ -532,7 +532,7 @@ async def test_an_answer_may_be_longer_than_a_request(world: RealWorld | Simulat
         assert set(names) <= set(await zk.children("/"))
 
 
-# ---------------------------------------------------------------- the real one only
+# ---------------------------------------------------------------- only the real ZooKeeper
 
 
 @pytest.mark.trio

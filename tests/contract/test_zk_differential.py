@@ -1,4 +1,4 @@
-"""The same random calls against a real ZooKeeper and the simulated one: every outcome must be the same."""
+"""The same random calls to a real ZooKeeper and to the simulated one have the same outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def random_op(rng: random.Random) -> ZkOp:
 
 
 def random_call(rng: random.Random) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """A method's name, its arguments and keywords."""
+    """Return a method's name, its arguments and its keywords."""
     path = rng.choice(PATHS)
     match rng.randrange(8):
         case 0:

@@ -1,4 +1,4 @@
-"""What several kinds of tests stand on: a real ZooKeeper, started once per session, and roots of one's own in it."""
+"""A real ZooKeeper that is started once per session, and a separate root in it for each test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _roots = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZookeeper]:
-    """A real server without fsync. Skips where Java or the jars are missing."""
+    """Start a real server without fsync, or skip the test where Java or the jars are missing."""
     directory: Path = tmp_path_factory.mktemp("zookeeper")
     server = EmbeddedZookeeper(str(directory), tick_time_ms=TICK_TIME_MS, durable=False, heap_mib=128)
     try:
@@ -31,5 +31,5 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
 
 @pytest.fixture
 def zookeeper_root(zookeeper_server: EmbeddedZookeeper) -> str:
-    """A connect string with a chroot that no other test has."""
+    """Return a connect string with a chroot that no other test has."""
     return f"{zookeeper_server.connect_string}/test-{next(_roots)}"

@@ -1,7 +1,7 @@
 """Every administrative request at its size limits, through a broker, on a real ZooKeeper.
 
-Each is refused with an error that names the limit, or done; other administrative requests are answered meanwhile, and
-the connections stay. Real processes: what is shown is that no request ends one of them, or its ZooKeeper session.
+Each request is done, or refused with an error that names the limit. Other administrative requests get responses in the
+meantime, and the connections stay open. The processes are real: no request ends one of them, or its ZooKeeper session.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def cluster() -> Iterator[ProcessCluster]:
 
 @pytest.fixture
 async def channels(cluster: ProcessCluster) -> AsyncIterator[tuple[Channel, Channel]]:
-    """One for what is large, one for what is asked meanwhile."""
+    """One channel for large requests, and one for other requests in the meantime."""
     async with connected(cluster) as large, connected(cluster) as other:
         yield large, other
 
@@ -97,7 +97,7 @@ async def connected(cluster: ProcessCluster) -> AsyncIterator[Channel]:
 
 
 async def asked(channels: tuple[Channel, Channel], request: Any) -> Any:
-    """The answer, with small requests of another client answered before it and after it."""
+    """The response to a request. Another client's small requests get responses before and after it."""
     large, other = channels
     answers: list[Any] = []
     async with trio.open_nursery() as nursery:
@@ -313,7 +313,7 @@ OTHERS: dict[ApiKey, tuple[Any, Callable[[Any], bool]]] = {
         lambda found: (found.error_code, found.groups) == (ErrorCode.NONE, []),
     ),
 }
-"""Requests at their limits, and what is true of the answer. No group was ever here, so nobody coordinates any."""
+"""Requests at their limits, and a check of the response. There never was a group, so no group has a coordinator."""
 IN_TESTS_OF_THEIR_OWN = {
     ApiKey.CREATE_TOPICS,
     ApiKey.DELETE_TOPICS,
@@ -350,7 +350,7 @@ async def test_every_administrative_request_is_tried_here(channels: tuple[Channe
 async def test_a_request_of_100_mib_is_refused_by_its_first_bytes(
     cluster: ProcessCluster, channels: tuple[Channel, Channel]
 ) -> None:
-    """The connection is closed before the request has arrived."""
+    """The connection is closed before the whole request has arrived."""
     host, port = cluster.bootstrap.split(":")
     for api_key in sorted(ADMIN_APIS):
         stream = await trio.open_tcp_stream(host, int(port))

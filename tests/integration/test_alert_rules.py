@@ -1,4 +1,4 @@
-"""``deploy/prometheus`` and the dashboard by promtool: each alert is quiet, then fires, for series made up."""
+"""``deploy/prometheus`` and the dashboard with promtool: each alert is quiet, then fires, for artificial series."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.support.seen.prometheus_tools import CONFIG, RULES, expressions, prom
 pytestmark = pytest.mark.integration
 
 TURN_M = 30
-"""Minutes until something goes wrong."""
+"""The minutes until the fault."""
 LABELS = {"job": "anabranch", "instance": "a:1"}
 
 
 class Series(NamedTuple):
-    """Values each minute: as long as all is well, then. ``_`` is none."""
+    """The values of each minute, first without the fault (``well``), then with it (``wrong``). ``_`` is no value."""
 
     name: str
     well: str
@@ -29,7 +29,7 @@ class Series(NamedTuple):
 class Case(NamedTuple):
     series: list[Series]
     labels: dict[str, str] = {}
-    """Of the alert, beside its severity."""
+    """The labels of the alert, besides its severity."""
 
 
 K, A = "kafka_controller_kafkacontroller", "anabranch"
@@ -97,7 +97,7 @@ AGAIN = {
     "AnabranchOrderMayBeLost": Series(f"{A}_holds_let_go_total", ONE, "2", OF_GROUP),
     "AnabranchUnreadRecordsExpire": Series(f"{A}_held_records_removed_total", ONE, "2", OF_GROUP),
 }
-"""Counters that had counted before."""
+"""Cases in which the counter is above zero before the fault, by alert."""
 
 
 def test_prometheus_accepts_the_files() -> None:
@@ -129,7 +129,7 @@ def minutes(text: str) -> int:
 
 
 def check(tmp_path: Path, rule: dict[str, Any], case: Case) -> None:
-    """promtool compares annotations as a whole; without them it compares what fires."""
+    """Check a case with promtool, on a rule without annotations: promtool compares annotations only as a whole."""
     bare = {key: value for key, value in rule.items() if key != "annotations"}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [bare]}]}))
     fires = {"exp_labels": {**case.labels, "severity": rule["labels"]["severity"]}}

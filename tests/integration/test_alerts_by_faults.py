@@ -1,6 +1,6 @@
-"""Every alert of ``deploy/prometheus`` fires by a real fault: of disks, processes, groups and znodes of a real cluster.
+"""Every alert of ``deploy/prometheus`` fires for a real fault of disks, processes, groups or znodes in a real cluster.
 
-``FAULTS`` says which fault and where. What takes minutes in operation has shorter limits.
+``FAULTS`` names the fault and its test for each alert. Alerts that take minutes in operation have shorter limits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OF_OTHERS = "test_prometheus.py"
 
 
 class Fault(NamedTuple):
-    """``file`` is empty for this one."""
+    """A fault and the test with it. ``file`` is the test's file, and empty for this file."""
 
     what: str
     test: str
@@ -104,14 +104,14 @@ def cluster() -> Iterator[ProcessCluster]:
 
 @pytest.fixture(scope="module")
 def prometheus(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """None of the alerts fires before its fault, but for what a slow machine does to loops."""
+    """A Prometheus in which no alert fires before its fault, except for slow loops on a slow machine."""
     with scraping(tmp_path_factory.mktemp("prometheus"), cluster.metrics.values(), LIMITS) as running:
         running.until_quiet(*FAULTS.keys() - {"AnabranchLoopHeldUp"})
         yield running
 
 
 async def send(producer: Producer, topic: str) -> None:
-    """A batch for each record."""
+    """Send records, each in a batch of its own."""
     for key in KEYS:
         await (await producer.send(topic, key=key, value=b"v" * 100))
 
@@ -135,7 +135,7 @@ def test_each_alert_has_a_fault_and_the_test_of_it_awaits_the_alert() -> None:
 
 
 def test_a_member_that_waits_for_another(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """Whoever has partition 0 does not read what it had before the split. The other member waits for that."""
+    """The owner of partition 0 does not read its records from before the split. The other member waits for them."""
     first = TopicPartition("handed", 0)
 
     async def read(consumer: Consumer) -> None:
@@ -183,7 +183,7 @@ def test_a_group_that_is_waited_for_no_longer(cluster: ProcessCluster, prometheu
 
 
 def test_a_segment_that_is_damaged(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """It is damaged before the topic is to be compacted, so that the cleaner meets it."""
+    """The segment is damaged before the topic is set to be compacted, so that the cleaner reads it."""
 
     async def damage() -> None:
         await filled(cluster, NewTopic("damaged", 1, replica_assignments={0: [2]}, configs={"segment.bytes": "1024"}))
@@ -200,7 +200,7 @@ def test_a_segment_that_is_damaged(cluster: ProcessCluster, prometheus: Promethe
 
 
 def test_znodes_edited_by_hand(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """A topic whose znode has no room for what the controller adds; then a state that is gone when it looks anew."""
+    """A topic's znode has no space for the controller's fields. Later a state is missing for a restarted controller."""
     anyio.run(filled, cluster, NewTopic("frozen", 1, 1))
 
     async def split() -> None:
@@ -226,7 +226,7 @@ def test_znodes_edited_by_hand(cluster: ProcessCluster, prometheus: Prometheus) 
 
 @contextmanager
 def busy(address: str) -> Iterator[None]:
-    """The process behind the address works all the time."""
+    """Keep the process at the address busy with scrapes."""
     ended = threading.Event()
 
     def ask() -> None:
@@ -268,7 +268,7 @@ def test_a_process_without_cpu_and_without_descriptors(cluster: ProcessCluster, 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own. Skips where this user may not mount one."""
+    """A small file system. Skips the test when this user may not mount one."""
     place = tmp_path / "small"
     place.mkdir()
     options = f"size={SMALL_DISK_BYTES}"
@@ -284,7 +284,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(place: Path, leave_bytes: int) -> None:
-    """Write a file until so little is free."""
+    """Write a file until only ``leave_bytes`` are free."""
     usage = os.statvfs(place)
     rest = usage.f_bavail * usage.f_frsize - leave_bytes
     with (place / "other-files").open("ab") as file, suppress(OSError):
@@ -310,7 +310,7 @@ def test_a_small_disk_and_a_log_dir_that_is_none(
 
 
 def test_a_log_whose_directory_is_removed(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """Its next segment cannot be created."""
+    """The log's next segment cannot be created."""
 
     async def write() -> None:
         settings = {"bootstrap_servers": cluster.bootstrap, "request_timeout_ms": 1000, "delivery_timeout_ms": 2000}
@@ -326,7 +326,7 @@ def test_a_log_whose_directory_is_removed(cluster: ProcessCluster, prometheus: P
 
 
 def test_an_unclean_election(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """Broker 2 hangs until it is out of sync, then 1 hangs until nobody leads, then 2 comes back."""
+    """Broker 2 hangs until it is out of sync, then broker 1 until there is no leader, then broker 2 continues."""
     configs = {"unclean.leader.election.enable": "true"}
     anyio.run(filled, cluster, NewTopic("unclean", 1, replica_assignments={0: [1, 2]}, configs=configs))
 

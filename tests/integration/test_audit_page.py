@@ -1,4 +1,4 @@
-"""The audit's page in Chromium, as wide as a desktop and as a phone: nothing overflows, nothing is fetched."""
+"""The audit's page in Chromium, at the width of a desktop and of a phone: nothing overflows, nothing is fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit on real Spark: a whole export passes, and each kind of damage fails the check that is about it."""
+"""The audit on real Spark: an intact export passes, and each kind of damage fails its check."""
 
 import contextlib
 import json
@@ -266,7 +266,7 @@ def test_records_of_an_aborted_transaction_do_not_count(
 
 
 def test_placement_and_order_across_a_resize(tmp_path: Path, audit: Audit) -> None:
-    """2 -> 3 partitions at leader epoch 1: keys that move go on in their new partition, in order."""
+    """2 -> 3 partitions at leader epoch 1: keys that move continue in their new partition, in order."""
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
     old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
@@ -290,7 +290,7 @@ def test_placement_and_order_across_a_resize(tmp_path: Path, audit: Audit) -> No
 
 
 def test_tombstones_of_moved_keys(tmp_path: Path, audit: Audit) -> None:
-    """2 -> 3 partitions of a compacted topic: a moved key leaves a tombstone behind, and nothing else."""
+    """2 -> 3 partitions of a compacted topic: only a tombstone of a moved key stays in its old partition."""
     writer = TopicWriter(tmp_path, "table", 2, cleanup_policy="compact")
     writer.add_partition(2)
     old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
@@ -324,8 +324,9 @@ def test_tombstones_of_moved_keys(tmp_path: Path, audit: Audit) -> None:
 
 
 def test_order_and_closed_partitions_across_two_grows_and_a_shrink(tmp_path: Path, audit: Audit) -> None:
-    """2 -> 3 -> 2 -> 3: keys that went to partition 2, back and there again are in order by layouts, not by offsets or
-    epochs. Partition 2 is closed in its second leader epoch alone.
+    """2 -> 3 -> 2 -> 3: keys move to partition 2, back, and there again.
+
+    Layouts give their order, not offsets or epochs. Partition 2 is closed only in its second leader epoch.
     """
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
@@ -383,7 +384,7 @@ def test_only_the_first_violations_are_kept_but_all_are_counted(tmp_path: Path, 
 
 def test_the_data_source_serves_users_without_an_import(tmp_path: Path, spark) -> None:
     write_sample(tmp_path)
-    session = spark.newSession()  # nothing is registered in it
+    session = spark.newSession()  # no source is registered in it
     frame = session.read.format("anabranch-segments").load(str(tmp_path))
     rows = frame.where("key = cast('key-7' as binary)").orderBy("partition", "offset").collect()
     assert [bytes(row["value"]) for row in rows] == [b"%d\tchange of key-7" % (n * 40 + 7) for n in range(12)]
@@ -484,7 +485,7 @@ def named(report: AuditReport) -> set[tuple[str, int, int | None, str | None, in
 
 
 def test_a_clean_history_of_many_resizes_and_a_million_records_gives_no_violation(tmp_path: Path, audit: Audit) -> None:
-    """Every check is decided but those of a consumer log and of replicas of all partitions."""
+    """Every check is decided, except those of a consumer log and of the replicas of all partitions."""
     history = History(tmp_path, 4, segment_bytes=1 << 24)
     keys = [b"key-%d" % n for n in range(2_500)]
     for count in (4, 6, 9, 6, 4, 8, 5, 16, 4, 7):
@@ -511,7 +512,7 @@ def test_a_clean_history_of_many_resizes_and_a_million_records_gives_no_violatio
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
-    """Every violation, and a consumer log beside the export."""
+    """An export with every violation, and a consumer log beside it."""
     root = tmp_path_factory.mktemp("seeds") / "exported"
     seeds = Seeds(root)
     seeds.append_violations()
@@ -523,7 +524,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
 
 
 def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(audit: Audit, seeds: Seeds) -> None:
-    """One partition for each violation, and no other violation."""
+    """Each violation has a partition of its own, and there are no other violations."""
     root = seeds.history.root
     report = audit(
         root,
@@ -538,7 +539,7 @@ def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(au
 def test_stretches_of_batches_give_the_verdict_of_the_batches(
     audit: Audit, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every count, violation and total is the same, while far fewer rows are read."""
+    """Every count, violation and total is the same, although far fewer rows are read."""
     rows: list[int] = []
     is_merged = True
 
@@ -560,7 +561,7 @@ def test_stretches_of_batches_give_the_verdict_of_the_batches(
 
 
 def test_a_batch_inside_a_stretch_is_compared_with_the_batches_of_the_stretch(tmp_path: Path, audit: Audit) -> None:
-    """The batch at offsets 15 to 24 lies behind offset 29, with the next sequence."""
+    """The batch at offsets 15 to 24 comes after offset 29 in the file, with the next sequence."""
     (tmp_path / "t-0").mkdir()
     log, places = tmp_path / "t-0" / "00000000000000000000.log", {}
     for offset, sequence in ((0, 0), (10, 10), (20, 20), (15, 30)):
@@ -610,7 +611,7 @@ def test_a_compacted_topic_has_gaps_and_repeats_nothing(audited: Audited) -> Non
 def test_an_untrue_index_entry_is_counted_once_however_a_segment_is_split(
     tmp_path: Path, spark, split_bytes: int
 ) -> None:
-    """Entries that are too low by two batches: the part before an entry contradicts it as well as its own."""
+    """The entries are too low by two batches: the part before an entry contradicts it, and so does its own part."""
     batches, entry = 40, struct.Struct(">qi")
     writer = TopicWriter(tmp_path, "events", 1)
     offsets = b""
@@ -666,7 +667,7 @@ def test_an_empty_topic_has_nothing_wrong_and_nothing_unread(tmp_path: Path, aud
 def test_the_programs_of_the_documentation_run(
     tmp_path: Path, spark, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of audit.md and audit-planning.md, on a log with one record out of order."""
+    """The programs of audit.md and audit-planning.md run on a log with one record out of order."""
     writer = TopicWriter(tmp_path, "events", 1)
     writer.place(b"key-1").append([(b"key-1", b'{"sequence": %d}' % n) for n in (2, 1)])
     writer.finish()

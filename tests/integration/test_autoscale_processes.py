@@ -1,4 +1,4 @@
-"""A topic whose count the controller chooses, in real processes: it grows under load and shrinks when idle."""
+"""A topic with autoscaling, in real processes: it grows under load and shrinks when idle."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def load_and_idle(cluster: ProcessCluster) -> None:
         await admin.create_topics([NewTopic("t", num_partitions=2, replication_factor=1, configs=KEYS)])
         alter = ("topics", "alter", "t", "--partitions")
         dry = await anyio.to_thread.run_sync(lambda: answer(cluster, *alter, "auto", "--dry-run"))
-        assert dry["autoscale"]["waits"]  # it was not measured before
+        assert dry["autoscale"]["waits"]  # there are no measurements yet
         begun = await anyio.to_thread.run_sync(lambda: answer(cluster, *alter, "auto"))
         assert begun["configs"] == {"autoscale.enable": "true"}
         sent = 0

@@ -1,4 +1,4 @@
-"""The classes that Spark's JVM keeps for the next one, with a real JVM."""
+"""The archive of classes that Spark's JVM keeps for the next JVM, with a real JVM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with spark_session("local[1]", short=True, classes=ClassArchive(Path(sys.argv[1]
 
 
 def is_used(archive: Path) -> bool:
-    """Whether the JVM of an audit has mapped this archive. The audit has ended then."""
+    """Run an audit to its end. Returns whether its JVM mapped this archive."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(archive)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )

@@ -1,4 +1,4 @@
-"""What commands print with ``--json`` is what ``docs/cli.schema.json`` says."""
+"""The output of commands with ``--json`` is valid by ``docs/cli.schema.json``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "cli.schema.
 
 @pytest.fixture
 def valid(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command with ``--json`` and return what it printed, checked."""
+    """A function that runs a command with ``--json``, validates its output, and returns it."""
 
     def run(command: str, *arguments: str, status: int = 0) -> Any:
         with pytest.raises(SystemExit) as ended:

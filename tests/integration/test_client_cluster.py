@@ -1,4 +1,4 @@
-"""Our client against real brokers: every codec, groups that change, commits, a broker that is killed."""
+"""Anabranch's client against real brokers: every codec, changing groups, commits, a killed broker."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_codec_there_and_back(cluster: Cluster, fresh_name: Names, run: Ru
 
 
 class Watch:
-    """A listener that keeps the books: no partition may have two owners."""
+    """A listener that records the owners: no partition may have two."""
 
     owners: dict[TopicPartition, str]
 
@@ -178,7 +178,7 @@ def test_commits_are_where_the_next_member_begins(cluster: Cluster, fresh_name: 
 
 
 def test_a_member_that_is_cancelled_leaves_its_group(cluster: Cluster, fresh_name: Names, run: Run) -> None:
-    """Also while it joins: the broker answers nothing else on that connection until the join is over."""
+    """This holds also during the join, when the broker sends no other response on that connection."""
     topic, group = fresh_name("client-cancel"), fresh_name("client-cancel")
     has_joined = anyio.Event()
 
@@ -188,7 +188,7 @@ def test_a_member_that_is_cancelled_leaves_its_group(cluster: Cluster, fresh_nam
             while not consumer.assignment():
                 await consumer.getmany(timeout_ms=100)
             has_joined.set()
-            await anyio.sleep_forever()  # the others join as long as it does not poll
+            await anyio.sleep_forever()  # the rebalance lasts as long as it does not poll
 
     async def joining() -> None:
         async with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
@@ -197,7 +197,7 @@ def test_a_member_that_is_cancelled_leaves_its_group(cluster: Cluster, fresh_nam
                 await consumer.getmany(timeout_ms=100)
 
     async def members(admin: Admin, count: int) -> None:
-        with anyio.fail_after(20):  # a session would last 45 s
+        with anyio.fail_after(20):  # the session would end only after 45 s
             while len((await admin.describe_groups([group]))[group].members) != count:
                 await anyio.sleep(0.05)  # polls: the condition of the loop
 

@@ -1,4 +1,4 @@
-"""A compacted topic is resized while it is written, read and cleaned: no deleted key comes back (hole 24)."""
+"""A compacted topic is resized while it is written, read and cleaned: no deleted key reappears (hole 24)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLEANED_SOON = {
 REPLICAS = 2
 NUMBER = "number"
 HOME, CHILD = 0, 2
-"""With three partitions the keys of CHILD are those that had been in HOME with two."""
+"""Two of the three partitions: the keys of CHILD were in HOME when there were two partitions."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def number_of(record: ConsumerRecord) -> int:
 
 
 class Writer:
-    """Updates the keys in ``busy`` for ever, round by round; what it writes of a key is numbered."""
+    """Updates the keys in ``busy`` without end, round by round. It numbers the records of each key."""
 
     def __init__(self, bootstrap: str, topic: str, busy: Collection[bytes]) -> None:
         self.bootstrap = bootstrap
@@ -86,7 +86,7 @@ class Writer:
         self.ended = True
 
     async def rest(self, keys: Collection[bytes]) -> None:
-        """Write no more of these keys; returns when what was written is acknowledged."""
+        """Stop writing these keys, and wait until all their records are acknowledged."""
         self.busy -= set(keys)
         await self._whole_round()
 
@@ -96,7 +96,7 @@ class Writer:
         await self._whole_round()
 
     async def write_to(self, partition: int, keys: Collection[bytes]) -> None:
-        """Return once all these keys are written to that partition."""
+        """Wait until the last records of all these keys are in the partition."""
         await until(lambda: all(self.placed.get(key) == partition for key in keys))
 
     async def _whole_round(self) -> None:
@@ -105,7 +105,7 @@ class Writer:
 
 
 def delete_as_stock_clients_do(writer: Writer, keys: Collection[bytes], partition: int) -> None:
-    """Tombstones by a producer that knows nothing of moved keys."""
+    """Write tombstones with a producer that does not know about moved keys."""
     failed = []
     producer = RdKafkaProducer({"bootstrap.servers": writer.bootstrap})
     for key in keys:
@@ -123,7 +123,7 @@ def delete_as_stock_clients_do(writer: Writer, keys: Collection[bytes], partitio
 
 
 def cleaned_to(cluster: ProcessCluster, tp: TopicPartition) -> list[int]:
-    """Where the dirty part of each replica begins, by the brokers' checkpoints; -1 before the first cleaning."""
+    """The offset at which the dirty part of each replica begins, from the brokers' checkpoints; -1 if never cleaned."""
     return [dirty_from(cluster.log_dir(broker), tp) for broker in cluster.broker_ids]
 
 
@@ -136,7 +136,7 @@ def dirty_from(log_dir: Path, tp: TopicPartition) -> int:
 
 
 async def cleaned(cluster: ProcessCluster, topic: str, *partitions: int) -> None:
-    """Every replica was cleaned up to what is its end now, then once more: no tombstone stays for want of time."""
+    """Wait until every replica is cleaned up to its present end, then once more, so that tombstones are removed too."""
     tps = [TopicPartition(topic, partition) for partition in partitions]
     async with Consumer(bootstrap_servers=cluster.bootstrap) as asking:
         ends = await asking.end_offsets(tps)
@@ -147,7 +147,7 @@ async def cleaned(cluster: ProcessCluster, topic: str, *partitions: int) -> None
 
 
 async def read_anew(cluster: ProcessCluster, topic: str) -> list[ConsumerRecord]:
-    """All that a reader is given that begins now, up to the ends at this time, in its order."""
+    """The records that a new reader gets, up to the present ends, in the order of delivery."""
     found: list[ConsumerRecord] = []
     async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as reader:
         tps = [TopicPartition(topic, partition) for partition in await reader.partitions_for_topic(topic)]
@@ -160,13 +160,13 @@ async def read_anew(cluster: ProcessCluster, topic: str) -> list[ConsumerRecord]
 
 
 def table(records: Collection[ConsumerRecord]) -> dict[bytes, bytes]:
-    """What a reader makes of them: the last value of each key, without the keys whose last word is a tombstone."""
+    """The table that a reader builds: the last value of each key, without keys whose last record is a tombstone."""
     last = {record.key: record.value for record in records}
     return {key: value for key, value in last.items() if value is not None}
 
 
 def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, int]]:
-    """(key, number, the one before) wherever a key's number does not rise."""
+    """(key, number, previous number) at each place where a key's number does not rise."""
     found, last = [], dict[bytes, int]()
     for key, number in numbers:
         if number <= last.get(key, 0):
@@ -176,7 +176,7 @@ def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, 
 
 
 class Life:
-    """One topic from two partitions to three, to two and to three, the keys by what becomes of them."""
+    """One topic through the counts 2, 3, 2 and 3, with its keys in groups of the same history."""
 
     def __init__(self, cluster: ProcessCluster, topic: str) -> None:
         self.cluster = cluster
@@ -189,7 +189,7 @@ class Life:
         self.deleted_before, self.unmoved = others[:2], others[2:]
         self.writer = Writer(cluster.bootstrap, topic, [*moved, *others])
         self.given: list[tuple[bytes, int]] = []
-        """(key, number) of each record, in the order in which the group was given them."""
+        """(key, number) of each record, in the order of delivery to the group."""
         self.latest: dict[bytes, int] = {}
 
     async def consume(self, stop: anyio.Event) -> None:
@@ -249,11 +249,10 @@ class Life:
 
 
 def test_no_deleted_key_comes_back_through_a_split_a_merge_and_a_revival(cluster: ProcessCluster) -> None:
-    """Of keys that move to the child some are deleted there, and their old values in the parent are cleaned away.
+    """Some keys that move to the child are deleted there, and the cleaner removes their old values in the parent.
 
-    One was deleted by a stock producer: its old value stays in the parent, and its tombstone in the child. Then the
-    child is merged, and stays: it has the last value of one key, and an older one of a key that is deleted in the
-    parent.
+    A stock producer deletes one key: its old value stays in the parent, and its tombstone in the child. Then the child
+    is merged, but not removed: it has the last value of one key, and an older value of a key deleted in the parent.
     """
     life = Life(cluster, "table")
     create_resizable(cluster.bootstrap, life.topic, 2, CLEANED_SOON, replication_factor=REPLICAS)

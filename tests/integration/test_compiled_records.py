@@ -1,4 +1,4 @@
-"""The compiled record codec is the same program: the tests of the pure one pass on it."""
+"""The compiled record codec behaves as the pure one: it passes the same tests."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_with(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python with ``path`` before the checkout and nothing from the working directory."""
+    """Run Python with ``path`` before the checkout, and without the working directory in its path."""
     command = [sys.executable, "-P", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(path)}
     return subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)

@@ -38,15 +38,15 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_S = 60.0
 LOOKS = (("desktop", "light", 6), ("phone", "dark", 9), ("desktop", "dark", 5), ("phone", "light", 7))
-"""Size, colours, and the count that the topic is resized to meanwhile."""
+"""The size and the colours of the page, and the count to which the topic is resized meanwhile."""
 LONGEST = 249
-"""Of a topic's name."""
+"""The greatest length of a topic's name."""
 HOSTILE = "<script>document.title = 'run'</script><img src=http://example.com/x>"
 TEXT = "h1, h2, p, dt, dd, a, td, th, li, label, .small, .level, .todo"
 
 
 class Served:
-    """A console as a process."""
+    """A console that runs as a process."""
 
     def __init__(self, bootstrap: str, *options: str) -> None:
         command = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", bootstrap, "--listen", "127.0.0.1:0"]
@@ -119,7 +119,7 @@ def console(cluster: Cluster, registry: str) -> Iterator[Served]:
 
 @pytest.fixture
 def topic(cluster: Cluster, console: Served, fresh_name: Callable[[str], str]) -> str:
-    """A topic that the console knows: brokers learn of a new one in turn."""
+    """A topic that the console knows: brokers learn of a new topic one after the other."""
     name = create(cluster, f"{fresh_name('console')}-{'x' * LONGEST}"[:LONGEST])
     wait_for(lambda: console.get(f"/topics/{name}")[0] == 200, DEADLINE_S, "the console knows the topic")
     return name
@@ -306,7 +306,7 @@ def test_what_is_not_there_is_said(console: Served, path: str, status: int, says
 
 
 def test_a_page_stays_connected(console: Served) -> None:
-    """Longer than a request may take to come: each event, or the comment that nothing changed, takes a second."""
+    """The connection lasts longer than the time limit of a request; an event or a comment comes every second."""
     with urllib.request.urlopen(f"{console.url}/live?path=/groups", timeout=DEADLINE_S) as stream:
         for _ in range(REQUEST_S + 2):
             assert stream.readline().startswith((b"data: ", b": as before"))
@@ -325,7 +325,7 @@ def test_a_head_that_is_too_large_is_refused(console: Served) -> None:
     host, _, port = console.url.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
         answer = b""
-        with contextlib.suppress(ConnectionError):  # it may hang up before it has read everything
+        with contextlib.suppress(ConnectionError):  # the console may close the connection before it has read everything
             connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Large: " + b"x" * 100_000)
             answer = connection.recv(4096)
     assert b" 200 " not in answer
@@ -360,7 +360,7 @@ def test_a_page_says_that_the_cluster_does_not_answer(unused_address: str) -> No
 
 @pytest.fixture
 def unused_address() -> Iterator[str]:
-    """Where a connection is refused: the port stays taken, and nothing listens."""
+    """An address that refuses connections: the port is taken, but no socket listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

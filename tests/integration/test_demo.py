@@ -1,4 +1,4 @@
-"""The demo from its command line, and what the audit says when one record of its export is edited."""
+"""The demo from its command line, and the audit of its export after one record is edited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 README = Path(__file__).resolve().parents[2] / "README.md"
 EVENTS = 8_000
 SECONDS = 10
-"""Shorter than it takes to resize when a broker was killed: the stream has to wait for that."""
+"""Shorter than a resize with a killed broker takes, so that the stream has to wait for the resize."""
 
 
 def anabranch(
@@ -30,7 +30,7 @@ def anabranch(
 
 
 def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
-    """With the packages that ``make demo`` installs, and no others."""
+    """The demo runs with only the packages that ``make demo`` installs."""
     env = only_extras.environment(tmp_path / "hiding")
     directory, result_file = tmp_path / "anabranch-demo", tmp_path / "result.json"
     sizes = ["--events", str(EVENTS), "--seconds", str(SECONDS)]

@@ -1,4 +1,4 @@
-"""Directories that commit a02dc22 left, which resized by barriers, under the processes of this release."""
+"""Processes of this release on the directories of an earlier one: commit a02dc22, which resized with barriers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tests.support.broker.releases import HIGHEST
 
 DEADLINE_S = 60.0
 RESIZED_ON = ("draining", "grown", "grown-again", "at-grow-losers-first", "at-shrink-sealed-first")
-"""Topics that are resized on, after the release: grown to six partitions, and shrunk to two."""
+"""Topics that this release resizes further: it grows them to six partitions, and shrinks them to two."""
 READ_BEFORE = 4
-"""Values of each key that the group of a topic had read and committed."""
+"""How many values of each key the group of a topic had read and committed."""
 UNREAD = {name for name in recorded.topics() if name not in ("removed", "grown-again")}
 """Topics that still have all their records: no partition was removed."""
 
@@ -54,28 +54,28 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
 
 
 def has_goal(client: KazooClient, topic: str, count: int) -> bool:
-    """Whether each counted partition of a topic is led under one layout of so many, written by this release."""
+    """Whether each counted partition of a topic has a leader, and the layout of ``count`` that this release wrote."""
     znode = TopicZnode.decode(topic, client.get(paths.topic(topic))[0])
     there = set(client.get_children(paths.partitions(topic)))
     if znode.undeleted_partition_count != count or not {str(p) for p in range(count)} <= there:
         return False
     try:
         states = [PartitionState.decode(topic, client.get(paths.partition_state(topic, p))[0]) for p in range(count)]
-    except NoNodeError:  # the partition's znode is there, its state is not yet
+    except NoNodeError:  # the partition's znode exists, its state does not yet
         return False
     layout = (count, znode.layout_version)
     return all(state.leader >= 0 and (state.layout or (znode.initial_partition_count, 0)) == layout for state in states)
 
 
 def is_old(client: KazooClient, topic: str) -> bool:
-    """Whether a state of the topic is as that release wrote it."""
+    """Whether some state of the topic still has the form of the earlier release."""
     there = client.get_children(paths.partitions(topic))
     states = [json.loads(client.get(paths.partition_state(topic, int(p)))[0]) for p in there]
     return any("layout" in state and "initial_partition_count" not in state for state in states)
 
 
 def lineages_by_version_0(cluster: ProcessCluster, topics: Iterable[str]) -> dict[str, set[ErrorCode]]:
-    """The answers to a consumer of that release that asks for the ancestors of partitions."""
+    """The errors that a consumer of the earlier release gets when it requests the ancestors of partitions."""
     host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
     both = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in (0, 1)]
     asked = [PartitionLeaderEpochsForPartitionsRequestTopic(name=name, partitions=both) for name in topics]
@@ -90,7 +90,7 @@ def lineages_by_version_0(cluster: ProcessCluster, topics: Iterable[str]) -> dic
 
 
 def read(cluster: ProcessCluster, group: str, wanted: Mapping[str, Mapping[str, list[str]]]) -> None:
-    """Have a group read ``wanted``: of each key these values, each once and in this order."""
+    """Read ``wanted`` with a group: these values of each key, each once and in this order."""
     missing = {(topic, key): list(values) for topic, keys in wanted.items() for key, values in keys.items() if values}
     with Consumer(
         bootstrap_servers=cluster.bootstrap, group_id=group, auto_offset_reset="earliest", metadata_max_age_ms=1000
@@ -109,7 +109,7 @@ def read(cluster: ProcessCluster, group: str, wanted: Mapping[str, Mapping[str, 
 
 
 def test_topics_of_an_earlier_release_are_converted_and_resized_on(found: Found) -> None:
-    """Topics in every state: read and converted once the level is finalized, and resized on from there."""
+    """Topics in every state are read and converted once the level is finalized, and then resized further."""
     cluster, sent = found
     resized = [name for name in recorded.topics() if name not in ("never", "at-grow-asked")]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin, zookeeper(cluster) as client:

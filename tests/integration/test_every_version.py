@@ -1,4 +1,4 @@
-"""Every API that is advertised, at every version: a plausible request gets an answer that decodes and is no refusal."""
+"""Every advertised API at every version: a plausible request gets a response that can be decoded and is no refusal."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ NEVER_RESIZED = "never-resized"
 GROUP = "versions-group"
 TOPIC_RESOURCE, COMMIT_OFFSET = 2, 1
 FROM_CONTROLLER = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
-"""What only the controller sends: its one version is exercised by every other test of a cluster."""
+"""APIs that only the controller uses: every other test of a cluster exercises their only version."""
 EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.HEARTBEAT, None): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.SYNC_GROUP, None): {ErrorCode.UNKNOWN_MEMBER_ID},
@@ -109,7 +109,7 @@ EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.UPDATE_FEATURES, None): {ErrorCode.INVALID_REQUEST},
     **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
 }
-"""What a request that cannot be granted gets, by version where it matters."""
+"""The errors of requests that cannot be granted; with a version if it matters, else None."""
 
 
 def offset_fetch(version: int) -> Message:
@@ -273,7 +273,7 @@ def one_broker() -> Iterator[ProcessCluster]:
 
 
 async def coordinator_loaded(bootstrap: str) -> None:
-    """Wait until the group coordinator answers for ``GROUP``: it is made at the first question for it."""
+    """Wait until ``GROUP`` has a coordinator: the first request for it creates the internal topic."""
     with trio.fail_after(60):
         while errors_in(await ask(bootstrap, REQUESTS[ApiKey.FIND_COORDINATOR](4), 4)) != set():
             await trio.sleep(0.05)  # polls: the internal topic is created
@@ -289,7 +289,7 @@ async def ask(bootstrap: str, request: Message, version: int) -> Message:
 
 
 def errors_in(value: object) -> set[ErrorCode]:
-    """Every error code but NONE anywhere in a response."""
+    """All error codes in a response except NONE."""
     if isinstance(value, list):
         return {code for item in value for code in errors_in(item)}
     if not isinstance(value, Message) and not hasattr(type(value), "__slots__"):

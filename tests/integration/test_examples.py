@@ -1,4 +1,4 @@
-"""The examples of the documentation run as they stand, but for the address."""
+"""The examples of the documentation run unchanged, except for the address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_examples_run(cluster: Cluster, tmp_path: Path, page: str) -> None:
     programs = BLOCK.findall((ROOT / page).read_text())
     assert programs
     for program in programs:
-        file = tmp_path / "client.py"  # a name of the user's own must not stand in the way
+        file = tmp_path / "client.py"  # a user's module of this name must not hide Anabranch's
         file.write_text(program.replace("127.0.0.1:9092", cluster.bootstrap_servers))
         done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def test_the_blocking_classes_are_started_and_stopped_and_give_batches(
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, num_partitions=2, replication_factor=1)])
     producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
-    producer.stop()  # nothing to stop yet
+    producer.stop()  # it has nothing to stop yet
     producer.start()
     for partition in (0, 1):
         producer.send_many(topic, [(None, b"v")] * 3, partition=partition)

@@ -1,4 +1,4 @@
-"""Exports of a topic that is written and resized meanwhile, by the command and from real brokers' directories."""
+"""Exports of a topic during writes and resizes, by the command and from the directories of real brokers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ anyio.run(main)
 
 
 class Load:
-    """Writes records of 20 keys, numbered, until the end of the ``with``; at most 1,000 a second."""
+    """Writes numbered records of 20 keys until the end of the ``with`` block; at most 1,000 a second."""
 
     def __init__(self, bootstrap: str, topic: str = TOPIC) -> None:
         self.bootstrap, self.topic = bootstrap, topic
@@ -84,7 +84,7 @@ class Load:
         self._thread.join()
 
     def more(self, records: int) -> None:
-        """Wait until so many more are written."""
+        """Wait until ``records`` more records are written."""
         limit = self.written + records
         wait_for(lambda: self.written >= limit, DEADLINE_S, f"{limit} records are written")
 
@@ -114,7 +114,7 @@ def export(cluster: ProcessCluster, to: Path | str, *options: str, topic: str = 
 
 
 def files(directory: Path, suffix: str = "") -> dict[str, tuple[int, int]]:
-    """Modification time and size of the segments' files."""
+    """The modification times and sizes of the segments' files."""
     paths = [path for path in directory.rglob(f"*{suffix}") if path.name[0].isdigit()]
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file()}
 
@@ -140,7 +140,7 @@ def create(cluster: ProcessCluster, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def exported(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A topic that was exported four times while it was written and resized, with all its replicas."""
+    """An export of all replicas of a topic, made in four runs during writes and resizes."""
     to = tmp_path_factory.mktemp("export") / "out"
 
     create(cluster, TOPIC)
@@ -208,7 +208,7 @@ def test_the_audit_passes(exported: Path, spark: Any) -> None:
 def test_a_stream_reads_every_record_once_over_exports_resizes_and_a_restart(
     cluster: ProcessCluster, spark: Any, tmp_path: Path
 ) -> None:
-    """The stream runs while the second export grows what it follows, is stopped, and goes on from its checkpoint."""
+    """The stream runs during the second export, is stopped, and continues from its checkpoint."""
     topic, to, found = "followed", tmp_path / "out", {}
 
     def start(**trigger: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Processes and ZooKeeper that die, stop and come back; znodes edited by hand."""
+"""Faults of a cluster: processes and ZooKeeper die, stop and come back, and znodes are edited by hand."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def pair() -> Iterator[ProcessCluster]:
 
 
 def active_controller(cluster: ProcessCluster) -> tuple[int, int]:
-    """Id and process id of the active controller."""
+    """The id and the process id of the active controller."""
     found: list[int] = []
 
     def is_active() -> bool:
-        with suppress(NoNodeError):  # one gave way and the next is not elected yet
+        with suppress(NoNodeError):  # the old one is gone and the next one is not elected yet
             found.append(int(json.loads(client.get("/controller")[0])["brokerid"]))
         return bool(found)
 
@@ -72,7 +72,7 @@ def test_a_standby_takes_over_while_topics_come_and_go(pair: ProcessCluster, fre
         try:
             with Admin(bootstrap_servers=pair.bootstrap) as admin:
                 for index in range(0, len(names), 2):
-                    # A controller that is killed takes the answer with it, and the change may stand: it is tried again.
+                    # The response is lost with a killed controller, and the change may be made: the retry finds it.
                     with allowed(ErrorCode.TOPIC_ALREADY_EXISTS):
                         admin.create_topics([NewTopic(n, num_partitions=3) for n in names[index : index + 2]])
                     with allowed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):

@@ -1,4 +1,4 @@
-"""A consumer group whose coordinator is killed goes on where it was."""
+"""A consumer group whose coordinator is killed continues at its position."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def member(bootstrap: str, group: str) -> Consumer:
 
 
 def take(members: list[Consumer], seen: Counter[bytes], count: int) -> None:
-    """Poll the members in turn until ``count`` different values were seen, then commit synchronously."""
+    """Poll the members in turn until they have read ``count`` different values, then commit synchronously."""
 
     def enough() -> bool:
         for consumer in members:

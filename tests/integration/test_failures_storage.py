@@ -1,4 +1,4 @@
-"""A disk that is full, files that are damaged, a clean stop, configs that change, settings that are refused."""
+"""Faults of a broker's storage and settings: full disk, damaged files, clean stop, changed and refused configs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ DAMAGES = [append_garbage, cut_the_last_batch, delete_indexes, zero_time_indexes
 
 
 def test_damaged_files_are_recovered_after_kill_9(single: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
-    """One topic for each kind of damage, done between the death of the broker and its restart."""
+    """Each kind of damage has a topic. It is done between the death of the broker and its restart."""
     topics = [fresh_name(damage.__name__.replace("_", "-")) for damage in DAMAGES]
     for topic in topics:
         create_topic(single.bootstrap, topic, 1, {"segment.bytes": "16384"})
@@ -177,7 +177,7 @@ def test_bad_properties_are_one_line(tmp_path: Path, changed: str, said: str) ->
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What a broker that does not start prints besides its log lines."""
+    """The output of a broker that does not start, without its log lines."""
     return [line for line in done.stderr.splitlines() if not line.startswith("timestamp=")]
 
 

@@ -1,4 +1,4 @@
-"""A group of stock consumers while its coordinator's broker is killed, paused and restarted, again and again."""
+"""A group of stock consumers, while the broker of its coordinator is killed, paused and restarted again and again."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ class Producing:
 
 
 class Progress:
-    """What the members of the group did, seen from outside."""
+    """The progress of the group's members, as an observer sees it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.processed: dict[int, set[int]] = {partition: set() for partition in range(PARTITIONS)}
         self.committed: dict[int, int] = dict.fromkeys(range(PARTITIONS), 0)
-        """The largest position of each partition whose commit was acknowledged."""
+        """The largest acknowledged commit of each partition."""
         self.commits = 0
         self.by_member: dict[int, int] = dict.fromkeys(range(MEMBERS), 0)
-        """Records each member has processed."""
+        """The number of records that each member has processed."""
         self.failures: list[str] = []
 
     def acknowledged(self, partition: int, position: int) -> None:
@@ -118,7 +118,7 @@ class Member:
         return partition
 
     def _commit(self, message: Message) -> None:
-        """An error says nothing about the commit's fate; what is answered must hold."""
+        """Commit. After an error the commit may exist or not; an acknowledged commit must exist."""
         try:
             results = self._consumer.commit(message, asynchronous=False)
         except KafkaException:
@@ -133,10 +133,10 @@ class Member:
 
 
 class Auditor:
-    """Asks for the group's committed offsets all the time: they never go back, nor behind what was acknowledged.
+    """Reads the group's committed offsets all the time: they never go back, nor below an acknowledged commit.
 
-    Its connection to a coordinator that is paused outlives the pause: so a coordinator that does not know that it has a
-    successor is asked too.
+    Its connection to a paused coordinator outlasts the pause. So it also asks a coordinator that does not know its
+    successor yet.
     """
 
     def __init__(self, bootstrap: str, topic: str, progress: Progress) -> None:
@@ -189,7 +189,7 @@ def restart(cluster: ProcessCluster, broker_id: int) -> None:
 
 
 def pause(cluster: ProcessCluster, broker_id: int) -> None:
-    """Stop the process until others coordinate the group, then let it wake up in its old role."""
+    """Stop the process until another broker coordinates the group, then let it continue in its old role."""
     pid = cluster.broker_pids()[broker_id]
     others = ",".join(address for address in cluster.bootstrap.split(",") if address != address_of(cluster, broker_id))
     os.kill(pid, signal.SIGSTOP)
@@ -208,7 +208,7 @@ FAULTS = [kill, pause, restart, kill]
 
 
 def wait_for_progress(progress: Progress, what: str) -> None:
-    """Every partition gets further in what is committed, and every member in what it processes."""
+    """Wait until every partition has a later commit, and every member has processed more records."""
     with progress.lock:
         committed, by_member = dict(progress.committed), dict(progress.by_member)
 
@@ -248,7 +248,7 @@ def test_no_acknowledged_commit_is_lost_while_the_coordinator_dies_again_and_aga
 
 
 def check_at_the_end(cluster: ProcessCluster, topic: str, progress: Progress) -> None:
-    """Also from the next coordinator: every acknowledged commit is there, and nothing below it was left out."""
+    """Check that every acknowledged commit exists, also at the next coordinator, and no record below it was skipped."""
     kill(cluster, present_coordinator(cluster))
     found: dict[int, int] = {}
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP})
@@ -262,7 +262,7 @@ def check_at_the_end(cluster: ProcessCluster, topic: str, progress: Progress) ->
 
 
 def committed(consumer: Consumer, topic: str) -> dict[int, int]:
-    """The group's committed offsets; empty when nobody answers now."""
+    """The group's committed offsets; empty when no coordinator responds now."""
     try:
         answer = consumer.committed([TopicPartition(topic, p) for p in range(PARTITIONS)], timeout=5)
     except KafkaException:

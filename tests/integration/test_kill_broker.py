@@ -1,4 +1,4 @@
-"""kill -9 of a broker under load: what was acknowledged is there afterwards, once, in order."""
+"""kill -9 of a broker under load: every acknowledged record exists afterwards, once and in order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_acknowledged_record_survives_kill_9(
 
 
 def check_sequences(log: bytes) -> None:
-    """Each sequence of a producer epoch is there once, in order, whatever its producer did."""
+    """Check that each sequence of a producer epoch exists once and in order, whatever its producer did."""
     following: Counter[tuple[int, int]] = Counter()
     for batch in iter_batches(memoryview(log)):
         producer = (batch.producer_id, batch.producer_epoch)
@@ -57,5 +57,5 @@ def check_sequences(log: bytes) -> None:
 
 
 def log_bytes(root: Path, partition: str) -> bytes:
-    """All segments of a replica, one after the other; nothing when there is no replica here."""
+    """All segments of a replica, one after the other; empty when the broker has no replica."""
     return b"".join(path.read_bytes() for path in sorted((root / partition).glob("*.log")))

@@ -1,4 +1,4 @@
-"""However many topics, partitions and groups there are: a broker tells no more series than its limits allow."""
+"""A broker exports no more series than its limits allow, however many topics, partitions and groups there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator sees of a resize in the numbers of running processes: brokers, the controller, clients."""
+"""The metrics of a resize that an operator sees in running processes: brokers, the controller, clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cluster() -> Iterator[ProcessCluster]:
 
 
 def scraped(cluster: ProcessCluster, *processes: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Value by name and label values, summed over processes."""
+    """The values by name and label values, summed over processes."""
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for process in processes:
         for family in families(cluster, process):
@@ -61,14 +61,14 @@ async def send(producer: Producer, topic: str) -> None:
 
 
 async def read(consumer: Consumer, count: int) -> None:
-    """Until ``count`` records came."""
+    """Read until ``count`` records came."""
     with anyio.fail_after(DEADLINE_S):
         while count > 0:
             count -= sum(map(len, (await consumer.getmany(timeout_ms=200)).values()))
 
 
 async def resize(cluster: ProcessCluster, topic: str, count: int) -> None:
-    """Return when the leaders have the new layout."""
+    """Resize the topic, and return when the leaders have the new layout."""
     command = [sys.executable, "-m", "anabranch.cli.main", "topics", "alter", topic, f"--partitions={count}", "--wait"]
     await anyio.run_process([*command, "-b", cluster.bootstrap])
 
@@ -80,10 +80,10 @@ def test_rounds_of_the_loop_and_garbage_collections_are_measured(cluster: Proces
 
 
 def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
-    """Neither client notices the resize by itself, so the producer is refused. Brokers count what clients count.
+    """Neither client learns of the resize by itself, so the producer is refused. Brokers and clients count the same.
 
-    The consumer may be refused too, or notice the leader's new epoch. What it committed before it was asked for its
-    position needs no report.
+    The consumer may be refused too, or see the leader's new epoch. It needs no report for a position that it committed
+    before the request for it.
     """
     topic = "t"
 
@@ -129,7 +129,7 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
 
 
 def refused_by(cluster: ProcessCluster, topic: str, key: bytes, partitions: Sequence[int]) -> list[int]:
-    """The errors a librdkafka producer gets for a record of ``key`` in each of ``partitions``."""
+    """The errors that a librdkafka producer gets for a record of ``key`` in each of ``partitions``."""
     errors: list[int] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
 
@@ -143,7 +143,7 @@ def refused_by(cluster: ProcessCluster, topic: str, key: bytes, partitions: Sequ
 
 
 def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: ProcessCluster) -> None:
-    """All that is in the topic is about to expire, by a retention of the time for which is warned."""
+    """All records of the topic are about to expire: its retention time is the time of warnings before expiry."""
     topic = "watched"
     key = next(key for key in KEYS if place(positive_hash(key), 2, 4) == 3)
 
@@ -172,7 +172,7 @@ def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: Pr
 
 
 def test_what_retention_holds_for_a_group_is_shown(cluster: ProcessCluster) -> None:
-    """All that is in the topic is older than ``retention.ms``; what partition 0 had before its split is waited for."""
+    """All records are older than ``retention.ms``. A group waits for those in partition 0 from before its split."""
     topic = "held"
     configs = {"retention.ms": "1", "ordered.delivery.retention.waits": "true"}
 
@@ -236,7 +236,7 @@ def test_levels_of_loggers_are_changed_by_the_command_line(cluster: ProcessClust
 
 
 def test_the_page_names_every_number_and_no_other(cluster: ProcessCluster) -> None:
-    """With the labels of those that have values here: what was not used has none."""
+    """Labels are compared for metrics that have values here; an unused metric has none."""
     told = of_processes(cluster)
     documented = page_rows(PAGE.read_text())
     assert {name: row[:2] for name, row in documented.items()} == {name: row[:2] for name, row in told.items()}

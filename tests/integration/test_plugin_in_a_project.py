@@ -1,4 +1,4 @@
-"""The pytest plugin in a project of its own: what it costs those who do not use it, and what it must have."""
+"""The pytest plugin in a separate project: its cost for a project that does not use it, and its requirements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def run_pytest(directory: Path, *arguments: str, prelude: str = "") -> subprocess.CompletedProcess[str]:
-    """pytest in a project of its own, with Anabranch's plugin found as a user's pytest finds it."""
+    """Run pytest in a separate project. It finds Anabranch's plugin as a user's pytest does."""
     code = f"{prelude}\nimport sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "-p", "no:cacheprovider", "--rootdir", str(directory), *arguments]
     return subprocess.run([*command, str(directory)], capture_output=True, text=True, cwd=directory)

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real cluster: its numbers are in order, dashboards show some, real faults fire alerts."""
+"""A real Prometheus scrapes a real cluster: metrics are valid, dashboards show them, and real faults fire alerts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = {
     "AnabranchGroupBehind": ("> 300", "> 0"),
     "AnabranchDrainWaits": ("> 3600", "> 0"),
 }
-"""What takes minutes in operation."""
+"""Shorter limits for alerts that take minutes in operation, as replacements in their expressions."""
 NOT_HERE = {
     "Errors by API and code",
     "Who waits for whom",
@@ -43,7 +43,7 @@ NOT_HERE = {
     "What marked partitions wait for",
     "Records left to drain",
 }
-"""Panels that are empty unless a resize, or an error, is going on."""
+"""Panels that are empty except during a resize or an error."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def prometheus(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory
 
 
 async def use(cluster: ProcessCluster) -> None:
-    """A topic that is written and read by a group."""
+    """Create a topic, write it, and read it with a group."""
     async with (
         Admin(bootstrap_servers=cluster.bootstrap) as admin,
         Producer(bootstrap_servers=cluster.bootstrap) as producer,
@@ -129,7 +129,7 @@ def test_a_group_that_is_behind(cluster: ProcessCluster, prometheus: Prometheus)
 def test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group(
     cluster: ProcessCluster, prometheus: Prometheus
 ) -> None:
-    """``slow`` has not read what was there before the split; then it has not read the partitions that are to go."""
+    """The group ``slow`` has not read the records from before the split, and later not the marked partitions."""
 
     async def fill() -> None:
         async with (
@@ -167,7 +167,7 @@ def test_zookeeper_and_the_controller_away(cluster: ProcessCluster, prometheus: 
 
 
 def test_a_broker_away(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """It leads partitions that nobody else has, and it is needed for min.insync.replicas and for a resize."""
+    """The broker has the only replicas of some partitions, and is needed for min.insync.replicas and for a resize."""
 
     async def grow() -> None:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:

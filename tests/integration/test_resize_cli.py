@@ -1,4 +1,4 @@
-"""The commands for a resize against a cluster of real processes: 4 -> 6 -> 4, with what they print on the way."""
+"""The commands for a resize against a cluster of real processes, 4 -> 6 -> 4, and their output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def described(cluster: ProcessCluster, topic: str) -> dict[str, Any]:
 
 
 async def fill(cluster: ProcessCluster, topic: str, keys: int) -> set[int]:
-    """Write ``keys`` records of as many keys: the partitions they went to."""
+    """Write ``keys`` records of as many keys. Returns their partitions."""
     async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         handles = [await producer.send(topic, key=b"key-%d" % n, value=b"%d" % n) for n in range(keys)]
         return {(await handle).partition for handle in handles}
@@ -73,7 +73,7 @@ def test_a_topic_is_split_merged_drained_and_described(cluster: ProcessCluster) 
 
     shrunk = anabranch(cluster, "topics", "alter", "t", "--partitions", "4", "--wait")
     assert shrunk.returncode == 0, shrunk.stderr
-    # Nothing was written to 4 and 5, so nothing has to expire.
+    # 4 and 5 have no records, so nothing has to expire.
     wait_for(lambda: len(described(cluster, "t")["partitions"]) == 4, DEADLINE_S, "empty partitions are gone")
     text = anabranch(cluster, "topics", "describe", "t").stdout
     assert "created with 4 partitions, 4 in use" in text
@@ -117,12 +117,12 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
 
     anyio.run(read_the_rest)
     wait_for(lambda: len(described(cluster, "drained")["partitions"]) == 4, DEADLINE_S, "drained partitions are gone")
-    # A topic that has nothing marked can grow again.
+    # A topic without marked partitions can grow again.
     assert anabranch(cluster, "topics", "alter", "drained", "--partitions", "5", "--wait").returncode == 0
 
 
 def test_groups_describe_names_the_member_whose_flush_everybody_waits_for(cluster: ProcessCluster) -> None:
-    """Partition 4 of a topic that was split waits as long as the owner of 0 saves what it keeps for its keys."""
+    """After a split, partition 4 waits until the owner of 0 has saved its state of the keys."""
     create_and_fill(cluster, "waited", 100)
 
     async def waits() -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ def test_topics_that_cannot_be_resized(processes: ProcessCluster, fresh_name: Ca
 
 
 def offsets_topic(cluster: ProcessCluster) -> str:
-    """The internal topic, made by its first use."""
+    """The internal topic; its first use creates it."""
     with_admin(cluster.bootstrap, lambda admin: admin.describe_groups(["nobody"]))
     return "__consumer_offsets"
 
@@ -137,7 +137,7 @@ def edit(zk: KazooClient, topic: str, change: Callable[[dict[str, Any]], Any]) -
 def edit_until_settled(
     cluster: ProcessCluster, zk: KazooClient, topic: str, change: Callable[[dict[str, Any]], Any], count: int
 ) -> None:
-    """Edit again what another write came before."""
+    """Edit the topic's znode until the topic is settled; another write may come before an edit."""
 
     def done() -> bool:
         fields = json.loads(zk.get(paths.topic(topic))[0])
@@ -153,7 +153,7 @@ def edit_until_settled(
 def test_the_znode_edited_by_hand_splits_and_merges(
     processes: ProcessCluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """The edit names no layout version: an admin need not know it."""
+    """The edit has no layout version: an admin does not need to know it."""
     topic = fresh_name("by-hand")
     create_resizable(processes.bootstrap, topic, 4, replication_factor=3)
     with zookeeper(processes) as zk:
@@ -211,7 +211,7 @@ def test_a_bad_edit_is_undone_with_a_line_in_the_log(
 
 
 def killed_meanwhile(cluster: ProcessCluster, who: str, topic: str, count: int) -> None:
-    """Ask for a count and kill at the first step that the active controller logs of it."""
+    """Request a count, and kill a process at the first step of the resize in the active controller's log."""
     of_topic = f"event='resize.step' topic='{topic}' "
     steps = controller_log(cluster).count(of_topic)
     asked = threading.Thread(target=asked_until_done, args=(cluster.bootstrap, topic, count))
@@ -228,7 +228,7 @@ def killed_meanwhile(cluster: ProcessCluster, who: str, topic: str, count: int) 
 
 
 def has_layout(cluster: ProcessCluster, topic: str, count: int) -> bool:
-    """Whether every partition has the layout, the closed ones too, and those that stay a leader; draining is left."""
+    """Whether every partition has the layout, and every counted one a leader. Closed partitions may still drain."""
     with zookeeper(cluster) as zk:
         found = json.loads(zk.get(paths.topic(topic))[0])
         if found["undeleted_partition_count"] != count:
@@ -240,7 +240,10 @@ def has_layout(cluster: ProcessCluster, topic: str, count: int) -> bool:
 
 
 def asked_until_done(bootstrap: str, topic: str, count: int) -> None:
-    """The answer may be lost with its controller, then the count is there already; or a resize is not the first."""
+    """Request the count until it is accepted. After a lost response the topic may have it already.
+
+    The request also repeats while another resize is in progress.
+    """
 
     def done() -> bool:
         try:
@@ -256,7 +259,7 @@ def asked_until_done(bootstrap: str, topic: str, count: int) -> None:
 def test_kill_9_in_the_middle_of_a_split_and_of_a_merge(
     processes: ProcessCluster, fresh_name: Callable[[str], str], who: str
 ) -> None:
-    """The load's producer knows no layouts. All acknowledged records are there, whichever process died."""
+    """The load's producer knows no layouts. All acknowledged records exist, whichever process died."""
     topic = fresh_name(f"killed-{who}")
     bootstrap = processes.bootstrap
     gone = {ErrorCode.POLICY_VIOLATION, RdKafkaError._UNKNOWN_PARTITION}

@@ -28,7 +28,7 @@ def build(to: Path, *, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Strict: a link, an anchor or a name that is not there fails the build."""
+    """The site of a strict build, which fails for a missing link, anchor or name."""
     to = tmp_path_factory.mktemp("site")
     done = build(to)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -36,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loads(HTMLParser):
-    """What a browser fetches to show a page."""
+    """Collects the files that a browser fetches to show a page."""
 
     def __init__(self) -> None:
         super().__init__()

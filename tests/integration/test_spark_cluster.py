@@ -1,4 +1,4 @@
-"""The audit and both sources on a standalone Spark cluster: executors are processes of their own."""
+"""The audit and both sources on a standalone Spark cluster, whose executors are separate processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = [
     "spark.sql.adaptive.enabled=false",
     "spark.sql.shuffle.partitions=2",
     "spark.cores.max=2",
-    "spark.scheduler.minRegisteredResourcesRatio=1.0",  # both executors are there before the first task
+    "spark.scheduler.minRegisteredResourcesRatio=1.0",  # both executors run before the first task
     f"spark.scheduler.maxRegisteredResourcesWaitingTime={DEADLINE_S:.0f}s",
 ]
 
@@ -51,7 +51,7 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
 
 
 def submit(master: str, program: Path, *arguments: str, settings: list[str], **environment: str) -> str:
-    """The output of a program that ``spark-submit`` runs, and its exit status before it."""
+    """Run a program with ``spark-submit``. Returns its exit status, followed by its output."""
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
     for setting in settings:
         command += ["--conf", setting]
@@ -74,7 +74,7 @@ def test_the_audit_runs_on_the_workers_of_a_master_and_shows_its_progress(tmp_pa
 
 
 def test_a_worker_without_the_package_is_named(tmp_path: Path, master: str) -> None:
-    """The workers' python3 has PySpark and what it needs, and not this project. ``spark-submit`` names the master."""
+    """The workers' python3 has PySpark and its dependencies, but not this project. ``spark-submit`` gets the master."""
     export, bare, program = tmp_path / "export", tmp_path / "bare", tmp_path / "program.py"
     write_sample(export)
     venv.create(bare, symlinks=True)

@@ -1,4 +1,4 @@
-"""``format("anabranch")`` on real Spark and brokers: a stateful query over resizes, restarts, refusals, the sink."""
+"""``format("anabranch")`` on real Spark and brokers: a stateful query across resizes, restarts, refusals, the sink."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Live:
         self.spark, self.bootstrap, self.directory = spark, bootstrap, directory
 
     def read(self, topic: str | None, **options: str) -> DataFrame:
-        """A batch; without a topic the options name what is read."""
+        """A batch query; without a topic the options name the topics."""
         reader = self.spark.read.format("anabranch").option("kafka.bootstrap.servers", self.bootstrap)
         return reader.options(**({"subscribe": topic} if topic else {}), **options).load()
 
     def stream(self, topic: str | None, **options: str) -> DataFrame:
-        """A stream; without a topic the options name what is read."""
+        """A streaming query; without a topic the options name the topics."""
         reader = self.spark.readStream.format("anabranch").option("kafka.bootstrap.servers", self.bootstrap)
         begin = {} if "startingTimestamp" in options else {"startingOffsets": "earliest"}
         return reader.options(**begin, **({"subscribe": topic} if topic else {}), **options).load()
@@ -75,7 +75,7 @@ class Live:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def read_all(self, rows: DataFrame) -> list[Row]:
-        """Run a query that ends, from its checkpoint on."""
+        """Run a streaming query from its checkpoint until it has read everything."""
         found: list[Row] = []
         query = self.start(rows, lambda batch, _: found.extend(batch.collect()), availableNow=True)
         query.awaitTermination()
@@ -93,7 +93,7 @@ def live(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Live:
 
 
 def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Keep the last number of a key; a row says where its numbers do not follow each other."""
+    """Keep the last number of a key; a row names the places where its numbers are not consecutive."""
     last = state.get[0] if state.exists else -1
     rows = pd.concat(list(pieces)).sort_values("offset")
     broken = ""
@@ -150,7 +150,7 @@ def has_layout(bootstrap: str, topic: str, count: int) -> bool:
 def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
     live: Live, cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """4 -> 6 -> 9 -> 6 -> 4. It is stopped while a resize is not read yet; a broker goes while a micro-batch runs."""
+    """4 -> 6 -> 9 -> 6 -> 4: the query is stopped before it has read a resize, and a broker dies in a micro-batch."""
     topic = fresh_name("numbers")
     create_resizable(live.bootstrap, topic, 4, replication_factor=3)
     last: dict[str, int] = {}
@@ -158,7 +158,7 @@ def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
     kill = threading.Event()
 
     def take(batch: DataFrame, _: int) -> None:
-        if kill.is_set():  # the micro-batch is planned and not read yet
+        if kill.is_set():  # the micro-batch is planned, but not read yet
             cluster.kill_broker(cluster.broker_ids[0])
             kill.clear()
         for row in batch.collect():
@@ -210,7 +210,7 @@ def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
 
 
 def test_a_partition_removed_before_it_was_read_is_a_loss(live: Live, fresh_name: Callable[[str], str]) -> None:
-    """No group reads the topic: what is left of a marked partition goes as if it had expired."""
+    """No group reads the topic, so the rest of a marked partition is deleted as if it had expired."""
     topic = fresh_name("lost")
     create_resizable(live.bootstrap, topic, 1)
     marked = TopicPartition(topic, 1)
@@ -360,9 +360,9 @@ def test_the_readmes_spark_section_line_by_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """From a new topic over a split to the streaming query and the audit's page.
+    """The lines lead from a new topic through a split to the streaming query and the audit's page.
 
-    The lines that start Spark run here, on this session.
+    The lines that start Spark run in this process, on its session.
     """
     section = (ROOT / "README.md").read_text().split("\n## Spark\n")[1].split("\n## ")[0]
     lines = re.findall(r"```\n(.*?)```", section, re.DOTALL)[1].splitlines()
@@ -382,7 +382,7 @@ def test_the_readmes_spark_section_line_by_line(
             assert os.environ["PYSPARK_PYTHON"] == sys.executable, "else Spark looks in the python3 of PATH"
             spark.conf.set("spark.sql.shuffle.partitions", partitions)
         elif arguments[0] == "audit":
-            arguments[1] = str(tmp_path / arguments[1])  # Spark started in another directory
+            arguments[1] = str(tmp_path / arguments[1])  # Spark was started in another directory
             with pytest.raises(SystemExit, match=r"^0$"):
                 main(arguments)
         else:

@@ -1,4 +1,4 @@
-"""``anabranch up``: the ready file, restarts, the end of everything it started."""
+"""``anabranch up``: the ready file, restarts, and the end of all processes that it started."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_second_one_in_the_same_directory_is_refused_and_the_first_goes_on(tmp
             "another --dir\n",
         )
         assert before and {path: path.read_bytes() for path in data.glob("*.properties")} == before
-        cluster.restart_broker(1)  # it still finds its ZooKeeper
+        cluster.restart_broker(1)  # the broker still finds its ZooKeeper
 
 
 def test_a_taken_port_is_one_line_with_what_to_do(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From one release to the one before and back, under load: KIP-584, docs/upgrading.md. Real processes and ZooKeeper."""
+"""Downgrades to the earlier release and upgrades again, under load, in real processes (KIP-584, docs/upgrading.md)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def update(admin: Admin, wanted: Mapping[str, int], kind: UpgradeType, **more: b
 
 
 def roll(cluster: ProcessCluster, ranges: str | None, load: KeyedLoad) -> None:
-    """Restart the brokers one by one; records are written in between."""
+    """Restart the brokers one by one, and wait after each until records are written."""
     for broker_id in cluster.broker_ids:
         restart_as(cluster, broker_id, ranges)
         written = load.sent
@@ -44,7 +44,7 @@ def roll(cluster: ProcessCluster, ranges: str | None, load: KeyedLoad) -> None:
 
 
 def disabled_by_force(admin: Admin) -> bool:
-    """Whether ``ordered_resize`` was disabled; it is not while the topic is being resized."""
+    """Disable ``ordered_resize``. Returns False while the topic is being resized, which prevents it."""
     return update(admin, {ORDERED_RESIZE: 0}, UpgradeType.UNSAFE_DOWNGRADE)[ORDERED_RESIZE] is None
 
 
@@ -58,7 +58,7 @@ def committed(admin: Admin) -> int:
 
 
 def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessCluster) -> None:
-    """KIP-915: groups keep their offsets when the records of the offsets topic go back to the earlier versions."""
+    """KIP-915: groups keep their offsets when the offsets topic is written in the earlier record versions again."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert levels(admin) == HIGHEST, "a new cluster has everything finalized"
         admin.create_topics([NewTopic(TOPIC, 2, 3)])
@@ -112,5 +112,5 @@ def test_a_broker_that_does_not_fit_does_not_start_and_says_why(cluster: Process
 
 
 def brokers(admin: Admin) -> set[int]:
-    """Those of which the broker that is asked was told."""
+    """The brokers in the metadata of the broker that responds."""
     return {node.id for node in admin.describe_cluster().nodes}

@@ -1,4 +1,4 @@
-"""The same few operations through each client library: produce keyed records, read a topic from its start."""
+"""The same operations with each client library: produce keyed records, and read a topic from its start."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class AioKafka:
 
 
 class Kcat:
-    """librdkafka as Debian ships it: an older release than the one inside confluent-kafka."""
+    """librdkafka from Debian's kcat: an older release than the one inside confluent-kafka."""
 
     def produce(self, bootstrap: str, topic: str, items: Sequence[Item], codec: str) -> None:
         lines = b"".join(b"%s\t%s\n" % item for item in items)
@@ -203,7 +203,7 @@ LIBRARIES: dict[str, ClientLibrary] = {
 
 
 def unavailable(library: str) -> str | None:
-    """Why a library cannot be tried on this machine; None when it can."""
+    """The reason why a library is not available on this machine; None when it is."""
     if library == "kcat" and shutil.which("kcat") is None:
         return "kcat is not installed (Debian package kcat)"
     return None

@@ -25,15 +25,15 @@ DUMPED = (
     ("", ".txnindex", ()),
     ("", ".snapshot", ()),
 )
-"""Part of the path, suffix, options."""
+"""The tested dumps as (part of the path, suffix of the files, options)."""
 OURS = re.compile(r',"(?:incarnation|rewinds)":\d+')
-"""Tagged fields that Kafka's tool skips."""
+"""Anabranch's tagged fields, which Kafka's tool skips."""
 PARTITIONS = re.compile(r"partitions=\[([^]]*)]")
-"""Kafka keeps them in a hash set."""
+"""The partitions in a line. Kafka keeps them in a hash set, so their order is arbitrary."""
 
 
 def assert_both_print_the_same(directories: Iterable[Path]) -> int:
-    """For each kind of file and option that both tools have. How many lines were compared."""
+    """Compare both tools for each kind of file and option. Returns how many lines were compared."""
     files = [path for directory in directories for path in sorted(directory.iterdir())]
     compared = 0
     for part, suffix, options in DUMPED:

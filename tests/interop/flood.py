@@ -3,9 +3,14 @@
     python -m tests.interop.flood LIBRARY BOOTSTRAP TOPIC MODE
 
 MODE is ``idempotent`` or ``plain``. Round after round each of ``KEYS`` keys, ``MODE-0`` and so on, gets a record whose
-value is the number of the round. Prints ``partition N`` with the first record acknowledged in one, and at the end what
-became of the records, as JSON: ``rounds``; ``refused``, ``{key: {round: error}}``; ``pauses_ms``, the longest time
-between two acknowledgements of one key until the first line of the standard input, then until the next one, and so on.
+value is the number of the round. The program prints ``partition N`` at the first acknowledgement in each partition. At
+the end it prints a report as JSON:
+
+- ``rounds``: the number of rounds;
+- ``refused``: ``{key: {round: error}}``;
+- ``pauses_ms``: the longest time between two acknowledgements of one key. There is one value up to the first line of
+  the standard input, one up to the next line, and so on.
+
 The programs in ``java`` and ``go`` do the same.
 """
 
@@ -24,7 +29,7 @@ FLUSH_S = 60.0
 
 
 class Tally:
-    """What became of the records."""
+    """The outcomes of the records."""
 
     def __init__(self, mode: str) -> None:
         self.keys = [f"{mode}-{number}" for number in range(KEYS)]
@@ -112,7 +117,7 @@ def kafka_python(bootstrap: str, topic: str, tally: Tally, *, idempotent: bool) 
             number = tally.rounds
             try:
                 sent = producer.send(topic, key=key.encode(), value=b"%d" % number)
-            except Exception as error:  # its state is fatal: every later record fails so
+            except Exception as error:  # after a fatal error every later record fails in this way
                 tally.settle(key, number, type(error).__name__)
                 continue
             sent.add_callback(lambda to, key=key, number=number: tally.settle(key, number, None, to.partition))

@@ -2,8 +2,9 @@
 
 ``python -m tests.interop.group_member LIBRARY BOOTSTRAP TOPIC GROUP [instance=ID] [assignor=NAME] [session_ms=N]``
 
-Prints a JSON line for each record it processed ({"p": partition, "o": offset, "v": value}) and, when its assignment
-changed, what it then holds ({"assigned": [partitions]}). SIGTERM stops it properly; SIGKILL is a crash.
+It prints a JSON line for each record that it has processed ({"p": partition, "o": offset, "v": value}). After a change
+of its assignment it prints its partitions ({"assigned": [partitions]}). It leaves the group on SIGTERM; SIGKILL is a
+crash.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Options:
-    """What differs between members; ``instance`` makes a static one, ``assignor`` None is the library's default."""
+    """The options of a member. ``instance`` makes it static; ``assignor`` None is the library's default."""
 
     bootstrap: str
     topic: str
@@ -59,7 +60,7 @@ def say(**fields: Any) -> None:
 
 
 class Held:
-    """The partitions a member holds, as eager and cooperative rebalances add to them and take from them."""
+    """The partitions of a member, as eager and cooperative rebalances add and revoke them."""
 
     def __init__(self) -> None:
         self._partitions: set[int] = set()

@@ -1,7 +1,8 @@
-"""Groups of member processes, in any language, and what a group has to live through.
+"""Groups of member processes in any language, and the events of a group's test.
 
-A member prints a JSON line for each record it processed ({"p": partition, "o": offset, "v": value}) and, when its
-assignment changed, what it then holds ({"assigned": [partitions]}). SIGTERM makes it leave, SIGKILL is a crash.
+A member prints a JSON line for each record that it has processed ({"p": partition, "o": offset, "v": value}). After a
+change of its assignment it prints its partitions ({"assigned": [partitions]}). It leaves the group on SIGTERM; SIGKILL
+is a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DEADLINE_S = 60.0
 
 
 class Member:
-    """A group member process and what it has said so far."""
+    """A group member's process, and its output so far."""
 
     listens_to_stderr = False
 
@@ -66,9 +67,9 @@ class Member:
 
 
 class KcatMember(Member):
-    """kcat's balanced consumer; what it says about rebalances is not JSON.
+    """kcat's balanced consumer, whose lines about rebalances are not JSON.
 
-    It drops a record it was given when it has been told to stop, but commits it (a known fault of its ``consume_cb``).
+    When it stops, it drops a record that it was given but commits it (a known fault of its ``consume_cb``).
     """
 
     listens_to_stderr = True
@@ -88,7 +89,7 @@ class KcatMember(Member):
 
 @contextmanager
 def steady_producer(bootstrap: str, topic: str) -> Iterator[list[str]]:
-    """Writes a numbered record every few milliseconds; the list holds what was acknowledged."""
+    """Write a numbered record every few milliseconds. Yields the list of acknowledged values."""
     acknowledged: list[str] = []
     stop = threading.Event()
 
@@ -116,7 +117,7 @@ def steady_producer(bootstrap: str, topic: str) -> Iterator[list[str]]:
 
 
 def wait_until_shared(members: list[Member], count: int) -> None:
-    """Until ``count`` members hold all partitions between them, each at least one."""
+    """Wait until ``count`` members hold all partitions between them, each at least one."""
 
     def shared() -> bool:
         owned = [partition for member in members for partition in member.assigned]
@@ -136,10 +137,10 @@ def wait_for_progress(members: list[Member], records: int = 100) -> None:
 def check_join_leave_and_crash(
     bootstrap: str, topic: str, members_to_be: Sequence[Callable[[], Member]], *, dropped_by_clients: int = 0
 ) -> None:
-    """Three members: two at first, the third joins, the first leaves, the second crashes.
+    """Check a group of two members that a third joins; then the first leaves, and the second crashes.
 
-    The members read a topic that is created here and written to all the while. Every acknowledged record must be read,
-    from one place, but for at most ``dropped_by_clients``; what was not committed at the crash may be read twice.
+    The members read a topic that is created here and is written all the time. Every acknowledged record must be read
+    from one place, except for at most ``dropped_by_clients``. Records not committed at the crash may be read twice.
     """
     create_topic(bootstrap, topic, PARTITIONS)
     members = [start() for start in members_to_be[:2]]

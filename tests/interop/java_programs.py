@@ -14,7 +14,7 @@ SOURCES = Path(__file__).parent / "java"
 
 
 def java_command(name: str, major: int) -> list[str]:
-    """How to run one of the programs with the clients of Kafka 3.9 or 4. Skips where they cannot be had."""
+    """The command that runs a program with the clients of Kafka 3.9 or 4. Skips the test if they are not available."""
     try:
         jars = kafka_jars() if major == 3 else clients_4()
     except PeerUnavailable as reason:
@@ -29,7 +29,7 @@ def java_command(name: str, major: int) -> list[str]:
 
 @functools.cache
 def clients_4() -> Path:
-    """Kafka's Java clients, version 4. Skips where Maven cannot bring them."""
+    """The directory of Kafka's Java clients, version 4. Skips the test when Maven cannot get them."""
     jars = CACHE / "kafka-clients-4"
     if not (jars / ".complete").exists():
         pom = str(SOURCES / "pom.xml")

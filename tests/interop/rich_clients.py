@@ -1,4 +1,4 @@
-"""What a record can carry besides bytes, and how a producer can be set up, through each Python client."""
+"""All parts of a record, and the settings of a producer, with each Python client."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class RichLibrary(Protocol):
     def produce(
         self, bootstrap: str, topic: str, records: Sequence[Rich], acks: int | str, max_bytes: int = 1_000_000
     ) -> None:
-        """Write to partition 0 without idempotence; what the broker refuses raises the library's error.
+        """Write to partition 0 without idempotence; a refusal of the broker raises the library's error.
 
-        ``max_bytes`` is how large a request the client itself lets through.
+        ``max_bytes`` is the client's own limit for a request.
         """
         ...
 
@@ -186,7 +186,7 @@ class AioKafka:
 
 
 class AnabranchSync:
-    """Ours, through the blocking façade."""
+    """Anabranch's client, through its blocking façade."""
 
     def produce(
         self, bootstrap: str, topic: str, records: Sequence[Rich], acks: int | str, max_bytes: int = 1_000_000

@@ -1,9 +1,9 @@
 """Groups of unmodified consumers that process slowly while their topic is resized, and the records that each got.
 
 Every library has two groups at the topic. One has two members and begins at the earliest offset: it shows the order of
-records. One has a single member and begins at the latest offset: it shows which records are skipped. Members hand out
-one record of a partition at a time and go on when the test commands it (``slow_members``). So no clock is needed to see
-an overtaking record: it is handed out while an older one of its key is not processed.
+records. The other has a single member and begins at the latest offset: it shows which records are skipped. Members hand
+out one record of a partition at a time, and continue when the test commands it (``slow_members``). So an overtaking
+record is visible without a clock: it is handed out while an older record of its key is not processed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ DEADLINE_S = 60.0
 TICK_S = 0.1
 ROUND_EVERY_S = 0.3
 BACKLOG = 12
-"""How many rounds a group is behind when its topic is resized."""
+"""The number of rounds that a group is behind when its topic is resized."""
 SLOW_S = 0.25
-"""How long each record of the backlog takes. A member joins a rebalance after a few records."""
+"""The time that each record of the backlog takes. A member joins a rebalance after a few records."""
 PAUSE_S = 2.0
-"""How long the members stand still at the end of the backlog in a run that expects no overtaking record."""
+"""The time that members stop at the end of the backlog, in a run that expects no overtaking record."""
 
 
 def keys(prefix: str, partitions: Iterable[int]) -> list[str]:
-    """A key for each of the partitions of a topic that has ``MOST``."""
+    """A key for each of these partitions of a topic with ``MOST`` partitions."""
     found: dict[int, str] = {}
     for number in range(1_000):
         key = f"{prefix}-{number}"
@@ -55,17 +55,20 @@ def keys(prefix: str, partitions: Iterable[int]) -> list[str]:
 
 STOCK_KEYS = keys("stock", range(MOST))
 OWN_KEYS = keys("own", range(MOST // 2, MOST))
-"""Of our own producer, which follows a shrink at once. A stock one does when the marked partitions are removed."""
+"""The keys of Anabranch's producer, which follows a shrink at once.
+
+A stock producer follows a shrink when the marked partitions are removed.
+"""
 
 
 class Load:
-    """A stock and an own producer that write numbered records of each key, one after the other, until the end."""
+    """Writes numbered records of each key in turn with a stock producer and Anabranch's, until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.written: dict[str, list[tuple[int, int]]] = {key: [] for key in STOCK_KEYS + OWN_KEYS}
         """``(number, partition)`` of each acknowledged record."""
         self.refused: Counter[int] = Counter()
-        """How many records of the stock producer were refused, by the count that the topic is to have."""
+        """How many records of the stock producer were refused, by the target count of the topic."""
         self.tried: Counter[int] = Counter()
         self.count = INITIAL
         self.rounds = 0
@@ -114,7 +117,7 @@ class Load:
         stock.close()
 
     def has_written_to(self, partitions: Iterable[int], since: int) -> bool:
-        """Whether each of them has a record of round ``since`` or a later one."""
+        """Whether each of these partitions has a record of round ``since`` or a later one."""
         found = {partition for written in self.written.values() for number, partition in written if number >= since}
         return set(partitions) <= found
 
@@ -133,14 +136,14 @@ class Group:
     name: str
     reset: str
     members: tuple[int, ...]
-    """Their numbers in the library's process."""
+    """The members' numbers in the library's process."""
     assigned: dict[int, list[int]] = field(default_factory=dict)
     owed_from: int = 0
     """The first round whose records may not be skipped."""
     handed_out: dict[str, list[int]] = field(default_factory=dict)
     processed: dict[str, set[int]] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
-    """How many of the records that were written to a key need no look any more."""
+    """By key, how many of its written records are processed or not owed, counted from the first."""
     open: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """The record in process, by member and partition."""
     overtaking: list[str] = field(default_factory=list)
@@ -151,12 +154,12 @@ class Group:
     stuck: str = ""
 
     def holds(self, partitions: int) -> bool:
-        """Whether its members hold so many partitions between them, each some."""
+        """Whether the members hold all ``partitions`` partitions between them, each at least one."""
         held = [self.assigned.get(member, []) for member in self.members]
         return sorted(itertools.chain(*held)) == list(range(partitions)) and all(held)
 
     def has_processed(self, newest: Mapping[str, int]) -> bool:
-        """Whether it has processed these, or later ones of their keys, which it is given behind them."""
+        """Whether the group has processed these records, or later records of their keys."""
         return all(max(self.processed.get(key, ()), default=-1) >= number for key, number in newest.items())
 
     def hand_out(self, member: int, partition: int, key: str, number: int, load: Load) -> None:
@@ -224,11 +227,11 @@ class Members:
 
     def end_processing(self, member: int, partition: int) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # its reader says so
+        with suppress(BrokenPipeError):  # the reader notices the end of the process
             self.process.stdin.write(f"{member} {partition}\n")
 
     def leave(self) -> None:
-        """Have all members leave."""
+        """Make all members leave."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
@@ -250,7 +253,7 @@ class Members:
 
 
 class Stuck(Exception):
-    """A group does not go on; its verdict says why."""
+    """A group makes no progress; its verdict has the reason."""
 
 
 class Run:
@@ -313,7 +316,7 @@ class Run:
                 self._schedule(group, member, partition)
 
     def pump(self, is_there: Callable[[], bool], deadline_s: float | None = None) -> bool:
-        """Go on with the processing until ``is_there()``. False at the deadline."""
+        """Continue the processing until ``is_there()`` is true. Returns False at the deadline."""
         deadline = time.monotonic() + (DEADLINE_S if deadline_s is None else deadline_s)
         while not is_there():
             if self._load.failure is not None:
@@ -338,7 +341,7 @@ class Run:
         assert self.pump(is_there), f"not within {DEADLINE_S:g} s: {what}"
 
     def wait_for_groups(self, groups: Sequence[Group], has: Callable[[Group], bool], what: str) -> None:
-        """Until each of them has. Raises ``Stuck`` when one has not at the deadline, or its process has ended."""
+        """Wait until ``has`` is true for each group. Raises ``Stuck`` at the deadline, or when a process has ended."""
         if not self.pump(lambda: any(group.stuck for group in groups) or all(map(has, groups))):
             for group in groups:
                 if not has(group):
@@ -349,7 +352,7 @@ class Run:
             raise Stuck
 
     def in_background(self, act: Callable[[], Any]) -> None:
-        """Go on with the processing until ``act()`` has returned."""
+        """Run ``act()`` in a thread, and continue the processing until it has returned."""
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -365,7 +368,7 @@ class Run:
             raise failures[0]
 
     def begin(self) -> None:
-        """Until every group is given every key; from then on nothing may be skipped."""
+        """Wait until every group has got records of every key; from then on no record may be skipped."""
         self.wait_for_groups(self.groups, lambda group: group.holds(INITIAL), "it holds what there is")
         self.wait_for_groups(
             self.groups, lambda group: len(group.handed_out) == len(self._load.written), "it is given every key"
@@ -377,7 +380,7 @@ class Run:
     def resize(self, before: int, count: int, *, overtakes: bool) -> None:
         """Resize while all groups are slow in the losers, until every group has processed the losers.
 
-        ``overtakes``: members stand still until each group gets a newer record of a key first.
+        ``overtakes``: members stop until each group has got a newer record of a key first.
         """
         grows = count > before
         losers = range(before) if grows else range(count, before)
@@ -395,7 +398,7 @@ class Run:
         self.wait(
             lambda: self._load.has_written_to(gainers, backlog + 1), f"gainers of {before} -> {count} are written to"
         )
-        self.set_pace(latest)  # it sees new partitions when they have records
+        self.set_pace(latest)  # so that it gets new partitions once they have records
         if grows:
             self.set_pace(ordered, slow=losers, until=backlog)
             self.wait_for_groups(ordered, lambda group: group.holds(count), f"it holds {count} partitions")
@@ -410,7 +413,7 @@ class Run:
             self._settle(count)
 
     def _settle(self, count: int) -> None:
-        """Until there are as many partitions, and every key is written to one of them."""
+        """Wait until the topic has ``count`` partitions, and every key is written to one of them."""
         settled: list[bool] = []
         while not settled or not settled[-1]:
             self.in_background(lambda: settled.append(is_settled(self._bootstrap, self._topic, count)))

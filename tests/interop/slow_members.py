@@ -26,7 +26,7 @@ METADATA_MAX_AGE_MS = 1_000
 SESSION_TIMEOUT_MS = 6_000
 POLL_MS = 100
 OUTLASTING_POLL_MS = 5_000
-"""For kafka-python, which drops an assignment that is complete between two calls of ``poll``."""
+"""The poll time for kafka-python, which drops an assignment that completes between two calls of ``poll``."""
 
 
 class Processing:
@@ -49,7 +49,7 @@ class Processing:
             self._changed.notify_all()
 
     def process(self, member: int, partition: int, key: bytes, value: bytes) -> bool:
-        """Return when the record is processed: whether it is, or the process ends."""
+        """Wait until the record is processed. Returns False when the process ends first."""
         say(m=member, p=partition, k=key.decode(), n=int(value))
         with self._changed:
             self._changed.wait_for(lambda: (member, partition) in self._ended or self.stopped.is_set())
@@ -99,7 +99,7 @@ class Held:
 
 
 def librdkafka(member: MemberToBe, held: Held, processing: Processing) -> None:
-    """Stores the offset after processing: its default is to store it before the record is handed out."""
+    """Run a member of librdkafka. It stores offsets after processing: the default is before records are handed out."""
     from confluent_kafka import Consumer, KafkaError
 
     consumer = Consumer(
@@ -132,7 +132,7 @@ def librdkafka(member: MemberToBe, held: Held, processing: Processing) -> None:
 
 
 def kafka_python(member: MemberToBe, held: Held, processing: Processing) -> None:
-    """Commits in ``poll``, what earlier calls returned."""
+    """Run a member of kafka-python. It commits in ``poll`` the records that earlier calls returned."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.range import RangePartitionAssignor
 
@@ -158,8 +158,9 @@ def kafka_python(member: MemberToBe, held: Held, processing: Processing) -> None
 
 
 def aiokafka(member: MemberToBe, held: Held, processing: Processing) -> None:
-    """Commits after processing: by itself it commits what it has handed out, before it is processed. It rebalances
-    while records are processed, unless the listener waits for them.
+    """Run a member of aiokafka. It commits after processing: its own commits include records in process.
+
+    Its listener waits for the records in process: without that it would rebalance during the processing.
     """
 
     async def run() -> None:
@@ -216,7 +217,7 @@ LIBRARIES = {"librdkafka": librdkafka, "kafka-python": kafka_python, "aiokafka":
 
 
 def run(library: str, member: MemberToBe, processing: Processing) -> None:
-    """Run a member to its end. Its failure is that of the process."""
+    """Run a member to its end. An error ends the whole process."""
     try:
         LIBRARIES[library](member, Held(member.number), processing)
     except BaseException:

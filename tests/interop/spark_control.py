@@ -1,7 +1,7 @@
 """``python -m tests.interop.spark_control BOOTSTRAP TOPIC SOURCE DIRECTORY``: a stateful query over one source.
 
-It follows the numbers of each key and prints, as JSON, what does not follow and how many records came. In a process of
-its own, since the JVM takes its jars when it starts.
+It checks that the numbers of each key are consecutive. It prints as JSON the places where they are not, and the number
+of records. It is a separate process, because the JVM takes its jars when it starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.spark_peer import session
 
 
 def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Keep the last number of a key; a row says where its numbers do not follow each other."""
+    """Keep the last number of a key; a row names the places where its numbers are not consecutive."""
     last = state.get[0] if state.exists else -1
     rows = pd.concat(list(pieces)).sort_values("offset")
     broken = ""

@@ -1,4 +1,4 @@
-"""Stock producers and group consumers that go on through a resize, each library in a thread of its own."""
+"""Stock producers and group consumers that continue through a resize, each library in a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ METADATA_MAX_AGE_MS = 1_000
 SEND_DEADLINE_S = 60.0
 COMMIT_EVERY_MS = 200
 SESSION_TIMEOUT_MS = 6_000
-"""So long a member that never says what it has processed holds up the removal of what its group has read."""
+"""The time for which a member that never reports its positions delays the removal of partitions its group has read."""
 POLL_MS = 100
 OUTLASTING_POLL_MS = 5_000
-"""kafka-python 3.0.12 drops the assignment of a rejoin that ends between two polls. With records one ends at once."""
+"""The poll time for kafka-python 3.0.12, which drops an assignment that completes between two polls.
+
+A poll that gets records ends at once.
+"""
 PAUSE_S = 0.02
 RECORD_ERRORS = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""What a producer may see across a resize: refused for its layout, or its partition is gone."""
+"""The errors that a producer may get during a resize: a refused layout, or a removed partition."""
 
 
 class Outcome(NamedTuple):
-    """What became of one record. ``offset`` is -1 for one that was refused with ``error``."""
+    """The outcome of one record. ``offset`` is -1 for a record that was refused with ``error``."""
 
     partition: int
     offset: int
@@ -41,7 +44,7 @@ class StockProducer(ABC):
 
     @abstractmethod
     def send(self, item: Item, partition: int | None = None) -> Outcome:
-        """Write one record, in a batch of its own, and wait for what becomes of it."""
+        """Write one record in a batch of its own, and wait for its outcome."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -139,7 +142,7 @@ class _AioKafka(StockProducer):
         try:
             written = self._loop.run_until_complete(asyncio.wait_for(sent, SEND_DEADLINE_S))
         except NotLeaderForPartitionError:
-            # So it says after its request timeout of a record whose partition vanished before it was sent.
+            # aiokafka raises this after its request timeout when the partition was removed before the record was sent.
             return Outcome(-1 if partition is None else partition, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         except KafkaError as error:
             if error.errno <= 0:
@@ -153,7 +156,7 @@ class _AioKafka(StockProducer):
 
 
 class Stock(NamedTuple):
-    """A stock producer as users configure it: how to open one, and what it takes ``% partitions`` of."""
+    """A stock producer as users configure it: the function that opens it, and its hash of keys."""
 
     open: Callable[[str, str], StockProducer]
     key_hash: Callable[[bytes], int]
@@ -165,14 +168,17 @@ PRODUCERS = {
     "kafka-python": Stock(lambda b, t: _KafkaPython(b, t, idempotent=False), positive_hash),
     "aiokafka": Stock(lambda b, t: _AioKafka(b, t, idempotent=False), positive_hash),
 }
-"""Those that go on after a refusal."""
+"""The producers that continue after a refusal."""
 
 STRANDED = {
     "kafka-python, idempotent": Stock(lambda b, t: _KafkaPython(b, t, idempotent=True), positive_hash),
     "aiokafka, idempotent": Stock(lambda b, t: _AioKafka(b, t, idempotent=True), positive_hash),
 }
-"""Idempotent producers that any refusal which is final strands: kafka-python (its default) calls the producer's state
-fatal, aiokafka leaves a gap in the partition's sequence. librdkafka and Java raise the producer epoch instead."""
+"""Idempotent producers that cannot continue after a permanent refusal.
+
+kafka-python (its default) treats the producer's state as fatal, and aiokafka leaves a gap in the partition's sequence.
+librdkafka and Java raise the producer epoch instead.
+"""
 
 
 class _Thread(ABC):
@@ -193,7 +199,7 @@ class _Thread(ABC):
     def _run(self) -> None: ...
 
     def check(self) -> None:
-        """Raises what the thread died of."""
+        """Raise the error that ended the thread, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -323,7 +329,7 @@ READERS: dict[str, type[GroupReader]] = {
 def all_stock_clients(
     bootstrap: str, topic: str, keys: Sequence[bytes]
 ) -> Iterator[tuple[list[KeyedLoad], list[GroupReader]]]:
-    """Every stock producer and a group of each library, running."""
+    """Run every stock producer and a group of each library."""
     with ExitStack() as clients:
         readers = [clients.enter_context(kind(bootstrap, topic, f"{topic} {name}")) for name, kind in READERS.items()]
         loads = [clients.enter_context(KeyedLoad(name, bootstrap, topic, keys)) for name in PRODUCERS]

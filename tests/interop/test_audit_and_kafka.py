@@ -1,4 +1,4 @@
-"""Kafka's own tools read what our batch builder writes, and the audit reads what Kafka's own broker writes."""
+"""Kafka's own tools read batches of Anabranch's builder, and the audit reads logs of Kafka's own broker."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ def kafka() -> None:
 
 @pytest.fixture(scope="module")
 def kafka_log_dir(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log directory of a Kafka that took 100 records of every codec, one aborted and one committed transaction."""
+    """A log directory of Kafka with 100 records of every codec, one aborted and one committed transaction."""
     directory = tmp_path_factory.mktemp("kafka")
     with KafkaCluster(directory, heap="256m", overrides={"transaction.state.log.num.partitions": "1"}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -82,7 +82,7 @@ def test_kafkas_own_segment_files_pass(kafka_log_dir: Path) -> None:
 
 
 def test_both_dump_tools_print_the_same_of_kafkas_files(kafka_log_dir: Path) -> None:
-    """Transactions, markers, offsets, indexes and snapshots among them."""
+    """The files include transactions, markers, offsets, indexes and snapshots."""
     directories = [path for path in kafka_log_dir.iterdir() if path.is_dir() and re.search(r"-\d+$", path.name)]
     assert any(path.stat().st_size for directory in directories for path in directory.glob("*.txnindex"))
     assert assert_both_print_the_same(directories) > 500

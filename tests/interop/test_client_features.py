@@ -1,4 +1,4 @@
-"""Nulls, headers, timestamps, every acks, sizes at the limit, offsets by time: in each Python client."""
+"""Nulls, headers, timestamps, all values of acks, sizes at the limit, and offsets by time, in each Python client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 FIRST_MS = 1_700_000_000_000
 LIMIT_BYTES = 100_000
 OVERHEAD_BYTES = 200
-"""More than what a batch of one record adds to its value."""
+"""More bytes than a batch of one record adds to the value."""
 
 RICH = [
     Rich(b"key", b"value", (), FIRST_MS),
@@ -68,7 +68,7 @@ def test_the_largest_message_and_one_above(cluster: Cluster, fresh_name: Callabl
 def test_a_batch_larger_than_a_fetch_is_read_all_the_same(
     cluster: Cluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
-    """KIP-74: the first batch comes whole, whatever the client's fetch size (1 MiB) is."""
+    """KIP-74: the first batch is sent whole, whatever the client's fetch size (1 MiB) is."""
     topic, client = fresh_name("huge"), RICH_LIBRARIES[library]
     create_topic(cluster.bootstrap, topic, 1, {"max.message.bytes": "3000000"})
     huge = Rich(b"k", b"x" * 2_500_000, (), FIRST_MS)
@@ -77,7 +77,7 @@ def test_a_batch_larger_than_a_fetch_is_read_all_the_same(
 
 
 def test_librdkafka_blames_the_records_without_a_key_alone(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:
-    """KIP-467: the others of the batch get an error that lets an application send them again."""
+    """KIP-467: the other records of the batch get an error after which an application can send them again."""
     topic = fresh_name("compacted")
     create_topic(cluster.bootstrap, topic, 1, {"cleanup.policy": "compact"})
     found: dict[bytes, int] = {}

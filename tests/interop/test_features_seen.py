@@ -32,7 +32,7 @@ def cluster() -> Iterator[ProcessCluster]:
 
 
 def java_features(command: list[str], bootstrap: str, *lines: str) -> list[str]:
-    """The lines that the admin client's answers come to."""
+    """Run the program of Java's admin client. Returns its output lines."""
     text = "".join(f"{line}\n" for line in lines)
     run = subprocess.run(
         [*command, "features", bootstrap], input=text, capture_output=True, text=True, timeout=DEADLINE_S
@@ -43,7 +43,7 @@ def java_features(command: list[str], bootstrap: str, *lines: str) -> list[str]:
 
 @pytest.mark.parametrize("major", [3, 4])
 def test_javas_admin_client_describes_and_updates_features(cluster: ProcessCluster, major: int) -> None:
-    """``describeFeatures`` and ``updateFeatures``: several at once with an error each, dry run, downgrade, deletion."""
+    """``describeFeatures`` and ``updateFeatures``: several updates with an error each, dry run, downgrade, deletion."""
     supported = [f"supported {name} 1 {level}" for name, level in sorted(HIGHEST.items())]
     finalized = [f"finalized {name} 1 {level}" for name, level in sorted(HIGHEST.items())]
     found = java_features(
@@ -73,7 +73,7 @@ def test_javas_admin_client_describes_and_updates_features(cluster: ProcessClust
 
 
 def clients() -> dict[str, ClientLibrary]:
-    """Every client that can be had on this machine; a warning names each of the others."""
+    """Every client that is available on this machine; a warning names each of the others."""
     found: dict[str, ClientLibrary] = {}
     for name, library in {**LIBRARIES, **PROGRAMS, **JAVA}.items():
         reason = unavailable(name)
@@ -90,7 +90,7 @@ def clients() -> dict[str, ClientLibrary]:
 
 
 def exchange(cluster: ProcessCluster, topic: str, libraries: dict[str, ClientLibrary]) -> None:
-    """Each client writes, and reads what all of them wrote, from both brokers."""
+    """Let each client write, and read the records of all clients from both brokers."""
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     expected: dict[int, list[Item]] = {}
     for name, library in libraries.items():
@@ -106,7 +106,7 @@ def exchange(cluster: ProcessCluster, topic: str, libraries: dict[str, ClientLib
 def test_every_client_works_at_each_step_between_two_releases(
     cluster: ProcessCluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """KAFKA-17011: finalized, then brokers of both releases side by side, then the release before alone."""
+    """KAFKA-17011: the steps are finalized levels, then brokers of both releases, then only the earlier release."""
     libraries = clients()
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         wait_for(lambda: levels(admin) == HIGHEST, DEADLINE_S, "every feature is finalized at its highest level")

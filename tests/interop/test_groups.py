@@ -1,4 +1,4 @@
-"""Groups of three through each stock client: a join, a leave and a crash while a producer goes on writing."""
+"""Groups of three members of each stock client: a join, a leave and a crash while a producer writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop
 
 
 def starter(library: str, bootstrap: str, topic: str, group: str, **options: str) -> Callable[[], Member]:
-    """How to start a member that uses a Python library; ``options`` as ``group_member`` takes them."""
+    """A function that starts a member of a Python library; ``options`` are those of ``group_member``."""
     command = [sys.executable, "-m", "tests.interop.group_member", library, bootstrap, topic, group]
     return functools.partial(Member, command + [f"{name}={value}" for name, value in options.items()])
 
@@ -38,7 +38,7 @@ MIXED = {
     "roundrobin": ["anabranch", "aiokafka", "kafka-python"],
     "cooperative-sticky": ["confluent-kafka", "kafka-python", "anabranch"],
 }
-"""Who is in one group, by assignor: the first leads it and leaves, the second crashes, the third is left."""
+"""The members of one group, by assignor: the first leads the group and leaves, the second crashes, the third stays."""
 
 
 @pytest.mark.parametrize("assignor", MIXED)
@@ -60,7 +60,7 @@ def test_the_balanced_consumer_of_kcat(cluster: Cluster, fresh_name: Callable[[s
 def test_a_static_member_that_restarts_keeps_its_partitions(
     cluster: Cluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
-    """Nobody else notices: no rebalance, as long as it is back within the session timeout (KIP-345)."""
+    """There is no rebalance if the member is back within the session timeout (KIP-345)."""
     topic, group = fresh_name("static"), fresh_name("static-group")
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     starts = [

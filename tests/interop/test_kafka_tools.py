@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools against Anabranch, and on its files. Skipped with a message without Java or Maven."""
+"""Kafka's own command-line tools with Anabranch, and on its files. Skipped with a message without Java or Maven."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _jars() -> None:
 
 
 class Tools:
-    """Runs tools against one cluster; a tool that fails fails the test with what it said."""
+    """Runs tools on one cluster. A tool that fails also fails the test, with its output."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -43,7 +43,7 @@ class Tools:
         return done.stdout
 
     def refused(self, tool: str, *arguments: str) -> str:
-        """What a tool says when it does not get its way."""
+        """Run a tool whose request is refused. Returns its output."""
         done = run_tool(tool, "--bootstrap-server", self.cluster.bootstrap, *arguments, timeout_s=DEADLINE_S)
         assert done.returncode != 0 or "rror" in done.stdout
         return done.stdout + done.stderr
@@ -55,7 +55,7 @@ def tools(cluster: Cluster) -> Tools:
 
 
 def test_replicas_move_and_leaders_are_elected(tools: Tools, fresh_name: Callable[[str], str], tmp_path: Path) -> None:
-    """KIP-455, 460 and 73 as ``kafka-reassign-partitions --throttle`` and ``kafka-leader-election`` use them."""
+    """KIP-455, 460 and 73, as used by ``kafka-reassign-partitions --throttle`` and ``kafka-leader-election``."""
     topic = fresh_name("moved")
     tools("kafka-topics", "--create", "--topic", topic, "--replica-assignment", "1:2,2:3")
     wanted = tmp_path / "wanted.json"
@@ -121,7 +121,7 @@ def test_console_clients_groups_and_offsets(tools: Tools, fresh_name: Callable[[
 
 
 def offsets_of(described: str) -> dict[str, str]:
-    """Partition -> committed offset in the output of ``kafka-consumer-groups --describe``."""
+    """The committed offsets by partition, from the output of ``kafka-consumer-groups --describe``."""
     rows = [line.split() for line in described.splitlines() if line.strip()]
     return {row[2]: row[3] for row in rows if len(row) > 5 and row[2].isdigit()}
 
@@ -194,7 +194,7 @@ def test_records_are_deleted_and_log_dirs_described(
 
 
 def test_dump_log_reads_our_files(fresh_name: Callable[[str], str]) -> None:
-    """Segments, indexes, snapshots, and the records of ``__consumer_offsets`` (KIP-915)."""
+    """The files are segments, indexes, snapshots, and records of ``__consumer_offsets`` (KIP-915)."""
     overrides = {"log.index.interval.bytes": "200", "log.segment.bytes": "20000", "offsets.topic.num.partitions": "1"}
     with ProcessCluster(brokers=1, overrides=overrides) as cluster:
         tools = Tools(cluster)
@@ -223,7 +223,7 @@ def test_dump_log_reads_our_files(fresh_name: Callable[[str], str]) -> None:
 
 
 def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:
-    """KIP-584. It asks by the names of KRaft's time; a cluster of its own, for others here resize topics."""
+    """KIP-584, with the tool's names since KRaft. The test has its own cluster: other tests here resize topics."""
     with ProcessCluster(brokers=1) as cluster:
         tools = Tools(cluster)
         described = tools("kafka-features", "describe")
@@ -244,7 +244,7 @@ def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:
 
 
 def dump(files: str, *arguments: str) -> str:
-    """What kafka-dump-log prints; mismatches it finds in an index fail the test."""
+    """The output of kafka-dump-log. A mismatch that it finds in an index fails the test."""
     done = run_tool("kafka-dump-log", "--files", files, *arguments, timeout_s=DEADLINE_S)
     assert done.returncode == 0, done.stderr[-800:]
     assert "Mismatches in" not in done.stdout and "Found timestamp mismatch" not in done.stdout

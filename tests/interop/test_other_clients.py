@@ -1,4 +1,4 @@
-"""Clients of other languages: franz-go and sarama (Go), kafkajs (Node); built from their registries, else skipped."""
+"""Clients of other languages: franz-go and sarama (Go), kafkajs (Node). Built from their registries, else skipped."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CACHE = HERE.parents[1] / ".cache" / "interop"
 BUILD_DEADLINE_S = 180.0
 DEADLINE_S = 60.0
 PARTITIONS = 3
-"""As in go/main.go."""
+"""The number of partitions, as in go/main.go."""
 
 
 @functools.cache
 def build(name: str, *command: str, directory: Path) -> str | None:
-    """Run a build, once; why it cannot be done here (a tool or a registry is missing), None when it was."""
+    """Run a build once. Returns None, or the reason why it is impossible here: a missing tool or registry."""
     if shutil.which(command[0]) is None:
         return f"{command[0]} is not installed: {name} is not tried"
     try:
@@ -62,7 +62,7 @@ def node_program() -> str:
 
 @functools.cache
 def node_directory() -> Path:
-    """Where npm installs, with a copy of our program; made once, for members start while others run it."""
+    """The directory for npm with a copy of the program. It is made once: members start while others run the program."""
     directory = CACHE / "node"
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("main.js", "package.json"):
@@ -71,7 +71,7 @@ def node_directory() -> Path:
 
 
 class Program:
-    """A client of another language, behind the operations of ``ClientLibrary`` and as a group member."""
+    """A client of another language, with the operations of ``ClientLibrary`` and as a group member."""
 
     def __init__(self, command: Callable[[], list[str]], codecs: Sequence[str] = CODECS) -> None:
         self.command = command
@@ -105,7 +105,7 @@ PROGRAMS = {
 
 
 def expected(items: Sequence[Item]) -> dict[int, list[Item]]:
-    """Where murmur2 puts the items, in the order written."""
+    """The items by their partitions by murmur2, in the order of writing."""
     placed: dict[int, list[Item]] = {}
     for item in items:
         placed.setdefault(positive_hash(item.key) % PARTITIONS, []).append(item)

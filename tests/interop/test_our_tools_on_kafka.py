@@ -1,4 +1,4 @@
-"""Our command line and our console on a cluster that knows no resizing: Kafka's own."""
+"""Anabranch's command line and console on a cluster of Kafka, which has no ordered resizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A topic ``t`` with a record, and a group ``g`` that has yet to read it."""
+    """The addresses of a cluster with a topic ``t`` with a record, and a group ``g`` that has yet to read it."""
     try:
         with KafkaCluster(tmp_path_factory.mktemp("kafka"), heap="256m") as cluster:
             run(cluster.bootstrap, "topics", "create", "t", "--partitions", "3")
@@ -58,7 +58,7 @@ def test_the_console_shows_what_there_is(bootstrap: str) -> None:
             found = re.search(r"http://127\.0\.0\.1:\d+", console.stdout.readline())
             assert found is not None
             for path, shown in {
-                "/": "<td>live</td><td>\u2013</td>",  # of another project: no release of this one
+                "/": "<td>live</td><td>\u2013</td>",  # a broker of another project has no release of this one
                 "/topics": 'href="/topics/t"',
                 "/topics/t": "not kept across resizes",
                 "/topics/t/messages": "&lt;b&gt;bold&lt;/b&gt;",

@@ -21,7 +21,7 @@ RECORDS = [Item(b"k", b"%d" % number) for number in range(20)]
 
 
 def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
-    """Have a group that exists, is empty and has committed ``offset`` for partition 0."""
+    """Make an empty group that has committed ``offset`` for partition 0."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
@@ -98,7 +98,7 @@ def test_confluent_kafka(cluster: Cluster, fresh_name: Names) -> None:
 
 
 def test_a_broker_moves_to_another_advertised_address_while_it_runs(cluster: Cluster, fresh_name: Names) -> None:
-    """KIP-226 with confluent-kafka: brokers' metadata follow within the call, clients' with their next refresh."""
+    """KIP-226 with confluent-kafka: brokers have the new address after the call, clients after their next refresh."""
     from confluent_kafka import KafkaException, admin
 
     topic = fresh_name("moved")
@@ -175,7 +175,7 @@ def test_kafka_python(cluster: Cluster, fresh_name: Names) -> None:
     assert client.list_group_offsets(group)[group][partition].offset == 7
     client.delete_groups([group])
     assert group not in {found["group_id"] for found in client.list_groups()}
-    # Not describe_cluster: kafka-python 3.0 looks for a field that the version 0 answer (Kafka 2.8 to 3.6) has not.
+    # Not describe_cluster: kafka-python 3.0 needs a field that version 0 of the response (Kafka 2.8 to 3.6) lacks.
     client.delete_topics([topic])
     assert topic not in client.list_topics()
     client.close()

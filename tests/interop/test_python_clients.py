@@ -1,4 +1,4 @@
-"""Every stock client as producer against every one as consumer, with every codec."""
+"""Every stock client as producer with every one as consumer, and with every codec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.interop
 
 
 def items(producer: str) -> dict[str, list[Item]]:
-    """What a producer writes with each codec: keys that repeat, values that compress."""
+    """The items that a producer writes with each codec: keys repeat, and values can be compressed."""
     return {
         codec: [
             Item(b"key-%d" % (number % 17), f"{producer} {codec} {number} ".encode() * 20)
@@ -30,7 +30,7 @@ def items(producer: str) -> dict[str, list[Item]]:
 
 @pytest.fixture(scope="module")
 def written(cluster: Cluster, fresh_name: Callable[[str], str]) -> Callable[[str], str]:
-    """The topic a library has written to, in all codecs; written when first asked for."""
+    """A function that returns a library's topic with records of all codecs; the first call writes it."""
 
     topics: dict[str, str] = {}
 

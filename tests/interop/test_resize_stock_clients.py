@@ -1,7 +1,7 @@
-"""Stock clients before, during and after splits and merges: what each sees is defined, nothing is lost, nothing hangs.
+"""Stock clients before, during and after splits and merges: their results are defined, nothing is lost or hangs.
 
-A stock producer places a key by ``hash % partitions``. That is where ordered resize has it while the count is the
-initial one times a power of two; at other counts it is right for some keys only.
+A stock producer places a key by ``hash % partitions``. That is its place in ordered resize while the count is the
+initial one times a power of two. At other counts the place is right only for some keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEYS = [b"key-%d" % number for number in range(8)]
 
 
 def expected_errors(name: str, mode: str, count: int) -> dict[bytes, int]:
-    """What a producer gets for each key once it knows that a topic, resized before, has ``count`` partitions."""
+    """The errors that a producer gets for each key, once it knows that a resized topic has ``count`` partitions."""
     if mode == "reject":
         return dict.fromkeys(KEYS, ErrorCode.POLICY_VIOLATION)
     if mode == "accept":
@@ -41,7 +41,7 @@ def expected_errors(name: str, mode: str, count: int) -> dict[bytes, int]:
 
 
 def wait_for_round(load: KeyedLoad, expected: dict[bytes, int], what: str) -> None:
-    """Until a round that began after this call ends so."""
+    """Wait until a round that begins after this call has the expected errors."""
     begun = len(load.rounds) + 1
 
     def found() -> bool:
@@ -56,7 +56,7 @@ def wait_for_round(load: KeyedLoad, expected: dict[bytes, int], what: str) -> No
 
 
 def check_nothing_is_lost(loads: Sequence[KeyedLoad], readers: Sequence[GroupReader]) -> None:
-    """Each group saw every acknowledged record where it was acknowledged and nowhere else, and no refused one."""
+    """Check that each group got every acknowledged record only from its acknowledged place, and no refused record."""
     for load in loads:
         for reader in readers:
 
@@ -82,7 +82,7 @@ def check_nothing_is_lost(loads: Sequence[KeyedLoad], readers: Sequence[GroupRea
 def test_stock_clients_go_on_through_resizes(
     cluster: Cluster, fresh_name: Callable[[str], str], mode: str, counts: list[int]
 ) -> None:
-    """Running librdkafka producers get past the removal of partitions too: the topic id changes with it."""
+    """Running librdkafka producers also continue after a removal of partitions: it changes the topic id."""
     bootstrap, topic = cluster.bootstrap, fresh_name("resized")
     create_resizable(bootstrap, topic, INITIAL, {"ordered.delivery.legacy.producers": mode})
     with all_stock_clients(bootstrap, topic, KEYS) as (loads, readers):
@@ -102,7 +102,7 @@ def test_stock_clients_go_on_through_resizes(
 def test_a_record_for_a_marked_partition_fails_at_once(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
-    """Not after a delivery timeout of minutes: the error is none that a stock client retries."""
+    """It does not wait for a delivery timeout of minutes: stock clients do not retry the error."""
     bootstrap, topic = cluster.bootstrap, fresh_name("marked")
     create_topic(bootstrap, topic, INITIAL)
     resize(bootstrap, topic, INITIAL + 1)
@@ -128,7 +128,7 @@ def test_a_record_for_a_marked_partition_fails_at_once(
 def test_an_idempotent_producer_that_a_refusal_strands_says_so_and_a_new_one_goes_on(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
-    """No refusal that is final gets past these two, whatever its error: they fail each record at once, in no doubt."""
+    """Any permanent refusal strands these two, whatever its error. Then they fail each record at once."""
     bootstrap, topic = cluster.bootstrap, fresh_name("stranded")
     create_resizable(bootstrap, topic, INITIAL)
     keys = [b"key-%d" % number for number in range(200)]
@@ -151,7 +151,7 @@ def test_an_idempotent_producer_that_a_refusal_strands_says_so_and_a_new_one_goe
 
 
 def delete_records(bootstrap: str, topic: str, partition: int) -> None:
-    """Everything up to the high watermark."""
+    """Delete all records up to the high watermark."""
 
     async def run() -> None:
         async with Admin(bootstrap_servers=bootstrap) as admin:

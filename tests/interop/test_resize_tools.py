@@ -1,4 +1,4 @@
-"""Kafka's own ``kafka-topics --alter --partitions``, up and down. Skipped with a message without Java or Maven."""
+"""Kafka's own ``kafka-topics --alter --partitions`` for grows and shrinks. Skipped without Java or Maven."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _jars() -> None:
 
 
 def alter(cluster: Cluster, topic: str, count: int) -> tuple[bool, str]:
-    """Whether the tool was content, and what it said."""
+    """Run the tool. Returns whether it succeeded, and its output."""
     arguments = ("--alter", "--topic", topic, "--partitions", str(count))
     done = run_tool("kafka-topics", "--bootstrap-server", cluster.bootstrap, *arguments, timeout_s=DEADLINE_S)
     said = done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Our Spark source and Spark's own Kafka source over one topic that was resized: only ours keeps every key in order."""
+"""Anabranch's and Spark's own Kafka source on one resized topic: only Anabranch's keeps every key in order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(bootstrap: str, topic: str, source: str, directory: Path) -> dict[str, 
 def test_only_a_stream_with_barriers_reads_keys_in_order(
     jars: None, cluster: Cluster, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Half of the numbers are written before the split of the partition, half behind it."""
+    """Half of the numbers are written before the split of the partition, and half after it."""
     topic = fresh_name("control")
     create_topic(cluster.bootstrap_servers, topic, 1)
     with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=5) as producer:

@@ -1,4 +1,4 @@
-"""Unmodified consumers, slow on purpose, through 4 -> 8 -> 16 -> 8 partitions, all libraries at the same topic.
+"""Unmodified, deliberately slow consumers through 4 -> 8 -> 16 -> 8 partitions; all libraries read the same topic.
 
 With ``ordered.delivery.legacy.consumers=hold`` every record is processed once and each key in order. ``accept``, the
 default, is the control: newer records overtake, and a group that begins at the latest offset skips some.
@@ -38,7 +38,7 @@ class Tried(NamedTuple):
     verdicts: dict[tuple[str, str], Verdict]
     load: Load
     missing: dict[str, str]
-    """Why a library was not tried."""
+    """The reasons why libraries were not tried, by library."""
 
     def of(self, library: str, reset: str) -> Verdict:
         if library in self.missing:
@@ -65,7 +65,7 @@ def accepted(cluster: Cluster, fresh_name: Callable[[str], str]) -> Tried:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_accept_gives_slow_groups_newer_records_first(accepted: Tried, library: str) -> None:
-    """In each resize, or the run would not have come to its end; and nothing is lost or read twice."""
+    """Records overtake in each resize, else the run would not end. No record is lost or read twice."""
     verdict = accepted.of(library, "earliest")
     assert (verdict.stuck, verdict.skipped, verdict.twice) == ("", [], [])
     assert len(verdict.overtaking) >= len(COUNTS)

@@ -1,7 +1,7 @@
-"""Stock producers at full speed while their topic goes from 4 to 8 to 16 partitions, where their placement can follow.
+"""Stock producers at full speed while their topic goes from 4 to 8 to 16 partitions, which their placement can follow.
 
-One idempotent producer and one that is not, of one library after the other, each in a process and to a topic of its
-own. What each shows is in docs/clients.md. The pauses are printed, not asserted.
+Each library in turn has an idempotent producer and one without idempotence, each with its own process and topic. The
+results are in docs/clients.md. The pauses are printed, not asserted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Library(NamedTuple):
 
     command: Callable[[], list[str]]
     waits_for_leaders: bool = True
-    """If not, what it has placed by the old count when the layout changes is refused."""
+    """False if records are refused that it has placed by the old count when the layout changes."""
 
 
 def python_command(library: str) -> list[str]:
@@ -61,7 +61,7 @@ LIBRARIES_TRIED = {
 
 
 class Flood:
-    """A producer's process: writes until ``stop``, which returns what it reports."""
+    """A producer's process. It writes until ``stop``, which returns its report."""
 
     def __init__(self, command: Sequence[str], bootstrap: str, topic: str, mode: str) -> None:
         self.topic = topic
@@ -79,7 +79,7 @@ class Flood:
         self._lines.extend(line.decode().strip() for line in self._process.stdout)
 
     def wait_until_it_writes(self, partitions: int) -> None:
-        """Until a record is acknowledged in every partition that its keys have when there are so many."""
+        """Wait until every partition that its keys have among ``partitions`` partitions has an acknowledged record."""
         keys = (f"{self.mode}-{number}".encode() for number in range(KEYS))
         expected = {f"partition {positive_hash(key) % partitions}" for key in keys}
 
@@ -90,7 +90,7 @@ class Flood:
         wait_for(is_there, DEADLINE_S, f"{self.mode}: it writes to {partitions} partitions")
 
     def begin_pause(self) -> None:
-        """Have it measure its longest pause anew from now on."""
+        """Make the producer measure its longest pause from now on."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
@@ -114,9 +114,9 @@ class Flood:
 
 
 def written(bootstrap: str, topic: str) -> dict[bytes, list[tuple[int, int]]]:
-    """``{key: [(partition, round)]}`` as a reader that keeps order across splits is given them: parents first.
+    """``{key: [(partition, round)]}`` in the order of a reader that keeps order across splits: parents first.
 
-    A child takes its first record once its parent takes none of its keys any more, so this is the order of writing.
+    This is also the order of writing: a child takes its first record once its parent takes none of its keys any more.
     """
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
@@ -142,7 +142,7 @@ def written(bootstrap: str, topic: str) -> dict[bytes, list[tuple[int, int]]]:
 
 
 def check(mode: str, report: dict[str, Any], records: dict[bytes, list[tuple[int, int]]]) -> list[str]:
-    """What is wrong with what one producer wrote."""
+    """The errors in the records of one producer."""
     wrong = []
     for key, found in records.items():
         if not key.startswith(mode.encode()):

@@ -1,4 +1,4 @@
-"""The models of docs/model: the small set checked by TLC, and what its runner makes of TLC's words."""
+"""The models of docs/model: the small set that TLC checks, and how its runner reads TLC's output."""
 
 from __future__ import annotations
 
@@ -45,8 +45,11 @@ def test_every_rule_is_switched_off_somewhere() -> None:
 
 
 def test_a_rule_that_another_one_covers_fails_together_with_it() -> None:
-    """Nobody may switch a rule off and be told that all is well, without being shown what it is for."""
-    harmless = {"map_with_bump"}  # fails in a grow; in a shrink records only wait longer
+    """Each rule whose absence breaks nothing by itself is also switched off together with the rule that covers it.
+
+    The failing configuration shows the purpose of the rule. The test lists the rules that have none.
+    """
+    harmless = {"map_with_bump"}  # it fails in a grow; in a shrink records only wait longer
     covered = [c for c in CONFIGURATIONS if c.constants["Off"] and c.expect == run.PASS]
     caught = [
         (c.module, set(c.constants["Off"])) for c in CONFIGURATIONS if c.constants["Off"] and c.expect != run.PASS
@@ -56,7 +59,7 @@ def test_a_rule_that_another_one_covers_fails_together_with_it() -> None:
     assert [c.name for c in unshown] == [
         "off_positions_die",  # every report comes after a commit that outlives it
         "off_lineage_leaving_is_final",  # both ways to end the race of a removal and a grow are safe
-        "off_conversion_by_a_bump",  # nothing is answered from a state that is not converted
+        "off_conversion_by_a_bump",  # no answer comes from a state that is not converted
     ]
 
 

@@ -1,7 +1,7 @@
-"""Scenarios for the rules of ordered resize that matter only when something fails. They judge nothing.
+"""Scenarios for the rules of ordered resize that have an effect only after a fault. They do not check the result.
 
-A leader that hears nothing, a lost answer, a controller that dies between two writes, an unclean election, a group that
-comes late. ``test_resize_scenes.py`` says which rule each is for.
+The faults are a leader that gets no requests, a lost response, a controller that dies between two writes, an unclean
+election, and a group that comes late. ``test_resize_scenes.py`` names the rule of each scenario.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.sim.scenes import LIMIT_S, TOPIC, Scene
 LITTLE_S = 3.0
 LONG = 60
 
-# ---------------------------------------------------------------- one resize, and a group that comes when it is over
+# ---------------------------------------------------------------- one resize, and a group that comes after it
 
 
 async def split_with_much_to_read(scene: Scene) -> None:
-    """0 has a lot for the group to read, its child one record, which is the newest of its key."""
+    """0 has many records for the group to read, and its child has one, the newest of the key."""
     key = scene.key(1, 2)
     for _ in range(LONG):
         await scene.produce(key, Layout(1, 0))
@@ -36,7 +36,7 @@ async def split_with_much_to_read(scene: Scene) -> None:
 
 
 async def merge_with_much_to_read(scene: Scene) -> None:
-    """The other way round: the survivor has one record of the key, behind all that is marked."""
+    """The marked partition has many records of the key, and the survivor has one, which is newer."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(LONG):
@@ -46,14 +46,14 @@ async def merge_with_much_to_read(scene: Scene) -> None:
 
 
 async def write_by_the_layout_of_before(scene: Scene) -> None:
-    """A producer that has not heard of the split."""
+    """A producer that does not know the split yet writes by the old layout."""
     key = scene.key(1, 2)
     await scene.resize(2)
     await scene.produce(key, Layout(1, 0))
 
 
 async def write_to_a_marked_partition(scene: Scene) -> None:
-    """A producer that has not heard of the merge writes to a partition that is closed (hole 6)."""
+    """A producer that does not know the merge yet writes to a closed partition (hole 6)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -72,7 +72,7 @@ async def write_late_by_a_count_that_came_back(scene: Scene) -> None:
 
 
 async def merge_two_while_one_hears_nothing(scene: Scene) -> None:
-    """1 still takes records when the broker of 0 closes 3: that is no reason for 0 to take 1's keys (hole 4)."""
+    """1 still takes records when the broker of 0 closes 3: 0 must not take the keys of 1 yet (hole 4)."""
     await scene.resize(4)
     key, old, new, gone = scene.key(1, 4), Layout(4, 1), Layout(1, 2), scene.leader(1)
     assert scene.leader(3) == scene.leader(0) != gone
@@ -85,11 +85,11 @@ async def merge_two_while_one_hears_nothing(scene: Scene) -> None:
     await scene.produce(key, old, limit_s=LITTLE_S)
 
 
-# ---------------------------------------------------------------- resizes, and what controllers and leaders go through
+# ---------------------------------------------------------------- resizes during faults of controllers and leaders
 
 
 async def grow_by_several_at_once(scene: Scene) -> None:
-    """1 -> 4: 3 has 1 for a parent once both are there, but its keys come from 0 (hole 1)."""
+    """1 -> 4: once both exist, 1 is the parent of 3, but the keys of 3 come from 0 (hole 1)."""
     key = scene.key(3, 4)
     await scene.produce(key, Layout(1, 0))
     await scene.ask_for(4)
@@ -97,7 +97,7 @@ async def grow_by_several_at_once(scene: Scene) -> None:
 
 
 async def die_when_the_goal_is_written(scene: Scene, leader: str) -> str:
-    """Ask for the split, and have controller and leader end once its goal is written; the controller."""
+    """Request the split, and kill controller and leader once its goal is written. Returns the controller."""
     controller = await scene.cluster.active_controller()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.ask_for, 2)
@@ -109,12 +109,12 @@ async def die_when_the_goal_is_written(scene: Scene, leader: str) -> str:
 
 
 async def grow_while_controller_and_leader_die(scene: Scene) -> None:
-    """Both end once the goal is written: the election raises the loser's epoch as a bump does (hole 2)."""
+    """Controller and leader die after the goal is written. The election raises the loser's epoch as a bump (hole 2)."""
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
     controller = await die_when_the_goal_is_written(scene, leader)
     await scene.cluster.start_controller(int(controller.removeprefix("controller")))
-    for broker in BROKERS:  # what the new leader answers takes long enough to write to it meanwhile
+    for broker in BROKERS:  # the new leader's responses are slow enough to write to it meanwhile
         for to in CONTROLLERS:
             scene.cluster.fabric.slow_down(f"broker{broker}", f"controller{to}", LITTLE_S)
     assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader))
@@ -126,7 +126,10 @@ async def grow_while_controller_and_leader_die(scene: Scene) -> None:
 
 
 async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
-    """The same, but the next controller loses ZooKeeper between the election and the bump: both epochs take records."""
+    """Controller and leader die, and the next controller loses ZooKeeper after the election, before the bump.
+
+    Thus both leader epochs take records.
+    """
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
     controller = await die_when_the_goal_is_written(scene, leader)
@@ -144,7 +147,7 @@ async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
 
 
 async def begin(scene: Scene, count: int) -> None:
-    """Ask for a count until the goal is written: a broker that is cut off may be asked, then another is."""
+    """Request a count until the goal is written: if a request goes to a broker that is cut off, the next is tried."""
     with trio.fail_after(LIMIT_S):
         while scene.layout.undeleted_partition_count != count:
             await scene.ask_for(count)
@@ -152,7 +155,7 @@ async def begin(scene: Scene, count: int) -> None:
 
 
 async def queue(scene: Scene, count: int) -> None:
-    """Ask for a count until it is noted as the next one."""
+    """Request a count until it is queued."""
     with trio.fail_after(LIMIT_S):
         while scene.znode.wanted != count:
             await scene.ask_for(count)
@@ -160,18 +163,18 @@ async def queue(scene: Scene, count: int) -> None:
 
 
 async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
-    """The loser's leader has not answered, and what gains is not there: the next one's gainers have other losers."""
+    """The loser's leader has not responded and the gainer is not created: the next grow's gainers have other losers."""
     scene.cut_from_controllers(scene.leader(0))
     await begin(scene, 2)
     await scene.ask_for(4)
     scene.cluster.fabric.heal_all()
     await scene.until(lambda: not scene.watch.unfinished())
-    # A broker that was cut off may have kept a request for 2 until now: then that is the latest count.
+    # A broker that was cut off may have held a request for 2 until now, which is then the latest count.
     await begin(scene, 4)
 
 
 async def take_a_grow_back(scene: Scene) -> None:
-    """Nobody has a key of others yet: it is as if nothing had been asked."""
+    """No partition has gained keys yet, so the cancelled grow has no effect."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
@@ -184,7 +187,7 @@ async def take_a_grow_back(scene: Scene) -> None:
 
 
 async def take_a_grow_back_when_one_has_gained(scene: Scene) -> None:
-    """2 has its keys, 3 waits for 1: the grow has to be finished before it is undone by a shrink."""
+    """2 has its keys and 3 waits for 1: the grow has to end before a shrink undoes it."""
     await scene.resize(2)
     key, old, new, cut = scene.key(2, 4), Layout(2, 1), Layout(4, 2), scene.leader(1)
     assert scene.leader(0) != cut
@@ -205,7 +208,7 @@ async def take_a_grow_back_when_one_has_gained(scene: Scene) -> None:
 
 
 async def grow_while_what_was_merged_is_unread(scene: Scene) -> None:
-    """1 -> 2 -> 1 -> 2: 1 is closed and opened again; between its records there is much to read in 0."""
+    """1 -> 2 -> 1 -> 2: 1 is closed and revived. Between its records, 0 has many records to read."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -217,7 +220,7 @@ async def grow_while_what_was_merged_is_unread(scene: Scene) -> None:
 
 
 async def merge_what_was_opened_again(scene: Scene) -> None:
-    """1 -> 2 -> 1 -> 2 -> 1: the last record of 0 waits for both incarnations of 1 as its own."""
+    """1 -> 2 -> 1 -> 2 -> 1: the last record of 0 waits for the records of 1 from both times that 1 was in use."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(LONG):
@@ -231,7 +234,7 @@ async def merge_what_was_opened_again(scene: Scene) -> None:
 
 
 async def queue_a_resize(scene: Scene) -> None:
-    """What is asked for while a resize is unfinished comes when that is done; of several the last."""
+    """A resize requested during an unfinished one begins after it; of several requests, the last one counts."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
@@ -245,7 +248,7 @@ async def queue_a_resize(scene: Scene) -> None:
 
 
 async def elect_a_survivor_while_a_marked_partition_hears_nothing(scene: Scene) -> None:
-    """An election in the middle of a merge: the survivor's new leader must not know of the merge yet (hole 3)."""
+    """An election in the middle of a merge: the survivor's new leader must not have the merge's layout yet (hole 3)."""
     await scene.resize(2)
     key, old, new = scene.key(1, 2), Layout(2, 1), Layout(1, 2)
     survivor, gone = scene.leader(0), scene.leader(1)
@@ -261,7 +264,7 @@ async def elect_a_survivor_while_a_marked_partition_hears_nothing(scene: Scene) 
 
 
 async def merge_twice_into_one(scene: Scene) -> None:
-    """2 -> 0, then 1 -> 0: what 0 got from 2 waits for 2, also once 0 has a higher epoch."""
+    """2 is merged into 0, then 1 into 0: records of 2's keys in 0 wait for 2, also when 0 has a higher epoch."""
     await scene.resize(3)
     key = scene.key(2, 3)
     for _ in range(LONG):
@@ -272,7 +275,7 @@ async def merge_twice_into_one(scene: Scene) -> None:
 
 
 async def grow_while_a_loser_is_given_up(scene: Scene) -> None:
-    """The only replica's broker lost its session, does not know it, and goes on taking records (hole 8)."""
+    """The broker of the loser has lost its session without knowing it, and continues to take records (hole 8)."""
     key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
     given_up = scene.leader(0)
     await scene.produce(key, old)
@@ -288,7 +291,7 @@ async def grow_while_a_loser_is_given_up(scene: Scene) -> None:
 
 
 async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
-    """The survivor takes its first record of the merge while a fetch of before it waits there (hole 16)."""
+    """The survivor takes its first record of the merge while a fetch from before the merge waits there (hole 16)."""
     await scene.resize(2)
     key, other, gone = scene.key(1, 2), scene.key(0, 2), scene.leader(1)
     assert gone != scene.leader(0)
@@ -307,7 +310,7 @@ async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
 
 
 async def lose_records_of_a_closed_partition(scene: Scene) -> None:
-    """The last replica in sync is lost after the merge, and one that lags becomes leader (hole 15)."""
+    """The last replica in sync is lost after the merge, and a replica that lags is elected (hole 15)."""
     await scene.configure(unclean_leader_election_enable="true")
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
@@ -328,7 +331,10 @@ async def lose_records_of_a_closed_partition(scene: Scene) -> None:
 
 
 async def depose(scene: Scene, partition: int) -> str:
-    """Have the last replica lead, cut it off, and have the first one lead instead. It knows nothing, and is in sync."""
+    """Make the last replica leader, cut it off, and let the first one be elected instead. Returns the last replica.
+
+    The deposed leader does not know the election, and is still in sync.
+    """
     *_, last = names = [f"broker{broker}" for broker in scene.znode.partitions[partition]]
     others = [name for name in names if name != last]
     for broker in others:
@@ -346,7 +352,7 @@ async def depose(scene: Scene, partition: int) -> str:
 
 
 async def have_it_lead_again(scene: Scene, partition: int, deposed: str) -> None:
-    """Have the deposed broker elected: it is in the ISR still, and the others of the ISR die before it follows one."""
+    """Let the deposed broker be elected again: it is still in the ISR, and the others die before it follows them."""
     assert deposed in scene.in_sync(partition)
     others = [broker for broker in scene.in_sync(partition) if broker != deposed]
     for broker in others:
@@ -358,9 +364,9 @@ async def have_it_lead_again(scene: Scene, partition: int, deposed: str) -> None
 
 
 async def split_before_all_have_followed(scene: Scene) -> None:
-    """A leader that was deposed and does not know it takes a record. It leads again, once the child is read (hole 30).
+    """A deposed, unaware leader takes a record, and leads again once the child is read (hole 30).
 
-    With two replicas each, the child and the group's offsets may be where it makes no difference to them.
+    With two replicas each, the child and the group's offsets may be on brokers that the faults do not affect.
     """
     key, old = scene.key(2, 3), scene.layout
     deposed = await depose(scene, 0)
@@ -375,7 +381,7 @@ async def split_before_all_have_followed(scene: Scene) -> None:
 
 
 async def merge_before_all_have_followed(scene: Scene) -> None:
-    """The same while a partition is closed: what is acknowledged then is behind the end that was told (hole 30)."""
+    """A deposed leader takes a record of a closed partition, which is behind the end that was reported (hole 30)."""
     await scene.resize(2)
     key, old = scene.key(1, 2), Layout(2, 1)
     await scene.produce(key, old)
@@ -389,7 +395,7 @@ async def merge_before_all_have_followed(scene: Scene) -> None:
 
 
 async def die_while_a_partition_is_removed(scene: Scene) -> None:
-    """The controller ends right after the write that takes a partition out of the assignment (hole 11)."""
+    """The controller dies right after the write that removes a partition from the assignment (hole 11)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -404,11 +410,11 @@ async def die_while_a_partition_is_removed(scene: Scene) -> None:
     await scene.produce(key, Layout(2, 3), limit_s=LITTLE_S)
 
 
-# ---------------------------------------------------------------- batches of which nothing is known
+# ---------------------------------------------------------------- batches without a known outcome
 
 
 def left_producer(scene: Scene, **config: int) -> Producer:
-    """A producer of ours that soon asks again for what is not answered."""
+    """A producer of Anabranch's client that soon repeats a request without a response."""
     return Producer(
         bootstrap_servers=scene.cluster.bootstrap_servers,
         env=scene.cluster.client_env("left"),
@@ -418,7 +424,7 @@ def left_producer(scene: Scene, **config: int) -> Producer:
 
 
 async def send(scene: Scene, producer: Producer, key: str, value: str) -> Any:
-    """Have a producer of ours send; the handle. What comes of it is recorded by ``outcome``."""
+    """Send a record with Anabranch's client. Returns the handle; ``outcome`` records its result."""
     scene.recorder.add(Sent(now_ms(), "left", TOPIC, key, value))
     return await producer.send(TOPIC, key=key.encode(), value=value.encode())
 
@@ -433,7 +439,7 @@ async def outcome(scene: Scene, handle: Awaitable[Any], value: str) -> None:
 
 
 async def remove_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
-    """The batch was written, its answer lost, and the partition is gone before it is asked for again (hole 14)."""
+    """A batch is written and its response lost, and the partition is removed before the producer's retry (hole 14)."""
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
     async with left_producer(scene) as producer:
@@ -449,7 +455,7 @@ async def remove_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
 
 
 async def split_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
-    """The next record of its key has a new partition, where nothing is in its way but the rule."""
+    """The key's next record goes to a new partition, where only the rule holds it back."""
     key, leader = scene.key(1, 2), scene.leader(0)
     async with left_producer(scene, metadata_max_age_ms=500) as producer:
         await outcome(scene, await send(scene, producer, key, "left:1"), "left:1")
@@ -466,7 +472,7 @@ async def split_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
 
 
 async def refuse_before_all_have_followed(scene: Scene) -> None:
-    """Its successor refuses a batch that a deposed leader has, which leads again (hole 30)."""
+    """The new leader refuses a batch that the deposed leader has, and the deposed leader leads again (hole 30)."""
     key = scene.key(1, 2)
     deposed = await depose(scene, 0)
     others = [broker for broker in scene.in_sync(0) if broker != deposed]
@@ -488,7 +494,7 @@ async def refuse_before_all_have_followed(scene: Scene) -> None:
 
 
 async def create_a_partition_again(scene: Scene) -> None:
-    """What the group committed for the partition before skips nothing of the one there is now (hole 20)."""
+    """The group's commits for the old partition skip no records of the new one (hole 20)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(5):
@@ -496,7 +502,7 @@ async def create_a_partition_again(scene: Scene) -> None:
     scene.read()
     await scene.resize(1)
     assert await scene.until(lambda: not scene.watch.unfinished())
-    for broker in BROKERS:  # the group comes when there is something at the offset it had
+    for broker in BROKERS:  # the group comes once its old offset has a record
         for member in ("one", "two"):
             scene.cluster.fabric.cut(member, f"broker{broker}")
     await scene.resize(2)

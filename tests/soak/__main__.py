@@ -16,7 +16,10 @@ from tests.soak.run import SoakConfig, SoakResult, remove, soak
 
 
 async def _until_told_to_stop(config: SoakConfig) -> SoakResult | None:
-    """The result, or None after SIGINT or SIGTERM: the fault that is on is mended, then everything is stopped."""
+    """Run to the end. Returns the result, or None after SIGINT or SIGTERM.
+
+    After a signal the present fault is undone, then everything is stopped.
+    """
     result: SoakResult | None = None
     async with trio.open_nursery() as nursery:
 

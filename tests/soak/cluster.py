@@ -1,4 +1,4 @@
-"""A cluster of real processes whose every connection can be broken, and whose processes can be killed and stopped."""
+"""A cluster of real processes: every connection can be broken, and every process can be killed and stopped."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ BROKER_KEYS = {
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One process. ``wanted`` is whether it should run: a node that ends unasked is reported and started again."""
+    """One process. ``wanted``: it should run, so an unexpected end is reported, and the process is started again."""
 
     child: Child
     wanted: bool = True
     killed: bool = False
-    """Whether its next end was asked for."""
+    """Whether its next end is expected."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class SoakCluster:
     network: FaultyNetwork
     bootstrap: str
     direct: dict[int, int]
-    """Broker id -> its clients' port without the proxy."""
+    """The brokers' client ports without the proxy, by broker id."""
     zookeeper_port: int
     on_death: Callable[[str, int], None]
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -87,11 +87,11 @@ class SoakCluster:
         return [self.directory / broker / name for name in LOG_DIR_NAMES]
 
     def log_size(self, name: str) -> int:
-        """How much a process has logged."""
+        """The size of a process's log file."""
         return self._log(name).stat().st_size
 
     def logged_since(self, name: str, size: int) -> str:
-        """What a process logged after ``log_size`` was ``size``."""
+        """The log lines of a process since ``log_size`` was ``size``."""
         return self._log(name).read_bytes()[size:].decode(errors="replace")
 
     def _log(self, name: str) -> Path:
@@ -115,7 +115,7 @@ class SoakCluster:
             node.child.start()
 
     async def kill(self, name: str) -> None:
-        """kill -9; the process stays down until ``start``."""
+        """Kill a process with kill -9; it stays down until ``start``."""
         node = self.nodes[name]
         node.wanted = False
         node.killed = node.child.running
@@ -126,7 +126,7 @@ class SoakCluster:
         self.nodes[name].wanted = True
 
     async def stop(self, name: str) -> bool:
-        """SIGTERM, and SIGKILL where that takes too long; whether it ended by itself."""
+        """Stop a process by SIGTERM, and by SIGKILL after a time. Returns whether SIGTERM was enough."""
         node = self.nodes[name]
         node.wanted = False
         node.killed = node.child.running
@@ -154,7 +154,7 @@ async def run_cluster(
     brokers: int = 3,
     controllers: int = 2,
 ) -> AsyncIterator[SoakCluster]:
-    """Start everything and yield; all that still runs at the end is killed."""
+    """Start all processes and yield; processes that still run at the end are killed."""
     directory = directory.resolve()
     (directory / "logs").mkdir(parents=True)
     with ExitStack() as held:

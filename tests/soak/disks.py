@@ -1,4 +1,4 @@
-"""What is done to, and read from, the log directories of brokers."""
+"""Faults of the log directories of brokers, and reads of their logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.soak.workload import value_id
 
 HIDDEN_SUFFIX = "-hidden"
 ROOM_BYTES = 4_096
-"""What the fullest logs may still write on a full disk."""
+"""How many bytes a log of median size can still append on a full disk."""
 
 
 def _checkpoint(log_dir: Path, name: str) -> dict[TopicPartition, int]:
@@ -40,7 +40,7 @@ def _partitions(log_dir: Path) -> Iterator[tuple[TopicPartition, Path]]:
 
 
 def incarnation_in(directory: Path) -> int:
-    """Whose log a partition's directory holds; UNKNOWN when it does not say."""
+    """The incarnation of the log in a partition's directory; UNKNOWN when its metadata file is missing or malformed."""
     path = directory / PARTITION_METADATA
     try:
         return decode_partition_metadata(str(path), path.read_bytes()).incarnation
@@ -49,7 +49,7 @@ def incarnation_in(directory: Path) -> int:
 
 
 def hide_a_log(log_dirs: Sequence[Path], rng: random.Random) -> Path | None:
-    """Make a segment of one log unreadable: whoever opens it finds a directory (EISDIR). None: there is no log.
+    """Make a segment of one log unreadable: a directory takes its place (EISDIR). Returns its path; None without logs.
 
     Only while the broker is down. ``unhide`` undoes it.
     """
@@ -63,13 +63,13 @@ def hide_a_log(log_dirs: Sequence[Path], rng: random.Random) -> Path | None:
 
 
 def hide_log_dir(path: Path) -> None:
-    """Lose a log dir: whoever opens it finds a file (ENOTDIR). Only while the broker is down."""
+    """Lose a log dir: a file takes its place (ENOTDIR). Only while the broker is down."""
     path.rename(path.with_name(path.name + HIDDEN_SUFFIX))
     path.write_bytes(b"")
 
 
 def unhide(path: Path) -> None:
-    """The disk can be read again. Only while the broker is down."""
+    """Make the segment or log dir readable again. Only while the broker is down."""
     if path.is_dir():
         path.rmdir()
     else:
@@ -78,9 +78,9 @@ def unhide(path: Path) -> None:
 
 
 def tear_tails(log_dir: Path, rng: random.Random) -> int:
-    """Cut each log at a random byte above its recovery point, as a power cut may; bytes that are gone now.
+    """Cut each log at a random byte above its recovery point, as a power cut may. Returns how many bytes are removed.
 
-    Only while the broker is down. What is below the recovery point was synced, so no power cut takes it.
+    Only while the broker is down. Data below the recovery point is synced, so no power cut removes it.
     """
     torn = 0
     recovery_points = _checkpoint(log_dir, RECOVERY_POINT_CHECKPOINT)
@@ -95,7 +95,7 @@ def tear_tails(log_dir: Path, rng: random.Random) -> int:
                 break
             synced += batch.length
         keep = rng.randint(synced, len(data))
-        # A copy takes the file's place: answers of the dead broker that are still on their way may be pages of the old.
+        # A copy replaces the file: responses of the dead broker in flight may still use pages of the old file.
         copy = segments[-1].with_suffix(".torn")
         copy.write_bytes(data[:keep])
         copy.replace(segments[-1])
@@ -104,7 +104,7 @@ def tear_tails(log_dir: Path, rng: random.Random) -> int:
 
 
 def fill_disk(pid: int, log_dirs: Iterable[Path]) -> tuple[int, int]:
-    """Let a broker's larger files grow no more (EFBIG, where a full disk says ENOSPC); returns the limit to restore."""
+    """Limit the size of a broker's files (EFBIG, where a full disk gives ENOSPC). Returns the limit to restore."""
     partitions = [directory for log_dir in log_dirs for _, directory in _partitions(log_dir)]
     sizes = sorted(path.stat().st_size for directory in partitions for path in directory.glob("*.log"))
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -124,10 +124,10 @@ def read_replicas(
     now_ms: float,
     incarnations: Callable[[TopicPartition], int | None] | None = None,
 ) -> Iterator[Event]:
-    """``Replica`` and ``StoredBatch`` events of a broker that was stopped. Raises ``KafkaError`` for damaged files.
+    """``Replica`` and ``StoredBatch`` events of a stopped broker. Raises ``KafkaError`` for damaged files.
 
-    ``incarnations``: which one of a partition there is, None when there is none. What is left of others, in a log dir
-    that was lost when they were removed, is no replica.
+    ``incarnations`` returns the present incarnation of a partition, or None. Logs of other incarnations are no
+    replicas: they were in a lost log dir when their partition was removed.
     """
     watermarks = _checkpoint(log_dir, HIGH_WATERMARK_CHECKPOINT)
     starts = _checkpoint(log_dir, LOG_START_CHECKPOINT)

@@ -1,12 +1,13 @@
-"""Which faults a run has, when, and how they are done and undone.
+"""The faults of a run: their schedule, and how they are done and undone.
 
-The schedule follows from the seed alone. The rule of what may be broken at a time follows from what three replicas
-with two in sync promise to survive: **the loss of one broker**. So at most one broker is dead, stopped, cut off,
-without its session, without a log or a log dir, or on a full disk, and the next one's turn comes only when every
-partition has its whole ISR again. A torn tail (bytes that were never synced) counts as a broker's loss as well.
-Controllers, ZooKeeper and slow or reset connections cost nothing but time, so one of those may come on top.
-``kill_schedule`` has a harsher rule for kill -9 alone: it takes no bytes from the page cache, so the next broker is
-killed whether or not the ISRs are whole, as long as the last one runs again.
+The schedule follows from the seed alone. Three replicas with two in sync promise to survive **the loss of one broker**.
+So at most one broker at a time has a fault: it is dead, stopped, cut off, without its session, without a log or a log
+dir, or on a full disk. The next broker has a fault only when every partition has its whole ISR again. A torn tail
+(bytes that were never synced) counts as the loss of a broker as well. Faults of controllers, of ZooKeeper, and slow or
+reset connections cost only time, so one of them may come at the same time.
+
+``kill_schedule`` has a harsher rule for kill -9 alone. kill -9 loses no bytes of the page cache, so the next broker is
+killed even without whole ISRs, as soon as the last one runs again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ BROKER_KINDS = {
     "one_way_clients": ((0.5, 5.0), 1),
     "stop_broker": ((0.0, 5.0), 1),
 }
-"""Kind -> the range of its length in seconds, and its weight."""
+"""By kind of fault, the range of its duration in seconds, and its weight."""
 SIDE_KINDS = {
     "kill_controller": ((0.0, 6.0), 3),
     "kill_controllers": ((0.0, 4.0), 1),
@@ -62,7 +63,7 @@ SIDE_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One fault: its kind, whom it meets, how long it lasts, the pause before it, and what is random within it."""
+    """One fault: its kind, the processes it affects, its duration, the pause before it, and its random seed."""
 
     kind: str
     target: str
@@ -80,7 +81,7 @@ def _plan(rng: random.Random, kinds: dict[str, tuple[tuple[float, float], int]],
 
 
 def mixed_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
-    """One or two faults at a time, for ever: a broker's, a side's, or both together."""
+    """One or two faults at a time, without end: one of ``BROKER_KINDS``, one of ``SIDE_KINDS``, or one of each."""
     rng = random.Random(seed)
     while True:
         pause_s, choice = rng.uniform(0.5, 4.0), rng.random()
@@ -93,7 +94,7 @@ def mixed_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 
 
 def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
-    """kill -9 of a random broker every few seconds, and of a controller each fourth time."""
+    """kill -9 of a random process every few seconds: in one of four cases of a controller, else of a broker."""
     rng = random.Random(seed)
     while True:
         names, kind = (CONTROLLERS, "kill_controller") if rng.random() < 0.25 else (BROKERS, "kill_broker")
@@ -102,23 +103,26 @@ def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 
 
 def beyond_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
-    """Once what no cluster survives that does not sync before it answers: every broker loses what was not synced."""
+    """A single fault beyond the promise: every broker loses its unsynced bytes.
+
+    No cluster survives that unless it syncs before it acknowledges.
+    """
     yield (Plan("power_cut", "all brokers", "", 0.5, 8.0, seed),)
 
 
 class Faults:
-    """Does and undoes what a schedule says; every method returns with the fault mended."""
+    """Does and undoes the faults of a schedule; every method returns after the fault is undone."""
 
     def __init__(self, cluster: SoakCluster, recorder: Recorder, observer: Observer, topics: list[str]) -> None:
         self._cluster, self._recorder, self._observer, self._topics = cluster, recorder, observer, topics
         self.excused: set[str] = set()
-        """Processes whose end is no surprise at this moment."""
+        """Processes whose end is expected now."""
 
     async def run(self, plans: Iterator[tuple[Plan, ...]], *, wait_for_isr: bool) -> None:
-        """Until cancelled, or the schedule ends."""
+        """Do the faults, until cancelled or the schedule ends."""
         for together in plans:
             await trio.sleep(together[0].pause_s)  # pause: the schedule's
-            with trio.CancelScope(shield=True):  # a fault that has begun is mended
+            with trio.CancelScope(shield=True):  # a fault that has begun is always undone
                 async with trio.open_nursery() as nursery:
                     for plan in together:
                         nursery.start_soon(self._do, plan)
@@ -202,7 +206,7 @@ class Faults:
             self._cluster.start(broker)
 
     async def _disk_full(self, plan: Plan) -> None:
-        """Others lead meanwhile; the broker goes on, and finds by itself that there is room again."""
+        """Fill a broker's disk: others lead meanwhile, and the broker itself detects the free space afterwards."""
         pid = self._cluster.nodes[plan.target].child.pid
         with suppress(ProcessLookupError):
             limit = disks.fill_disk(pid, self._cluster.log_dirs(plan.target))
@@ -210,7 +214,7 @@ class Faults:
             disks.empty_disk(pid, limit)
 
     async def _unreadable_log(self, plan: Plan) -> None:
-        """A broker starts with a log that cannot be read, below the high watermark as like as not."""
+        """A broker starts with a log that is unreadable, probably below the high watermark."""
         await self._cluster.kill(plan.target)
         hidden = disks.hide_a_log(self._cluster.log_dirs(plan.target), random.Random(plan.seed))
         await self._run_without(plan, hidden, "log.unreadable")
@@ -223,7 +227,7 @@ class Faults:
         await self._run_without(plan, lost, "log_dir.lost")
 
     async def _run_without(self, plan: Plan, hidden: Path | None, event: str) -> None:
-        """Start the broker without what is hidden, and once it was missed and some time went by, with it."""
+        """Start the broker without ``hidden``; after it has logged the loss, and a time, restart it with ``hidden``."""
         size = self._cluster.log_size(plan.target)
         self._cluster.start(plan.target)
         if hidden is None:
@@ -262,7 +266,7 @@ class Faults:
         await self._cut(plan.target, (ZOOKEEPER,), plan.lasts_s)
 
     async def _cut_brokers(self, plan: Plan) -> None:
-        """From the other brokers and the controllers, not from ZooKeeper and the clients."""
+        """Cut a broker from the other brokers and the controllers, but not from ZooKeeper and the clients."""
         others = tuple(name for name in (*BROKERS, *CONTROLLERS) if name != plan.target)
         await self._cut(plan.target, others, plan.lasts_s)
 

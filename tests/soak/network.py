@@ -1,9 +1,9 @@
-"""Our own TCP proxy: every connection of a cluster on one machine goes through it, and can be broken there.
+"""A TCP proxy: every connection of a cluster on one machine goes through it, and can be broken there.
 
-A route leads to one listener. Whose connection it is, is known from the route (a ZooKeeper route belongs to one
-process), or read from the client id in the first request. Rules name a sender and a receiver, so one direction can be
-broken without the other, for the connections that are open and for those to come. Bytes are never reordered or lost
-within a connection: what a stalled one took in arrives when it is healed, as TCP's retransmissions would.
+A route leads to one listener. The sender of a connection is known from the route (a ZooKeeper route belongs to one
+process), or from the client id in the first request. Rules name a sender and a receiver, so one direction can be broken
+without the other. They hold for open and for new connections. Bytes are never reordered or lost within a connection:
+the bytes of a stalled connection arrive when it is healed, like TCP's retransmissions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 CHUNK_BYTES = 64 * 1024
 _CONNECT_TIMEOUT_S = 5.0
 _HEADER = struct.Struct(">ihhih")
-"""Length, api key, version, correlation id, length of the client id."""
+"""The head of a request: length, api key, version, correlation id, length of the client id."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +34,7 @@ class _Connection:
         return {one, other} == {self.source, self.target}
 
     def reset(self) -> None:
-        """Both ends see a reset at once."""
+        """Reset the connection at both ends at once."""
         for stream in (self.near, self.far):
             if stream is not None:
                 stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -42,7 +42,7 @@ class _Connection:
 
 
 class FaultyNetwork:
-    """Routes and what is wrong with them. Names are those of processes; ``clients`` are all clients."""
+    """The routes and their faults. Names are those of processes; ``clients`` means all clients."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -55,7 +55,7 @@ class FaultyNetwork:
     async def route(self, target: str, port: int, source: str | None = None) -> int:
         """Listen for connections to ``target`` on ``port`` and return the port of the proxy.
 
-        Without ``source`` the client id of the first request says who connects: ``broker-1-fetcher`` is ``broker-1``.
+        Without ``source`` the client id of the first request gives the sender: ``broker-1-fetcher`` is ``broker-1``.
         """
         listeners = await trio.open_tcp_listeners(0, host=HOST)
         handler = partial(self._serve, target=target, port=port, source=source)
@@ -65,20 +65,20 @@ class FaultyNetwork:
     # ------------------------------------------------------------ faults
 
     def cut(self, one: str, other: str) -> None:
-        """Reset what is open between the two, and whatever is opened until ``heal``."""
+        """Reset all connections between the two: the open ones, and new ones until ``heal``."""
         self._cut.add(frozenset((one, other)))
         self.reset(one, other)
 
     def stall(self, sender: str, receiver: str) -> None:
-        """Nothing more arrives in this direction until ``heal``; the connections stay open."""
+        """Deliver no more bytes in this direction until ``heal``; the connections stay open."""
         self._stalled.add((sender, receiver))
 
     def delay(self, sender: str, receiver: str, delay_s: float) -> None:
-        """Each piece that is sent in this direction takes this long, until ``heal``."""
+        """Delay each piece in this direction by ``delay_s``, until ``heal``."""
         self._delay_s[sender, receiver] = delay_s
 
     def reset(self, one: str, other: str) -> None:
-        """Reset what is open between the two, once."""
+        """Reset the open connections between the two, once."""
         for connection in list(self._connections):
             if connection.joins(one, other):
                 connection.reset()
@@ -129,7 +129,7 @@ class FaultyNetwork:
         data: bytes | bytearray,
         done: trio.CancelScope,
     ) -> None:
-        """Forward until either end closes; a close travels as slowly as the bytes before it."""
+        """Forward until either end closes; a close is delayed like the bytes before it."""
         try:
             while True:
                 while (sender, receiver) in self._stalled:
@@ -149,7 +149,7 @@ class FaultyNetwork:
 
 
 async def _first_request(stream: trio.SocketStream) -> bytes:
-    """What arrives until the client id of the first request is complete, or the connection ends."""
+    """The bytes up to the end of the client id in the first request, or to the end of the connection."""
     data = b""
     while len(data) < _HEADER.size or len(data) < _HEADER.size + _HEADER.unpack_from(data)[4]:
         piece = await stream.receive_some(CHUNK_BYTES)
@@ -160,7 +160,7 @@ async def _first_request(stream: trio.SocketStream) -> bytes:
 
 
 def sender_of(request: bytes) -> str:
-    """``broker-1`` or ``controller-1000`` for a request of such a process, ``clients`` for any other."""
+    """The sender of a request: ``broker-1``, ``controller-1000`` or the like, and ``clients`` for any other."""
     if len(request) < _HEADER.size:
         return "clients"
     length = _HEADER.unpack_from(request)[4]

@@ -1,4 +1,4 @@
-"""What an onlooker sees: leaders, in-sync replicas, high watermarks, committed offsets."""
+"""The observations of an onlooker: leaders, in-sync replicas, high watermarks, committed offsets."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _CHECK_EVERY_S = 0.2
 
 
 class Observer:
-    """Asks brokers by their own ports, so that it sees what no client can during a cut."""
+    """Sends requests to the brokers' own ports, so that it sees more than clients during a cut."""
 
     def __init__(self, cluster: SoakCluster, recorder: Recorder, resizer: Resizer) -> None:
         self._cluster, self._recorder, self._resizer = cluster, recorder, resizer
         self.deposed: set[str] = set()
-        """Brokers whose session may have ended without their knowing it."""
+        """Brokers whose session may have ended without their knowledge."""
 
     def _admin(self) -> Admin:
         bootstrap = ",".join(f"{HOST}:{port}" for port in self._cluster.direct.values())
         return Admin(bootstrap_servers=bootstrap, client_id="onlooker", default_api_timeout_ms=5_000)
 
     async def watch_watermarks(self, broker: int) -> None:
-        """Record each high watermark this broker answers as a leader; until cancelled."""
+        """Record each high watermark that this broker reports as a leader, until cancelled."""
         while True:
             try:
                 async with Channel.open(
@@ -79,7 +79,7 @@ class Observer:
         )
 
     async def watch_commits(self, groups: Iterable[str]) -> None:
-        """Record what coordinators answer as committed; until cancelled."""
+        """Record the committed offsets that coordinators report, until cancelled."""
         async with self._admin() as admin:
             while True:
                 for group in groups:
@@ -95,14 +95,14 @@ class Observer:
                         *(
                             OffsetFetched(now_ms, group, tp, found[tp].offset, asked_ms, current)
                             for tp in partitions
-                            # With a partition what was committed of it goes.
+                            # A partition's commits are deleted with the partition.
                             if tp in found and not self._resizer.may_vanish(tp)
                         )
                     )
                 await trio.sleep(2 * LOOK_EVERY_S)  # polls: as an onlooker does
 
     async def wait_until_in_sync(self, topics: list[str], replicas: int, limit_s: float) -> str:
-        """Return "" once every partition has a leader and its whole ISR, and what lacks when the time is up."""
+        """Wait until every partition has a leader and its whole ISR. Returns "", or the missing ones at the limit."""
         lacking = "nothing was answered"
         with trio.move_on_after(limit_s):
             async with self._admin() as admin:
@@ -123,7 +123,7 @@ class Observer:
         return lacking
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Where the logs end of the partitions that there are. One may be removed while it is asked about."""
+        """The log end offsets of the existing partitions. A partition may be removed during the request."""
         async with self._admin() as admin:
             while True:
                 asked = self._resizer.partitions

@@ -1,4 +1,4 @@
-"""Writes a history while it happens, from any thread."""
+"""Writes the history of a run while it happens, from any thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.history.events import Event, Fault, encode_event
 
 
 class Recorder:
-    """Events go to a file in the order in which they are told; ``problems`` are what no event can show."""
+    """Writes events to a file in the order of the calls; ``problems`` are errors that no event can show."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -20,7 +20,7 @@ class Recorder:
         self.faults: Counter[str] = Counter()
         self.problems: list[str] = []
         self.revived = 0
-        """How often a closed partition was counted again."""
+        """How many times a closed partition was revived."""
         self.last_ack_ms = 0.0
         self.longest_silence_ms = 0.0
         """The longest time without an acknowledgement, between two of them."""
@@ -56,7 +56,7 @@ class Recorder:
         self.fault("problem", what, count=False)
 
     def logger(self, name: str) -> logging.Logger:
-        """Where a client says what it does: a file of its own beside the history, in milliseconds since the start."""
+        """A logger for a client: its own file beside the history, with times in milliseconds since the start."""
         logger = logging.Logger(name)
         handler = logging.FileHandler(self.path.with_name(f"{name}.log"))
         handler.setFormatter(_SinceStart(self))

@@ -1,4 +1,4 @@
-"""Resizes a topic every few seconds, and keeps what its partitions held before they are removed."""
+"""Resizes a topic every few seconds, and keeps the records of its partitions before they are removed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.controller.topic_incarnations import Life, TopicIncarnations
 
 EVERY_S = (2.0, 6.0)
 STOCK_REFRESH_S = 6.0
-"""So long a stock client may take to hear that partitions are gone; before that none of the same number is made."""
+"""The time that a stock client may take to learn of a removal; before that no partition of the number is created."""
 FINISH_LIMIT_S = 90.0
 _LOOK_EVERY_S = 0.05
 _ADMIN_TIMEOUT_MS = 5_000
@@ -42,7 +42,7 @@ _LAYOUTS = "partition-count-checkpoint"
 
 
 class Resizer:
-    """``watch`` reads the znodes past every proxy; ``run`` asks for one count after the other."""
+    """Resizes the topic. ``watch`` reads the znodes without a proxy; ``run`` requests one count after the other."""
 
     def __init__(
         self, directory: Path, recorder: Recorder, topic: str, initial: int, progress: Iterable[Progress]
@@ -56,23 +56,23 @@ class Resizer:
         self._znode: TopicZnode | None = None
         self._removed_at = -STOCK_REFRESH_S
         self._ends: dict[tuple[TopicPartition, int], int] = {}
-        """Where the logs of what is gone ended, by the topic's znode."""
+        """The end offsets of removed partitions, from the topic's znode."""
         self._closed: set[tuple[TopicPartition, int]] = set()
         self._layouts: dict[tuple[TopicPartition, int], dict[StoredLayout, None]] = {}
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """What is there and was led once."""
+        """The existing partitions that have had a leader."""
         return self._incarnations.tps()
 
     def may_vanish(self, tp: TopicPartition) -> bool:
-        """Whether it was not there at first: then it may be gone at any moment, and its commits with it."""
+        """Whether the partition is not an initial one: it may be removed at any time, together with its commits."""
         return tp.partition >= self._initial
 
     # ------------------------------------------------------------ asking
 
     async def run(self, bootstrap: str, seed: int) -> None:
-        """Until cancelled. What a fault makes of a request is no problem: the znodes say what came of it."""
+        """Resize until cancelled. A fault may fail a request without harm: the znodes show its result."""
         rng = random.Random(seed)
         while True:
             await trio.sleep(rng.uniform(*EVERY_S))  # pause: between two resizes
@@ -87,7 +87,7 @@ class Resizer:
                 self._recorder.fault("resize not answered", f"to {count}: {error}", count=False)
 
     def _next_count(self, rng: random.Random) -> int | None:
-        """Another count, whatever became of the resize before: it is taken back, or followed by this one."""
+        """Another count, even during the previous resize: the new one cancels it, or follows it."""
         if self._znode is None:
             return None
         undeleted = self._znode.undeleted_partition_count
@@ -101,7 +101,7 @@ class Resizer:
     # ------------------------------------------------------------ watching
 
     async def watch(self, zookeeper_port: int) -> None:
-        """Until cancelled."""
+        """Watch the znodes and keep the files of removable partitions, until cancelled."""
         while True:
             with suppress(ZkError):
                 async with open_zk(f"{HOST}:{zookeeper_port}", on_hang=None) as zk:
@@ -126,7 +126,7 @@ class Resizer:
         if gone := [life for life in self._incarnations.gone if (life.tp, life.incarnation) not in self._ends]:
             znode = TopicZnode.decode(path, (await zk.get(path)).data)
             for life in gone:
-                # One write removes a state and notes where the log ended.
+                # One write removes a state and stores the end of the log.
                 self._ends[life.tp, life.incarnation] = znode.base_offset(life.tp.partition)
         self._znode = znode
 
@@ -151,7 +151,7 @@ class Resizer:
             self._recorder.fault("revived", str(event.tp), count=False)
 
     async def finish(self) -> None:
-        """Wait until nothing is left to do of the last resize."""
+        """Wait until the last resize is done."""
         with trio.move_on_after(FINISH_LIMIT_S):
             while self._left():
                 await trio.sleep(_LOOK_EVERY_S)  # polls: until all is done
@@ -164,7 +164,7 @@ class Resizer:
     # ------------------------------------------------------------ keeping
 
     def _keep_files(self) -> None:
-        """Second names for the segments of what may vanish, and the layouts that replicas noted."""
+        """Link the segments of partitions that may be removed, and read the layouts that replicas have stored."""
         brokers = sorted(path for path in self._directory.glob("broker-*") if path.is_dir())
         for broker, name in itertools.product(brokers, LOG_DIR_NAMES):
             for life in list(self._incarnations.present.values()):
@@ -183,7 +183,7 @@ class Resizer:
             self._layouts.setdefault(life, {}).update(dict.fromkeys(decode_layouts(path.read_text(), str(path))))
 
     def events(self, groups: Iterable[str]) -> Iterator[Event]:
-        """What is to be known at the end: all layouts, and the records of what was removed."""
+        """The events at the end of a run: all layouts, and the records of removed partitions."""
         self._keep_files()
         now_ms = self._recorder.now_ms()
         for (tp, incarnation), layouts in self._layouts.items():
@@ -196,13 +196,13 @@ class Resizer:
             for group in groups:
                 yield Drained(now_ms, group, life.tp, end, life.incarnation)
         for life in self._incarnations.present.values():
-            if self.may_vanish(life.tp):  # it may have been closed, drained and counted again
+            if self.may_vanish(life.tp):  # it may have been closed, drained and revived
                 yield from max(self._kept_logs(life, EXPIRED).values(), key=itemgetter(1), default=(0, 0, []))[2]
 
     def _archived(self, life: Life) -> tuple[int, int, list[StoredBatch]]:
-        """Start, end and batches of what was removed, as the longest of the logs in sync has them.
+        """Start, end and batches of a removed partition, from the longest log in sync.
 
-        The end that the topic's znode has may be that of a replica out of sync, with records that nobody committed.
+        The end in the topic's znode may be that of a replica out of sync, with records that were never committed.
         """
         highest, logs = self._ends[life.tp, life.incarnation], self._kept_logs(life, ARCHIVE)
         if max((end for _, end, _ in logs.values()), default=0) < highest:
@@ -212,7 +212,7 @@ class Resizer:
         return max(in_sync or logs.values(), key=itemgetter(1), default=(highest, highest, []))
 
     def _kept_logs(self, life: Life, source: int) -> dict[int, tuple[int, int, list[StoredBatch]]]:
-        """Start, end and batches of what was kept of each broker's log; ``source`` is the broker the batches name."""
+        """Start, end and batches of each broker's kept log; ``source`` is the broker id in the batches."""
         now_ms, logs = self._recorder.now_ms(), dict[int, tuple[int, int, list[StoredBatch]]]()
         for broker in sorted((self._archive / f"{life.tp}-{life.incarnation}").glob("broker-*")):
             if segments := sorted(broker.glob("*.log")):
@@ -223,13 +223,13 @@ class Resizer:
         return logs
 
     def incarnation(self, tp: TopicPartition) -> int | None:
-        """Of the partition that is there; None when it was removed."""
+        """The incarnation of the existing partition; None when it is removed."""
         present = self._incarnations.present.get(tp.partition)
         return None if present is None else present.incarnation
 
 
 def _link(source: Path, target: Path) -> None:
-    """A second name for a file, also where it took the place of another; one that vanished has had one before."""
+    """Link a file, also if it has replaced an older one. A file that is gone was linked before."""
     with suppress(OSError):
         if target.exists() and target.samefile(source):
             return

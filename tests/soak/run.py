@@ -1,4 +1,4 @@
-"""A run: cluster, workload, faults, and what is left in the end, judged by the history checker."""
+"""A run: cluster, workload, faults, and the final logs, which the history checker judges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CHECK_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SoakConfig:
-    """``per_s`` records a second in all, a third of them from our own producer."""
+    """The settings of a run. ``per_s``: records a second in all, a third of them from Anabranch's producer."""
 
     directory: Path
     seconds: float
@@ -45,10 +45,10 @@ class SoakConfig:
     per_s: float = 1500.0
     schedule: Callable[[int], Iterator[tuple[Plan, ...]]] = mixed_schedule
     only: tuple[str, ...] = ()
-    """Kinds of faults to keep, all where empty: to look for one bug."""
+    """The kinds of faults to keep, all if empty. For the search for one bug."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     resize: bool = True
-    """The topic grows and shrinks every few seconds."""
+    """Whether the topic grows and shrinks every few seconds."""
 
     @property
     def history(self) -> Path:
@@ -63,7 +63,7 @@ class SoakConfig:
 
 @dataclass(slots=True)
 class SoakResult:
-    """What came of a run. ``problems`` are what was seen to go wrong, ``violations`` what the checker found."""
+    """The result of a run: the recorder with observed ``problems``, and the checker's ``violations``."""
 
     recorder: Recorder
     violations: list[Violation]
@@ -91,7 +91,7 @@ class SoakResult:
 
 
 async def soak(config: SoakConfig) -> SoakResult:
-    """Run, heal, drain, stop, read the logs and check. The directory must not exist."""
+    """Run the cluster with faults, undo them, drain, stop, read the logs and check. The directory must not exist."""
     config.directory.mkdir(parents=True)
     recorder = Recorder(config.history)
     try:
@@ -175,7 +175,7 @@ async def _break_and_heal(
     excused: set[str],
     writing: Stop,
 ) -> None:
-    """The load, and the faults under it; returns when all is mended and every record has its outcome."""
+    """Run the load and the faults. Returns when all faults are undone and every record has its outcome."""
     faults = Faults(cluster, recorder, observer, [TOPIC])
     faults.excused = excused
     await faults.whole()
@@ -202,7 +202,7 @@ async def _break_and_heal(
 
 
 async def _drain(observer: Observer, recorder: Recorder, progress: dict[str, Progress]) -> None:
-    """Wait until each group has read everything. Where it has not in time, the checker says what is missing."""
+    """Wait until each group has read everything. After the time limit the checker names the missing records."""
     ends = await observer.end_offsets()
     with trio.move_on_after(DRAIN_LIMIT_S):
         while any(group.positions.get(tp, 0) < end for group in progress.values() for tp, end in ends.items()):

@@ -1,4 +1,4 @@
-"""The tools of the fault runs: the proxy, the schedule, the tearing of tails, the pace."""
+"""The tools of the fault runs: the proxy, the schedule, torn tails, the pace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TP = TopicPartition("t", 0)
 
 @asynccontextmanager
 async def echo(network_names: tuple[str, str] = ("clients", "broker-1")) -> AsyncIterator[tuple[FaultyNetwork, int]]:
-    """A network with a route to a server that sends everything back."""
+    """A network with a route to an echo server."""
 
     async def answer(stream: trio.SocketStream) -> None:
         try:
@@ -176,7 +176,7 @@ def test_replicas_are_read_batch_by_batch(tmp_path: Path) -> None:
 
 
 class Watched:
-    """A topic in a fake ZooKeeper, the watcher of its resizes, and partition 1, which was not there at first."""
+    """A topic in a fake ZooKeeper with the watcher of its resizes. Partition 1 is not an initial one."""
 
     def __init__(self, directory: Path) -> None:
         self._zk = FakeZk().session()
@@ -185,7 +185,7 @@ class Watched:
         self.archive = directory / "archive"
 
     async def create(self, *, base: int) -> int:
-        """Grow to two partitions; the new one's incarnation."""
+        """Grow to two partitions. Returns the incarnation of the new one."""
         zk, znode = self._zk, TopicZnode(uuid.UUID(int=7), {0: [1], 1: [1]}, 1, 2, 1, {1: 3}, {1: base})
         await zk.create(TopicZnode.path("t"), znode.encode(), make_parents=True)
         for number in znode.partitions:
@@ -194,17 +194,17 @@ class Watched:
         return (await zk.get(PartitionState.path("t", 1))).czxid
 
     async def close(self) -> None:
-        """Count one partition; the other is still there."""
+        """Shrink to one partition; the other one still exists."""
         znode = TopicZnode(uuid.UUID(int=7), {0: [1], 1: [1]}, 1, 1, 2, {1: 3})
         await self._zk.set(TopicZnode.path("t"), znode.encode(), -1)
 
     def counts(self) -> set[int | None]:
-        """What may be asked for next."""
+        """The counts that may be requested next."""
         rng = random.Random(7)
         return {self.resizer._next_count(rng) for _ in range(50)}
 
     async def remove(self, *, end: int) -> None:
-        """Take the partition that is closed away, as the controller does it."""
+        """Remove the closed partition, as the controller does."""
         znode = TopicZnode(uuid.UUID(int=7), {0: [1]}, 1, 1, 2, {1: 5}, {1: end})
         ops = [SetOp(TopicZnode.path("t"), znode.encode()), DeleteOp(PartitionState.path("t", 1))]
         await self._zk.multi(ops)
@@ -213,13 +213,13 @@ class Watched:
         await self.resizer._look(self._zk)
 
     def keep(self, incarnation: int, base: int, *batches: bytes, broker: int = 1) -> None:
-        """A replica's log; that of broker 1 is in sync."""
+        """Keep a replica's log in the archive; broker 1 is in sync."""
         directory = self.archive / f"t-1-{incarnation}" / f"broker-{broker}"
         directory.mkdir(parents=True)
         (directory / f"{base:020d}.log").write_bytes(b"".join(batches))
 
     def end(self) -> list[Event]:
-        """What is known in the end."""
+        """All events of the history at the end."""
         self.recorder.record(*self.resizer.events(["g"]))
         self.recorder.close()
         return list(read_history(self.recorder.path))
@@ -227,7 +227,7 @@ class Watched:
 
 @pytest.mark.trio
 async def test_what_was_removed_ends_where_the_replicas_in_sync_do(tmp_path: Path) -> None:
-    """The topic's znode has the highest end of all; what only a replica out of sync had was never committed."""
+    """The topic's znode has the highest end. Records that only a replica out of sync had were never committed."""
     watched = Watched(tmp_path)
     incarnation = await watched.create(base=5)
     await watched.look()
@@ -246,7 +246,7 @@ async def test_what_was_removed_ends_where_the_replicas_in_sync_do(tmp_path: Pat
 @pytest.mark.trio
 @pytest.mark.parametrize(("base", "problems"), [(5, 0), (3, 1)], ids=["its log was empty", "its log was not kept"])
 async def test_a_log_that_never_held_a_record_ends_where_it_begins(tmp_path: Path, base: int, problems: int) -> None:
-    """A partition that is made again goes on behind the one before it."""
+    """A partition that is created again begins at the end of the old one."""
     watched = Watched(tmp_path)
     watched.keep(await watched.create(base=base), base)
     await watched.look()
@@ -296,7 +296,7 @@ def test_a_stock_member_is_told_of_rebalances_after_its_membership_has_ended(tmp
 
 @pytest.mark.trio
 async def test_what_a_consumer_commits_by_itself_is_recorded_too() -> None:
-    """A flush commits before it is reported: a member that is lost then never asked for that commit."""
+    """A flush commits before the member knows it: if the member is lost then, it has never requested the commit."""
 
     async def answered(offsets: Any, timeout_ms: float, **of_member: Any) -> set[TopicPartition]:
         if timeout_ms < 0:

@@ -1,4 +1,4 @@
-"""A minute of faults on real processes. ``make soak`` runs for as long as one likes."""
+"""A minute of faults on real processes. ``make soak`` runs for any time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_a_cluster_keeps_its_promises_under_faults(tmp_path: Path) -> None:
 
 
 def test_what_is_beyond_the_promise_is_seen(tmp_path: Path) -> None:
-    """The same run, but every broker loses what it had not synced: the checker must find records gone, or
-    others in their place, where as many were written since."""
+    """Every broker loses its unsynced bytes, and the checker must find it.
+
+    It finds missing records, or other records in their places if as many were written since.
+    """
     result = trio.run(soak, SoakConfig(tmp_path / "soak", SECONDS, SEED, RATE, beyond_schedule, resize=False))
     assert {"lost_acknowledged", "inconsistent_offsets"} & {violation.check for violation in result.violations}

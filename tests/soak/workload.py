@@ -1,4 +1,4 @@
-"""Producers and groups, of librdkafka and our own, that write down what they do and what they are told."""
+"""Producers and groups of librdkafka and of Anabranch's client, which record their actions and the responses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMMIT_EVERY_S = 1.0
 OFFSETS_TIMEOUT_S = 5.0
 BURST_S = 0.02
 _GENERATION_AT = slice(len(b"CGMDv2:"), len(b"CGMDv2:") + 4)
-"""Where librdkafka's serialised group metadata has the generation, in the machine's byte order."""
+"""The position of the generation in librdkafka's serialised group metadata, in the machine's byte order."""
 
 
 def value_id(value: bytes) -> str:
@@ -50,14 +50,14 @@ def value_id(value: bytes) -> str:
 
 @dataclass(slots=True)
 class Pace:
-    """How many records are due, at ``per_s`` a second."""
+    """Counts the records that are due, at ``per_s`` a second."""
 
     per_s: float
     started: float = 0.0
     given: int = 0
 
     def due(self, now: float) -> int:
-        """Records to send now. Time in which the sender was blocked is not made up for: at most a second's worth."""
+        """The number of records to send now; after a blocked time at most those of one second."""
         self.started = self.started or now
         self.started = max(self.started, now - 1.0 - self.given / self.per_s)
         count = int((now - self.started) * self.per_s) - self.given
@@ -67,7 +67,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a group has read, for tasks that wait for it: partition -> next offset."""
+    """The positions of a group, for tasks that wait for it: the next offset by partition."""
 
     positions: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class Progress:
 
 
 class Stop:
-    """Tells threads and tasks to end; ``abandoned`` also not to wait for any answer."""
+    """Makes threads and tasks end; with ``abandoned`` they do not wait for responses either."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -99,8 +99,9 @@ class Stop:
 class StockWriter:
     """An idempotent librdkafka producer; ``run`` is for a thread.
 
-    ``is_refused``: the topic is resized, so batches are refused of which the producer learns too late where their keys
-    live now. It goes on with a new epoch then, under which it also repeats what was written without an answer: copies.
+    ``is_refused``: the topic is resized, so batches are refused if the producer learns too late of the new places of
+    their keys. The producer then continues with a new epoch. Under it the producer also repeats batches that were
+    written without a response: these are copies.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class StockWriter:
         recorder.acknowledged(Acked(recorder.now_ms(), self._name, tp, known, value))
 
     def run(self, stop: Stop) -> None:
-        """Until ``stop``, or a fatal error: what has no outcome then may or may not be written."""
+        """Write until ``stop`` or a fatal error. Records without an outcome may or may not be written then."""
         try:
             self._write(stop)
         except KafkaException as error:
@@ -176,7 +177,7 @@ class StockWriter:
 
 
 class StockMember:
-    """A member of a group that commits by hand each second and before it gives partitions up; for a thread."""
+    """A member of a group that commits explicitly each second and before partitions are revoked; for a thread."""
 
     def __init__(self, name: str, group: str, bootstrap: str, recorder: Recorder, progress: Progress) -> None:
         self._name, self._group, self._recorder, self._progress = name, group, recorder, progress
@@ -201,7 +202,7 @@ class StockMember:
         self._last_generation = UNKNOWN
 
     def _generation(self) -> int:
-        """Of the membership, or its last: a librdkafka that closes may tell of a rebalance after it has ended that."""
+        """The generation of the membership, or the last one: librdkafka may report a rebalance after it has left."""
         with suppress(RuntimeError):
             metadata = bytes(self._consumer.consumer_group_metadata())
             self._last_generation = int.from_bytes(metadata[_GENERATION_AT], sys.byteorder, signed=True)
@@ -209,13 +210,13 @@ class StockMember:
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
         if self._stop.is_set():
-            return  # told while it closes: it reads nothing of these
+            return  # reported while it closes: it reads nothing of these
         mine = [TopicPartition(found.topic, found.partition) for found in partitions]
         self._recorder.record(
             Assigned(self._recorder.now_ms(), self._group, self._name, self._generation(), mine),
         )
-        # Asked for here, for librdkafka never asks again where its own question met a coordinator that had just moved
-        # (librdkafka #5586): the member would stand still until the next rebalance.
+        # librdkafka does not repeat its own request when the coordinator has just moved (librdkafka #5586): the member
+        # would stop until the next rebalance. So the offsets are requested here.
         while not self._stop.is_set():
             try:
                 found = consumer.committed(partitions, timeout=OFFSETS_TIMEOUT_S)
@@ -252,7 +253,7 @@ class StockMember:
             refused = {TopicPartition(found.topic, found.partition) for found in answered if found.error is not None}
             failed = False
         except KafkaException:
-            failed = True  # an earlier attempt may have been written: nothing is refused for certain
+            failed = True  # an earlier attempt may have been written, so no refusal is certain
         recorder.record(
             *(
                 Committed(
@@ -308,7 +309,7 @@ class StockMember:
 
 
 async def write(name: str, bootstrap: str, topic: str, per_s: float, recorder: Recorder, stop: Stop) -> None:
-    """Our idempotent producer, until ``stop``; returns when every record has its outcome."""
+    """Write with Anabranch's idempotent producer until ``stop``. Returns when every record has its outcome."""
     pace, number = Pace(per_s), 0
     async with (
         trio.open_nursery() as answers,
@@ -349,7 +350,7 @@ async def write(name: str, bootstrap: str, topic: str, per_s: float, recorder: R
 
 
 class OwnMember:
-    """Our consumer in a group, committing as the stock one does."""
+    """Anabranch's consumer in a group; it commits as the stock one does."""
 
     def __init__(self, name: str, group: str, bootstrap: str, recorder: Recorder, progress: Progress) -> None:
         self._name, self._group, self._recorder, self._progress = name, group, recorder, progress

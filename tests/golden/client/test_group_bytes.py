@@ -1,4 +1,4 @@
-"""The consumer protocol's bytes, written down once from Kafka's schemas (ConsumerProtocolSubscription, -Assignment)."""
+"""The consumer protocol's bytes, written once from Kafka's schemas (ConsumerProtocolSubscription, -Assignment)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden scripts: after each step (``> ...``) the znodes the controller wrote and what it told each broker.
+"""Golden scripts: after each step (``> ...``) come the controller's znode writes and its requests to each broker.
 
 A script is the expectation: the test runs its steps and compares the whole text. Czxids and topic ids are left out.
 """
@@ -27,11 +27,11 @@ from tests.support.controller.controller_world import FakeBroker, Log, World
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 SETTLED_S = 2.0
-"""Longer than any pause of the controller; virtual time."""
+"""A virtual time longer than any pause of the controller."""
 
 
 class Recorder:
-    """Plays a script on a world of its own and writes down what follows."""
+    """Runs a script on its own cluster and records the outcomes."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -43,7 +43,7 @@ class Recorder:
         self.lines.append(f"> {step}")
         verb, *words = step.split()
         await getattr(self, f"do_{verb}")(*words)
-        await trio.sleep(SETTLED_S)  # virtual time: until nothing happens any more
+        await trio.sleep(SETTLED_S)  # virtual time: until all work has settled
         self.lines += [f"  {line}" for line in self._writes]
         self._writes.clear()
         for broker in self.world.brokers.values():

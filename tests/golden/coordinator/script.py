@@ -1,8 +1,8 @@
-"""Golden scripts: lines of events, each followed by what came of it.
+"""Golden scripts: lines of events, each followed by its outcomes.
 
-An event line is ``verb argument... name=value...``; indented lines below it are outcomes: ``-> token response`` for an
-answer, ``=> record`` for a committed record, ``.. state`` when the group's state changed. ``run`` keeps comments and
-events and writes the outcomes anew, so a script is right when it comes back unchanged.
+An event line is ``verb argument... name=value...``; indented lines below it are outcomes: ``-> token response`` for a
+response, ``=> record`` for a committed record, ``.. state`` when the group's state changed. ``run`` keeps comments and
+events and writes the outcomes anew, so a script is right when ``run`` returns it unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.unit.coordinator.driver import GROUP, Driver
 
 
 def run(text: str) -> str:
-    """The script with its outcomes as they are now."""
+    """Return the script with its present outcomes."""
     player = _Player()
     lines: list[str] = []
     for line in text.splitlines():
@@ -104,7 +104,7 @@ class _Player:
         self.driver.expire()
 
     def do_hold(self) -> None:
-        """From now on writes wait for ``settle`` or ``fail``."""
+        """Let writes wait for ``settle`` or ``fail`` from now on."""
         self.driver.auto_commit = False
 
     def do_settle(self) -> None:
@@ -114,11 +114,11 @@ class _Player:
         self.driver.settle(ErrorCode[error])
 
     def do_overdue(self) -> None:
-        """The oldest write takes longer than ``offsets.commit.timeout.ms``."""
+        """Let the oldest write take longer than ``offsets.commit.timeout.ms``."""
         self.driver.overdue()
 
     def do_restart(self) -> None:
-        """A new coordinator loads the log."""
+        """Let a new coordinator load the log."""
         self.driver = self.driver.restarted()
         self.shown = 0
 

@@ -1,4 +1,4 @@
-"""Records of the offsets topic against bytes that Kafka wrote, and the reading rules of KIP-915."""
+"""Records of the offsets topic are compared with bytes that Kafka wrote, and read by the rules of KIP-915."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every script in this folder comes back unchanged."""
+"""Running a script of this folder returns it unchanged."""
 
 from __future__ import annotations
 

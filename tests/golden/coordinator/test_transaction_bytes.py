@@ -1,4 +1,4 @@
-"""KIP-915: the records of the transaction log against bytes that Kafka wrote, at both versions of their values."""
+"""KIP-915: the records of the transaction log are compared with bytes that Kafka wrote, at both value versions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_kip_915_a_transaction_without_partitions_has_null(version: int) -> None
 
 
 def test_kip_915_tagged_fields_of_a_later_transaction_are_ignored() -> None:
-    """Kafka 4 writes a previous producer id (tag 0) and a next one (tag 1) without another version."""
+    """Kafka 4 writes a previous producer id (tag 0) and a next one (tag 1) without a new version."""
     tags = b"\x02" + b"\x00\x08" + (11).to_bytes(8, "big") + b"\x01\x08" + (12).to_bytes(8, "big")
     assert FLEXIBLE.endswith(b"\x00")
     assert decode_tolerantly(TransactionLogValue, FLEXIBLE[:-1] + tags) == (1, VALUE)

@@ -1,4 +1,4 @@
-"""Segments read with arrays give what a naive reader gives row by row, whole or damaged."""
+"""Segments read with arrays give the rows of a naive row-by-row reader, for whole and damaged segments."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def segment(parts: list[tuple], gap: int) -> bytes:
 def test_reading_with_arrays_agrees_with_reading_row_by_row(
     parts, gap, history, spec, damage, cut, few, read, run
 ) -> None:
-    """``damage`` changes a byte, and mends the CRC where it says so: then the batch itself has to be malformed."""
+    """``damage`` changes bytes.
+
+    Where it also mends the CRC, the batch itself has to be found malformed.
+    """
     data = bytearray(segment(parts, gap))
     for at, change, mend in damage:
         if data:
@@ -127,7 +130,7 @@ def test_a_file_that_was_cut_after_its_size_was_taken_is_named(
 
 @pytest.mark.parametrize("few", [0, 48])
 def test_each_byte_of_a_batch_changed_in_every_way_is_read_alike(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Continuation bits in keys, values and headers make overlong numbers of what comes before them."""
+    """Continuation bits in keys, values and headers turn the numbers before them into overlong ones."""
     long = b"\xff" * 11
     batch = build_batch(
         [(b"k", long, [], T0), (None, None, [("h", None), ("", b"\xff")], T0 + 1), (long, b"", [], T0 + 99)],
@@ -155,7 +158,7 @@ def test_each_byte_of_a_batch_changed_in_every_way_is_read_alike(few: int, monke
 
 
 def mend_crcs(data: bytearray) -> None:
-    """Make the CRC of every batch true that can be found."""
+    """Correct the CRC of every batch that can be found."""
     at = 0
     while at + 61 <= len(data):
         length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + 12

@@ -1,4 +1,4 @@
-"""The audit's summary rows show exactly which keys are out of order and which records offend."""
+"""The audit's summary rows show exactly the keys that are out of order and the offending records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ batches = st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.integ
 @settings(max_examples=200, deadline=None)
 @given(parts=batches, ascending=st.booleans(), run=st.sampled_from([1, 100, segment_scan.RUN_BYTES]))
 def test_summaries_show_which_keys_do_not_ascend_and_which_records_offend(parts, ascending: bool, run: int) -> None:
-    """There is one row for each key and layout of a part; it says whether their records ascend."""
+    """Each key and layout of a part has one row, which shows whether their records ascend."""
     data, offset = b"", 0
     for found, epoch in parts:
         values = [b"x" if n is None else b"%d" % (n + (31 * (offset + at) if ascending else 0)) for at, (_, n) in
@@ -72,7 +72,7 @@ def test_summaries_show_which_keys_do_not_ascend_and_which_records_offend(parts,
 
 
 class Batch(NamedTuple):
-    """How a batch differs from the one before it."""
+    """The differences between a batch and the one before it."""
 
     records: int
     gap: int
@@ -128,7 +128,7 @@ SUMMED = (
 
 
 def follows(row: dict, other: dict) -> bool:
-    """Whether a batch's row says that it follows another batch in every respect that a rule over batches looks at."""
+    """Whether a batch's row follows another batch's row in every property that a rule over batches checks."""
     same = ("leader_epoch", "producer_id", "producer_epoch")
     return (
         all(x["batch_crc_ok"] and not x["error"] and not x["is_transactional"] for x in (row, other))

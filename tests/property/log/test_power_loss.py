@@ -1,4 +1,4 @@
-"""A machine that goes down and forgets what was not synced: what ``flush`` returned for stays."""
+"""A power failure loses unsynced data; data that a returned ``flush`` has synced stays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ steps = st.lists(
 
 
 class Machine:
-    """A disk, the broker's logs on it, and what was promised."""
+    """A disk, the broker's logs on it, the written records, and the number of durable ones."""
 
     def __init__(self, seed: int) -> None:
         self.disk = SimDisk(random.Random(seed))
@@ -64,7 +64,7 @@ class Machine:
             assert [offset for offset, _, _ in found] == list(range(end))
             timed = find_time(log, None)
             assert timed is None if end == 0 else timed == (START_MS + end - 1, end - 1, 0)
-        # Of what was not flushed a compacted log may lose a part in the middle: a gap is nothing special there.
+        # A compacted log may lose unflushed records from its middle, because a gap is legal there.
         durable = {key: offset for offset, key in enumerate(self.written[partition][: self.durable[partition]])}
         last = {key: offset for offset, key, _ in found}
         assert all(last[key] >= offset for key, offset in durable.items() if key != LOST)

@@ -1,4 +1,4 @@
-"""Recovery of damaged segments, and compaction against a model that keeps a dict."""
+"""Recovery of damaged segments, and compaction against a model with a dict."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ def test_recovery_keeps_every_whole_batch_before_the_damage_and_none_after(
     assert kept[:intact] == originals[:intact]
     if before == after:
         assert kept == originals
-    # What is behind the damage can only be there when the damage is in the two fields no checksum covers.
+    # Batches behind the damage can only be kept if the damage is in the two fields without a checksum.
     assert [under_checksum(each) for each in kept] == [under_checksum(each) for each in originals[: len(kept)]]
     bases = [RecordBatch(each).base_offset for each in kept]
     assert bases == sorted(set(bases))
 
 
 def under_checksum(data: bytes) -> bytes:
-    """A batch without base offset and leader epoch, which a broker rewrites."""
+    """Return a batch without base offset and leader epoch, which a broker rewrites."""
     return data[8:12] + data[16:]
 
 
 def _files_before(originals: list[bytes], logs: list[str], victim: int) -> list[bytes]:
-    """The batches in the files before the damaged one."""
+    """Return the batches in the files before the damaged one."""
     first_offset = int(logs[victim][:20])
     return [each for each in originals if int.from_bytes(each[:8], "big") < first_offset]
 

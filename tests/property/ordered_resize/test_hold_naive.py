@@ -1,4 +1,4 @@
-"""What leaders serve to consumers without a gate, against the recursion as it stands in the design."""
+"""The cap for consumers without a gate is compared with the plain recursion of the design."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Data = st.DataObject
 
 
 class Groups(Naive):
-    """Several groups at one topic, each with its positions; a partition without one is read from its beginning."""
+    """Several groups that read one topic, each with its positions.
+
+    A partition without a position is read from its beginning.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +92,10 @@ def test_a_batch_is_served_when_every_group_satisfies_what_its_entries_name(take
 @settings(max_examples=100)
 @given(histories(), st.data())
 def test_obstacles_are_all_that_is_in_the_way(taken: list[History], data: Data) -> None:
-    """Where there is none all is served. Lineages and ends are known, so to release all of them serves all."""
+    """Without an obstacle all batches are served.
+
+    Lineages and ends are known, so without the obstacles all batches are served, too.
+    """
     naive, facts = drawn([taken[-1]], data)
     numbers = sorted(taken[-1].parts)
     for p in range(16):
@@ -107,7 +113,7 @@ def test_obstacles_are_all_that_is_in_the_way(taken: list[History], data: Data) 
 
 @settings(max_examples=100)
 @given(histories(), st.data())
-def test_what_is_served_to_anybody_is_served_whoever_comes(taken: list[History], data: Data) -> None:
+def test_the_cap_for_any_group_is_at_most_the_cap_for_the_known_groups(taken: list[History], data: Data) -> None:
     _, facts = drawn(taken, data)
     numbers = sorted(set().union(*(history.parts for history in taken)))
     readers = [reader._replace(reporting=frozenset()) for reader in drawn_readers(data, numbers)]

@@ -1,4 +1,4 @@
-"""The package against the recursion as it stands in the design, on lineages of random resizes and facts of any kind."""
+"""The package is compared with the plain recursion of the design, on random resizes' lineages and arbitrary facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Data = st.DataObject
 
 
 class Naive:
-    """Facts as plain dictionaries, decided anew at every question."""
+    """Facts in plain dictionaries, decided anew for every question."""
 
     def __init__(self) -> None:
         self.lineage: dict[int, tuple[int, list[tuple[int, dict[int, int]]]]] = {}
@@ -43,7 +43,7 @@ class Naive:
 
 
 def read(naive: Naive, facts: Facts, history: History, p: int) -> None:
-    """25301 of a partition is answered from this state of the topic."""
+    """Answer PartitionLeaderEpochsForPartitions (25301) for a partition from this state of the topic."""
     over, part = history.over.get(p, -1), history.parts.get(p)
     naive.over[p] = max(over, naive.over.get(p, -1))
     answer = None
@@ -86,7 +86,7 @@ def test_answers_of_any_age_and_facts_of_any_kind(taken: list[History], data: Da
 @settings(max_examples=100)
 @given(histories(), st.data())
 def test_positions_that_rise_and_fall(taken: list[History], data: Data) -> None:
-    """What was passed and taken back equals what is decided anew. All ends are known: they are told again."""
+    """After passes and revocations the result equals a new decision. All ends are known, and are reported again."""
     naive, facts = Naive(), Facts()
     history = taken[-1]
     numbers = sorted(history.parts)

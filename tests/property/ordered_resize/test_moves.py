@@ -1,4 +1,4 @@
-"""Losers and gainers against where keys really go."""
+"""Losers and gainers are compared with the real moves of keys."""
 
 from __future__ import annotations
 

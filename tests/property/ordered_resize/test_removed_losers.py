@@ -1,7 +1,7 @@
-"""Rule 12 by brute force: whatever a removed partition still required, all that name it require without it.
+"""Rule 12 by brute force: each partition that names a removed one has all its requirements without it.
 
-All histories of up to ``PARTITIONS`` partitions and ``RESIZES`` resizes, with removals from none to all after each. The
-design cites 8 and 5; ``ANABRANCH_LINEAGE_FULL=1`` runs them, which takes ten seconds or more.
+The search has all histories of up to ``PARTITIONS`` partitions and ``RESIZES`` resizes, with removals from none to all
+after each. The design cites 8 and 5; ``ANABRANCH_LINEAGE_FULL=1`` runs them, which takes ten seconds or more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PARTITIONS, RESIZES = (8, 5) if FULL else (7, 4)
 
 
 def required_by_others(history: History, q: int) -> list[str]:
-    """What partition ``q``, about to be removed, requires and a partition that names it does not require by itself."""
+    """Return requirements of partition ``q``, about to be removed, that a partition naming it lacks by itself."""
     lacking = []
     for p, part in history.parts.items():
         for e, losers in part.entries:
@@ -37,7 +37,7 @@ def requirements(history: History, q: int, f: int) -> Iterator[tuple[int, int]]:
 
 
 def explore(history: History, resizes: int) -> int:
-    """Every continuation; how many histories there are."""
+    """Explore every continuation, and return the number of histories."""
     if resizes == 0:
         return 1
     total = 0

@@ -1,6 +1,6 @@
-"""The order promise over random histories of resizes, and each rule switched off is noticed.
+"""Keys keep their order over random histories of resizes, and each rule that is switched off is noticed.
 
-``ANABRANCH_LINEAGE_SEEDS``: how many histories; 1,000 take half a minute.
+``ANABRANCH_LINEAGE_SEEDS`` is the number of histories; 1,000 take half a minute.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
 LIMIT = 1500
-"""Histories until a rule that is switched off has to be noticed."""
+"""The number of histories in which a switched-off rule has to be noticed."""
 
 
 def histories(first: int, count: int, *, is_edited: bool = False, seen: set[Outcome] | None = None) -> list[str]:
-    """What breaks in histories with these seeds. ``seen``: how edits by hand were judged."""
+    """Return the first failure in histories with these seeds. ``seen`` collects the judgements of edits by hand."""
     for seed in range(first, first + count):
         world = World(seed)
         world.is_edited = is_edited
@@ -46,7 +46,7 @@ def test_every_key_keeps_its_order_and_nothing_hangs(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
 def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
-    """Counts, version, initial count and last epochs are edited at any moment while no controller is in office."""
+    """Counts, version, initial count and last epochs are edited at any moment while no controller is active."""
     seen: set[Outcome] = set()
     assert not histories(first, min(10, SEEDS - first), is_edited=True, seen=seen)
     assert seen == set(Outcome)
@@ -76,12 +76,12 @@ def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``first`` is a history that notices it, to be quick; another one serves as well."""
+    """``first`` is a history that notices the rule's absence fast; another one serves as well."""
     rule(monkeypatch)
     assert histories(first, 1) or histories(0, LIMIT)
 
 
-# ---------------------------------------------------------------- histories by hand, where random ones rarely notice
+# ---------------------------------------------------------------- histories by hand for rare cases
 
 
 def newest(world: World, key: int) -> None:
@@ -89,14 +89,14 @@ def newest(world: World, key: int) -> None:
 
 
 def put(world: World, key: int) -> None:
-    """The key's next record is placed by what its producer knows, and written."""
+    """Write the key's next record, placed by its producer's metadata."""
     world.send(key)
     world.send(key)
     assert world.producers[key].batch is None
 
 
 def settle(world: World) -> None:
-    """The resize is carried out; nobody reads meanwhile, and nothing is removed."""
+    """Carry out the resize without reads and removals."""
     world.retains = True
     while world.advance() or any(world.order_one(p) for p in list(world.states)):
         pass
@@ -113,7 +113,7 @@ def resized(world: World, count: int) -> None:
 
 
 def an_election_between_goal_and_bump(world: World) -> None:
-    """1 -> 2, key 1. What the loser takes in its second epoch under the old layout counts too."""
+    """1 -> 2, key 1: the loser's records of its second epoch under the old layout count, too."""
     world.request(2)
     world.elect(0)
     world.order_one(0)
@@ -125,7 +125,7 @@ def an_election_between_goal_and_bump(world: World) -> None:
 
 
 def an_empty_loser_in_between(world: World) -> None:
-    """1 -> 2 -> 4, key 3. Partition 1 had the key and no record of it; partition 0 is not read."""
+    """1 -> 2 -> 4, key 3: partition 1 had the key but no record of it, and partition 0 is not read."""
     put(world, 3)
     for count in (2, 4):
         resized(world, count)
@@ -136,7 +136,7 @@ def an_empty_loser_in_between(world: World) -> None:
 
 
 def an_answer_older_than_what_is_asked_for(world: World) -> None:
-    """2 -> 1 -> 2 -> 4, key 3. The reader of 3 knows partition 1 as it was before it gained the key from 0."""
+    """2 -> 1 -> 2 -> 4, key 3: the reader of 3 knows partition 1 as it was before it gained the key from 0."""
     resized(world, 1)
     newest(world, 3)
     put(world, 3)
@@ -150,7 +150,7 @@ def an_answer_older_than_what_is_asked_for(world: World) -> None:
 
 
 def a_batch_that_comes_when_the_count_is_back(world: World) -> None:
-    """2 -> 1 -> 2, key 1. A copy of the first layout arrives under the third."""
+    """2 -> 1 -> 2, key 1: a copy of a batch of the first layout arrives under the third."""
     world.send(1)
     late = world.producers[1].batch
     assert late is not None
@@ -163,7 +163,7 @@ def a_batch_that_comes_when_the_count_is_back(world: World) -> None:
 
 
 def a_leader_two_layouts_behind(world: World) -> None:
-    """2 -> 1, then 2 again before partition 0 has answered; key 1, which moves to 0 and back."""
+    """2 -> 1, then 2 again before partition 0 has answered; key 1 moves to 0 and back."""
     world.request(1)
     world.advance()
     world.order_one(1)
@@ -176,7 +176,7 @@ def a_leader_two_layouts_behind(world: World) -> None:
     world.request(2)
     world.advance()
     newest(world, 1)
-    world.send(1)  # refused; final if a newer layout is known
+    world.send(1)  # the batch is refused, finally if a newer layout is known
     world.order(*late_order)
     world.produce(late)
 
@@ -209,14 +209,14 @@ def test_a_history_by_hand_notices_its_rule(scene: Callable[[World], None], monk
         acted(scene)
 
 
-# ---------------------------------------------------------------- a controller that goes, at any moment
+# ---------------------------------------------------------------- a controller that stops at any moment
 
 ASKED = {0: 5, 2: 2, 4: 6, 8: 3, 9: 9, 10: 4, 20: 8, 24: 3, 30: 7, 31: 3}
-"""After how many writes which count is asked for: grown, cancelled, queued (the latest wins), grown while draining."""
+"""Requested counts by number of writes: grown, cancelled, queued (the latest wins), grown while draining."""
 
 
 def carried_out(crash_after: int) -> tuple[object, list[str]]:
-    """The topic and its partitions in the end, and all writes; a controller goes right after one of them."""
+    """Return the final topic and partitions, and all writes; a controller stops right after the given write."""
     world = World(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
     world.crash_after = crash_after
     asked = dict(ASKED)
@@ -244,6 +244,9 @@ def test_a_controller_that_goes_between_any_two_writes_changes_nothing() -> None
 def test_removals_that_begin_although_a_wanted_count_counts_them_are_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A grow that counts what is being removed is no hole: it waits for the end, and creates the number again."""
+    """A grow that uses a partition being removed breaks no order.
+
+    The grow waits for the end of the removal, and creates the number again.
+    """
     monkeypatch.setattr(resize, "may_begin", lambda snapshot, _: resize.is_settled(snapshot))
     assert not histories(0, 20)

@@ -1,6 +1,6 @@
 """No deleted key comes back over random histories of resizes of a compacted topic, and each rule is needed.
 
-``ANABRANCH_LINEAGE_SEEDS``: how many histories.
+``ANABRANCH_LINEAGE_SEEDS`` is the number of histories.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Entries: TypeAlias = Iterable[LineageEntry]
 
 SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
 LIMIT = 1500
-"""Histories until a rule that is switched off has to be noticed."""
+"""The number of histories in which a switched-off rule has to be noticed."""
 
 
 def histories(first: int, count: int) -> tuple[list[str], int]:
-    """What breaks in histories with these seeds, and how many tombstones went."""
+    """Return the first failure in histories with these seeds, and the number of removed tombstones."""
     removed = 0
     for seed in range(first, first + count):
         world = CompactedWorld(seed)
@@ -42,7 +42,7 @@ def histories(first: int, count: int) -> tuple[list[str], int]:
 def test_hole_24_a_new_reader_finds_of_each_key_what_was_written_last(first: int) -> None:
     broken, removed = histories(first, min(20, SEEDS - first))
     assert not broken
-    assert removed > 0, "no cleaner ever let a tombstone go"
+    assert removed > 0, "no cleaner ever removed a tombstone"
 
 
 def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_of_shrinks_keep_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Children alone keep tombstones: of a survivor the entries do not count, which name descendants."""
+    """Let only children keep tombstones: entries of a survivor, which name descendants, do not count."""
     patch.setattr(CompactedWorld, "counts", lambda _, p, entry: max(entry.losers) < p)
 
 
@@ -99,6 +99,6 @@ def tombstones_of_moved_keys_are_left_by_any_layout(patch: pytest.MonkeyPatch) -
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_hole_24_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``first`` is a history that notices it, to be quick; another one serves as well."""
+    """``first`` is a history that notices the rule's absence fast; another one serves as well."""
     rule(monkeypatch)
     assert histories(first, 1)[0] or histories(0, LIMIT)[0]

@@ -1,4 +1,4 @@
-"""However a byte stream is chopped up, the same requests come out of it, and what was handed out stays what it was."""
+"""The same requests come from a byte stream however it is chopped up, and a returned request never changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_any_chopping_gives_the_same_requests(
     found = []
     for begin, end in itertools.pairwise(positions):
         found += receive(connection, stream[begin:end])
-    # Compared at the end: no later byte may have changed what was handed out.
+    # The comparison comes last, because no later byte may have changed a returned request.
     assert found == expected
     assert connection.idle
 

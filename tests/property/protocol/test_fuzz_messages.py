@@ -1,4 +1,4 @@
-"""Damaged and random bytes: both codecs accept the same, with the same values, and refuse the rest with DecodeError."""
+"""For damaged and random bytes both codecs return the same values, or both refuse them, ours with DecodeError."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""aiokafka's own schemas read what we write and write what we read, for every API and version it has.
+"""aiokafka's own schemas read our messages and write messages that we read, for every API and version of aiokafka.
 
-Its classes are found by API key and version; values go by position, in the order of our field tables, for it has names
-of its own, a struct of one field may be that field alone, and some fields are in a struct of their own. ``DIFFERS``
-lists where its schema is known not to be Kafka's.
+Its classes are found by API key and version. Values go by position, in the order of our field tables, because it has
+names of its own, a struct of one field may be that field alone, and some fields are in a struct of their own.
+``DIFFERS`` lists the schemas that are known to differ from Kafka's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIFFERS: dict[Key, str] = {
 
 
 def oracle_classes() -> dict[Key, Any]:
-    """aiokafka's message classes by API key, version and kind."""
+    """Return aiokafka's message classes by API key, version and kind."""
     found: dict[Key, Any] = {}
     for info in pkgutil.iter_modules(oracle_package.__path__):
         module = importlib.import_module(f"{oracle_package.__name__}.{info.name}")
@@ -57,7 +57,7 @@ SHARED = [case for case in cases() if key(case) in ORACLES and key(case) not in 
 
 
 def by_position(fields: Sequence[Field], values: Mapping[str, Any], schema: Schema, version: int) -> tuple[Any, ...]:
-    """The values as nested tuples in the shape of their schema; its tagged fields are empty."""
+    """Return the values as nested tuples in the shape of their schema, with empty tagged fields."""
     return _row(iter(plain_fields(fields, version)), values, schema, version)
 
 
@@ -82,7 +82,7 @@ def _row(fields: Iterator[Field], values: Mapping[str, Any], schema: Schema, ver
 
 
 def untagged(case: Case, fields: Sequence[Field], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with all tagged fields at their defaults: aiokafka has none."""
+    """Return the mapping with all tagged fields at their defaults, because aiokafka has none."""
     found = dict(values)
     for f in plain_fields(fields, case.version):
         if f.fields and found[f.name] is not None:

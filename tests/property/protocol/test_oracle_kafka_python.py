@@ -1,12 +1,11 @@
-"""kafka-python's own codec reads what we write and writes what we read, for every API and version it has.
+"""kafka-python's own codec reads our messages and writes messages that we read, for every API and version it has.
 
-Its classes are found by name and driven from our field tables; it has no inter-broker APIs. Where it is
-known to differ:
+Its classes are found by name and driven from our field tables; it has no inter-broker APIs. It is known to differ:
 
 - it calls all authorised operations ``authorized_operations`` and holds them as a set of bits, bit 31 alone as None;
 - it has the names of a later Kafka for fields that were renamed after 3.0;
-- it reads an ApiVersions response with an error in version 0, whatever was asked for (KIP-511), so these are compared
-  without an error.
+- it reads an ApiVersions response with an error in version 0, whatever version was requested (KIP-511), so these are
+  compared without an error.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from tests.support.protocol.protocol_tables import values as values_for
 AUTHORIZED_OPERATIONS = {"authorized_operations", "topic_authorized_operations", "cluster_authorized_operations"}
 RENAMED = {("OffsetCommitRequest", "generation_id"): "generation_id_or_member_epoch"}
 FIRST_OWN_TAG = 10_000
-"""Tags from here on are KIP-253's: a stock client skips them."""
+"""The first of KIP-253's tags; a stock client skips them."""
 
 
 def oracle_classes() -> dict[str, Any]:
-    """kafka-python's message classes by Kafka's name."""
+    """Return kafka-python's message classes by Kafka's name."""
     found: dict[str, Any] = {}
     for info in pkgutil.walk_packages(oracle_package.__path__, oracle_package.__name__ + "."):
         if ".old" in info.name or info.name.endswith("generate_stubs"):
@@ -48,7 +47,7 @@ SHARED = [case for case in cases() if case.cls.__name__ in ORACLES]
 
 
 def stock(fields: Sequence[Field]) -> list[Field]:
-    """The fields without KIP-253's."""
+    """Return the fields without KIP-253's."""
     return [f for f in fields if f.tag is None or f.tag < FIRST_OWN_TAG]
 
 
@@ -59,7 +58,7 @@ def their_name(cls: Any, f: Field) -> str:
 
 
 def as_mapping(value: Any, fields: Sequence[Field], version: int) -> dict[str, Any]:
-    """Their object, walked by our table."""
+    """Convert kafka-python's object to a mapping by our table."""
     found = {}
     for f in present(stock(fields), version):
         item = getattr(value, their_name(type(value), f))
@@ -78,7 +77,7 @@ def as_mapping(value: Any, fields: Sequence[Field], version: int) -> dict[str, A
 
 
 def as_theirs(cls: Any, fields: Sequence[Field], values: Mapping[str, Any], version: int) -> Any:
-    """Their object with the values of a mapping."""
+    """Convert a mapping to kafka-python's object."""
     arguments = {}
     for f in present(stock(fields), version):
         item = values[f.name]
@@ -96,7 +95,7 @@ def as_theirs(cls: Any, fields: Sequence[Field], values: Mapping[str, Any], vers
 
 
 def stock_only(fields: Sequence[Field], values: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """The mapping without KIP-253's fields."""
+    """Return the mapping without KIP-253's fields."""
     found = {}
     for f in present(stock(fields), version):
         item = values[f.name]

@@ -85,7 +85,7 @@ def test_any_flip_under_the_crc_is_detected(records, codec, data) -> None:
 @given(record_lists, codecs, st.data())
 @settings(max_examples=300)
 def test_damage_behind_the_crc_is_an_error_or_other_records_never_anything_else(records, codec, data) -> None:
-    """A hostile client computes a good CRC: reading its bytes ends in records or in the one error type."""
+    """A hostile client can compute a good CRC: reading its bytes gives records or the one error type."""
     raw = bytearray(build_batch(records, compression=codec))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -143,7 +143,10 @@ def test_varints_follow_the_definition(value) -> None:
 
 
 def place_bit_by_bit(h: int, initial: int, undeleted: int) -> int:
-    """Litwin's linear hashing, split by split: bucket ``s`` of a level splits when the count passes ``m + s``."""
+    """Place by Litwin's linear hashing, split by split.
+
+    Bucket ``s`` of a level splits when the count passes ``m + s``.
+    """
     m = initial
     p = h % m
     for count in range(initial, undeleted):

@@ -1,8 +1,8 @@
 """Random workloads of three replicas: acknowledged records stay, and replicas agree below the watermark.
 
-The controller is a dumb one that elects cleanly: the ISR in ZooKeeper, an epoch for each change, a leader out of the
-ISR. Answers to AlterPartition may be lost, LeaderAndIsr may reach replicas late, brokers die as processes, and, as long
-as the others have what they had, as machines.
+The controller is a simple one that elects cleanly: it has the ISR in ZooKeeper, an epoch for each change, and a leader
+out of the ISR. Answers to AlterPartition may be lost, and LeaderAndIsr may reach replicas late. Brokers die as
+processes. They die as machines as long as the others have all of their records.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Sent(NamedTuple):
 
 
 class Life:
-    """The world, and a controller with a state znode."""
+    """The replicas, and a controller with a state znode."""
 
     def __init__(self, seed: int) -> None:
         self.world = ReplicaWorld(min_insync_replicas=2, seed=seed)
         self.leader, self.epoch, self.isr = 1, 0, [1, 2, 3]
         self.down: dict[int, None] = {}
         self.told: dict[int, int] = {}
-        """Leader epoch each replica was last told of."""
+        """The leader epoch of the last LeaderAndIsr that each replica received."""
         self.sent: list[Sent] = []
         self.acknowledged: dict[int, bytes] = {}
         self.exposed = 0
-        """The highest offset a consumer could have read up to."""
+        """The highest offset up to which a consumer could have read."""
         self.number = 0
         self.world.elect(1, 0, self.isr)
         self.told = dict.fromkeys(REPLICAS, 0)
 
-    # ------------------------------------------------------------ what may happen
+    # ------------------------------------------------------------ events
 
     def produce(self, _: int) -> None:
         if self.told.get(self.leader) != self.epoch or self.leader in self.down:
@@ -74,14 +74,14 @@ class Life:
         self.world[REPLICAS[which % 3]].partition.review_isr()
 
     def alter_partition(self, which: int) -> None:
-        """The controller deals with what a leader proposed; the answer may be lost."""
+        """Let the controller handle a leader's proposed ISR; the answer may be lost."""
         broker = REPLICAS[which % 3]
         partition = self.world[broker].partition
         pending = partition.pending_isr
         if pending is None or broker in self.down:
             return
         if not self._write_isr(broker, pending):
-            return  # stale: the leader goes on waiting for a LeaderAndIsr
+            return  # stale: the leader continues to wait for a LeaderAndIsr
         if which < 6:
             partition.isr_committed(self.isr, self.world.version)
 
@@ -89,7 +89,7 @@ class Life:
         if broker != self.leader or pending.leader_epoch != self.epoch:
             return False
         if list(pending.isr) == self.isr:
-            return True  # the question was answered before, and the answer lost
+            return True  # the request was answered before, and the answer was lost
         if pending.partition_epoch != self.world.version or any(replica in self.down for replica in pending.isr):
             return False
         self.isr = list(pending.isr)
@@ -97,17 +97,17 @@ class Life:
         return True
 
     def elect(self, which: int) -> None:
-        """A leader change for no reason, to another member of the ISR."""
+        """Elect another member of the ISR for no reason."""
         candidates = [replica for replica in self.isr if replica not in self.down]
         if candidates:
             self._new_epoch(candidates[which % len(candidates)], self.isr)
 
     def tell(self, which: int) -> None:
-        """LeaderAndIsr as it stands reaches a replica."""
+        """Deliver the present LeaderAndIsr to a replica."""
         self._tell(REPLICAS[which % 3])
 
     async def kill(self, which: int) -> None:
-        """A process dies; the machine with it only where the others lose nothing by that."""
+        """Kill a process, sometimes with its machine; the machine only if the replica is not in the ISR."""
         broker = REPLICAS[which % 3]
         if self.down:
             return
@@ -140,7 +140,7 @@ class Life:
             self.told[broker] = self.epoch
 
     def look(self) -> None:
-        """Collect acknowledgements, as the purgatory would; compare what must agree."""
+        """Collect acknowledgements as the purgatory would, and compare the replicas below the watermark."""
         for sent in self.sent:
             if sent.awaited.is_done() and not sent.awaited.answer.error_code:
                 self.acknowledged[sent.offset] = sent.value
@@ -148,7 +148,7 @@ class Life:
         leader = self.world[self.leader]
         if self.leader not in self.down and leader.partition.is_leader and self.told.get(self.leader) == self.epoch:
             self.exposed = max(self.exposed, leader.log.high_watermark)
-            assert leader.log.log_end_offset >= self.exposed, "a leader without what consumers have read"
+            assert leader.log.log_end_offset >= self.exposed, "the leader lacks records that consumers have read"
             found = {offset: value for offset, _, value in leader.records()}
             for offset, value in self.acknowledged.items():
                 assert found.get(offset) == value, f"offset {offset} was acknowledged"
@@ -158,7 +158,7 @@ class Life:
             assert one.records(both) == other.records(both)
 
     def heal(self) -> None:
-        """Everybody is back and fetches: in the end all have the same."""
+        """Bring all replicas back and let them fetch; in the end all have the same records."""
         self.come_back(0)
         for broker in REPLICAS:
             self._tell(broker)
@@ -199,7 +199,7 @@ def test_nothing_acknowledged_is_lost(seed: int) -> None:
 
 @pytest.mark.trio
 async def test_a_quiet_life_acknowledges() -> None:
-    """The property says nothing about a world in which nothing is ever acknowledged: this one does."""
+    """The property holds also if nothing is ever acknowledged; in this workload records are acknowledged."""
     script = [("produce", 0), ("fetch", 1), ("fetch", 2), ("fetch", 1), ("fetch", 2)] * 5
     life = await live(1, script)
     assert len(life.acknowledged) == 5

@@ -1,4 +1,4 @@
-"""The checkpoint's offsets: what is written is read back, and pieces of ranges are the ranges."""
+"""The checkpoint's offsets are read back as written, and the pieces of a range make up the range."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_offsets_are_read_back(found: Offsets) -> None:
 
 @given(offsets)
 def test_equal_offsets_are_equal_text(found: Offsets) -> None:
-    """Spark compares text: neither the order of topics nor that of partitions may show."""
+    """Spark compares text, so the order of topics and of partitions must not show."""
     turned = Offsets(
         found.cluster_id,
         {

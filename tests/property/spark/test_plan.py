@@ -1,4 +1,4 @@
-"""Micro-batches over random histories of resizes: every key in order, and each rule switched off is noticed."""
+"""Micro-batches over random histories of resizes read every key in order, and each switched-off rule is noticed."""
 
 from __future__ import annotations
 
