@@ -216,7 +216,8 @@ class Connections:
         pending = slot.connection.unanswered() if slot.connection is not None else None
         if pending is None or pending.due_at > self._env.clock.monotonic():
             return None
-        return Unanswered(pending.due_at, f"{slot.node} has not answered {ApiKey(pending.api_key).name}")
+        hint = ", which may wait for replicas" if pending.api_key == ApiKey.PRODUCE else ""
+        return Unanswered(pending.due_at, f"{slot.node} has not answered {ApiKey(pending.api_key).name}{hint}")
 
     def load(self, node: Node, purpose: str = GENERAL) -> tuple[int, int]:
         """The load of a broker, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing.

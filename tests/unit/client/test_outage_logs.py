@@ -190,6 +190,20 @@ async def test_a_broker_that_stops_answering_fetches_is_an_outage_from_then_on(
         broker.is_silent = False
 
 
+async def test_a_produce_without_an_answer_may_wait_for_replicas(caplog: pytest.LogCaptureFixture) -> None:
+    """The broker may be well, and a replica in sync may hang."""
+    broker = FakeBroker({"t": 1})
+    async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+        await producer.send_and_wait("t", b"x")
+        broker.faults[TopicPartition("t", 0)] = deque([Fault(SILENCE)])
+        await producer.send("t", b"x")
+        with trio.fail_after(20):
+            while not warnings(caplog):
+                await trio.sleep(0.01)  # polls: the log
+        assert "has not answered PRODUCE, which may wait for replicas)" in warnings(caplog)[0]
+        await producer.close(timeout_ms=0)
+
+
 async def test_an_api_of_the_admin_ends_at_its_time_limit_while_a_request_is_unanswered() -> None:
     broker = FakeBroker({"t": 1})
     broker.is_silent = True
