@@ -81,7 +81,7 @@ RULES_OFF = [
          'yield _of_file(topic, partition, segment.base_offset, name, "the file is missing")', "pass", 10),
     _off("a file has another size", "segment files", _FILES, file_checks.wrong_files,
          "if found != size", "if False", 7, 12, 19, 20, 31),
-    _off("a file is none of a log", "segment files", _FILES, file_checks.wrong_files,
+    _off("a file does not belong to a log", "segment files", _FILES, file_checks.wrong_files,
          "if not _OF_A_LOG", "if False and _OF_A_LOG", 10),
     _off("a segment is not in the manifest", "segment files", _FILES, file_checks.wrong_files,
          "elif extra.endswith", "elif False and extra.endswith", 34),
