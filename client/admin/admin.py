@@ -133,7 +133,7 @@ class Admin(Client[AdminConfig]):
         """Send a change and raise the first error of the response. Errors such as NOT_CONTROLLER are tried again."""
 
         async def once() -> Any:
-            node = self._metadata.any_node() if node_id is None else await self._node(node_id)
+            node = self._metadata.any_node(CHANGES) if node_id is None else await self._node(node_id)
             response = await self._connections.request(node, body, purpose=CHANGES)
             error = first_error(response)
             if error is not None:

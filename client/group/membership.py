@@ -171,7 +171,7 @@ class GroupMembership:
 
     def _may_join(self) -> bool:
         # A pattern needs the topics' names first.
-        return self._subscription.mode is not Mode.PATTERN or bool(self._metadata.cluster.nodes)
+        return self._subscription.mode is not Mode.PATTERN or self._metadata.knows_all_topics
 
     def request_rejoin(self) -> None:
         """Join again at the next poll, because the subscription or the topics changed."""

@@ -34,8 +34,10 @@ _HELD_WITHOUT_END = float("inf")
 """On separate connections brokers may hold requests back without a limit."""
 SILENT_S = 0.4
 """A response that is overdue for less time is ignored: a busy broker sends it soon."""
-FAILING = 2
-"""The rank in ``Connections.load`` of a broker that is asked only when all others fail too."""
+CONNECTED, UNTRIED, FAILING, SILENT = range(4)
+"""The ranks in ``Connections.load``. A refusal takes a moment, a silence the whole time limit of a request."""
+_FORGIVEN_S = 30.0
+"""A failure counts for this time: the broker may be back."""
 _JITTER = 0.2
 _FAILURES = Failures(
     closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),
@@ -67,6 +69,7 @@ class _Slot:
     opening_since: float | None = None
     """The start of the present try to connect; None if there is none."""
     failures: int = 0
+    failed_at: float = float("-inf")
     next_try: float = 0.0
     last_used: float = 0.0
 
@@ -137,6 +140,7 @@ class Connections:
     def _failed(self, slot: _Slot) -> None:
         settings = self._settings
         slot.failures += 1
+        slot.failed_at = self._env.clock.monotonic()
         pause = backoff_ms(
             slot.failures,
             settings.reconnect_backoff_ms,
@@ -203,7 +207,11 @@ class Connections:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
         timeout = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         held_s = 0.0 if purpose == GENERAL else _HELD_WITHOUT_END
-        return await connection.post(body, max_version=max_version, held_s=held_s).wait(timeout / 1000)
+        try:
+            return await connection.post(body, max_version=max_version, held_s=held_s).wait(timeout / 1000)
+        except KafkaTimeoutError:
+            self._failed(self._slots[node.id, purpose])
+            raise
 
     def unanswered(self) -> Unanswered | None:
         """The longest overdue response to a request or a handshake; None if none is overdue."""
@@ -220,19 +228,20 @@ class Connections:
         return Unanswered(pending.due_at, f"{slot.node} has not answered {ApiKey(pending.api_key).name}{hint}")
 
     def load(self, node: Node, purpose: str = GENERAL) -> tuple[int, int]:
-        """The load of a broker, for choosing the least: (rank, requests in flight); rank 0 connected, 2 failing.
+        """The load of a broker, for choosing the least: (rank, requests in flight or failures).
 
-        A broker that is silent on any connection, under any id, counts as failing.
+        A broker is silent if it owes a response on any connection, under any id. It is failing for a while after a
+        connection for ``purpose``, or a general one, failed, and after a request on it was not answered in time.
         """
-        silent_since = self._env.clock.monotonic() - SILENT_S
+        now = self._env.clock.monotonic()
         of_broker = [slot for slot in self._slots.values() if slot.node.address == node.address]
-        if any((owed := self._overdue(slot)) and owed.since < silent_since for slot in of_broker):
-            return FAILING, 0
+        if any((owed := self._overdue(slot)) and owed.since < now - SILENT_S for slot in of_broker):
+            return SILENT, 0
         found = [slot for use in {purpose, GENERAL} if (slot := self._slots.get((node.id, use)))]
-        open_ones = [slot.connection for slot in found if slot.connection is not None and not slot.connection.closed]
-        if failures := sum(slot.failures for slot in found):
+        if failures := sum(slot.failures for slot in found if now - slot.failed_at < _FORGIVEN_S):
             return FAILING, failures
-        return (0 if open_ones else 1), sum(connection.in_flight for connection in open_ones)
+        open_ones = [slot.connection for slot in found if slot.connection is not None and not slot.connection.closed]
+        return (CONNECTED if open_ones else UNTRIED), sum(connection.in_flight for connection in open_ones)
 
     def close_idle(self) -> None:
         """Close connections that were not used for ``connections_max_idle_ms`` and have nothing in flight."""

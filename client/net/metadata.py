@@ -62,6 +62,8 @@ class Metadata:
         self._topic_idle_ms = topic_idle_ms
         self._topics: dict[str, float] = {}
         self.all_topics = False
+        self.knows_all_topics = False
+        """Whether the last response was about all topics."""
         self.cluster = Cluster()
         self.generation = 0
         """Number of refreshes so far, including failed ones."""
@@ -203,6 +205,7 @@ class Metadata:
             raise error_for(ErrorCode.BROKER_NOT_AVAILABLE, "the metadata names no broker")
         # Topics wanted since the request left were not requested: their known metadata stays.
         self.cluster = self.cluster.merge(response, None if names is None else self._topics)
+        self.knows_all_topics = names is None
         self.failure = None
         self._asking_since = None
         if names is not None and not set(self._topics) <= set(names):

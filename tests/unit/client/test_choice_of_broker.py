@@ -11,7 +11,9 @@ import trio
 
 from anabranch.client.admin.admin import Admin
 from anabranch.client.errors import KafkaError
+from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import CHANGES, FAILING, GENERAL
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_anyio import client_env
@@ -91,3 +93,56 @@ def test_a_change_is_not_sent_again_to_the_broker_whose_handshake_failed() -> No
             assert chosen(admin, CHANGES) == {GOOD}
 
     in_virtual_time(ask_twice)
+
+
+def test_a_broker_that_left_a_request_unanswered_is_not_asked_for_a_while() -> None:
+    async def ask_late(env: Env) -> None:
+        async with two_brokers(env=env, request_timeout_ms=1_000) as (admin, silent):
+            for node in (GOOD, SILENT):
+                await ask(admin, node, CHANGES)
+            assert chosen(admin, CHANGES) == {GOOD, SILENT}
+            silent.is_silent = True
+            with pytest.raises(KafkaError, match="METADATA was not answered within 1 s"):
+                await ask(admin, SILENT, CHANGES)
+            assert chosen(admin, CHANGES) == {GOOD}
+            node = admin._metadata.node(SILENT)
+            assert node is not None and admin._connections.load(node, CHANGES)[0] == FAILING
+            await trio.sleep(100)  # virtual time: in_virtual_time
+            assert admin._connections.load(node, CHANGES)[0] < FAILING
+
+    in_virtual_time(ask_late)
+
+
+def test_a_broker_that_refuses_is_asked_before_one_that_is_silent() -> None:
+    """A refusal takes a moment, a silence the whole time limit."""
+
+    async def ask_both(env: Env) -> None:
+        async with two_brokers(env=env) as (admin, silent), trio.open_nursery() as nursery:
+            silent.is_silent = True
+            nursery.start_soon(ask, admin, SILENT, GENERAL)
+            await ask(admin, GOOD, GENERAL)
+            admin._connections._failed(admin._connections._slots[GOOD, GENERAL])
+            await trio.sleep(1)  # virtual time: in_virtual_time
+            refusing, silent_node = admin._metadata.node(GOOD), admin._metadata.node(SILENT)
+            assert refusing is not None and silent_node is not None
+            assert FAILING == admin._connections.load(refusing)[0] < admin._connections.load(silent_node)[0]
+            nursery.cancel_scope.cancel()
+
+    in_virtual_time(ask_both)
+
+
+def test_changes_go_to_a_broker_chosen_for_changes() -> None:
+    async def change(env: Env) -> None:
+        async with two_brokers(env=env) as (admin, _silent):
+            purposes: list[str] = []
+
+            def note(purpose: str = GENERAL) -> Node:
+                purposes.append(purpose)
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "noted")
+
+            admin._metadata.any_node = note  # type: ignore[method-assign]
+            with pytest.raises(KafkaError, match="noted"):
+                await admin._change("a change", MetadataRequest(topics=[]), lambda _response: None)
+            assert purposes == [CHANGES]
+
+    in_virtual_time(change)

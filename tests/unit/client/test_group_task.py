@@ -97,6 +97,7 @@ class ScriptedMetadata:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
+        self.knows_all_topics = False
         self.asked = 0
         self.refreshed: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []

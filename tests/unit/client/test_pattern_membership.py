@@ -8,8 +8,8 @@ from anabranch.client.net.cluster import Cluster, Node
 from tests.unit.client.test_group_task import Fixture, Run, ScriptedLink
 
 
-def test_a_pattern_joins_once_a_broker_has_answered(run: Run) -> None:
-    """Before the first response no topic matches, so the group would rebalance for a member without topics."""
+def test_a_pattern_joins_once_all_topics_are_known(run: Run) -> None:
+    """Before the response about all topics none matches, so the group would rebalance for a member without topics."""
 
     async def check() -> None:
         link = ScriptedLink([])
@@ -20,7 +20,10 @@ def test_a_pattern_joins_once_a_broker_has_answered(run: Run) -> None:
             fixture.metadata.update()  # a refresh failed
             await fixture.coordinator.poll()
             assert not fixture.coordinator._joining
-            fixture.metadata.cluster = Cluster(nodes={1: Node(1, "h", 1)})
+            fixture.metadata.cluster = Cluster(nodes={1: Node(1, "h", 1)})  # from before the subscription
+            await fixture.coordinator.poll()
+            assert not fixture.coordinator._joining
+            fixture.metadata.knows_all_topics = True
             await fixture.coordinator.poll()
             assert fixture.coordinator._joining
             tasks.cancel_scope.cancel()
