@@ -54,6 +54,8 @@ class Effects:
 
     Without ``writes`` each group is in one multi, and several groups may share a multi.
     """
+    removed: Sequence[int] = ()
+    """Partitions whose state znodes are deleted by ``writes``; one that stays assigned is new afterwards."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
@@ -110,6 +112,8 @@ def apply(context: Context, effects: Effects, version: int) -> None:
         return  # the effects are those of a config, or of a topic that does not exist
     for ask in effects.asks:
         _ASK[ask](context, topic)
+    for p in effects.removed:
+        del topic.partitions[p]
     if effects.znode is not None:
         if effects.znode is not topic.znode:
             topic.wait_logged = ""

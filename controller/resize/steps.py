@@ -114,6 +114,7 @@ def _together(topic: TopicImage, name: str, steps: Sequence[Step]) -> Effects:
         becoming,
         writes=[*becoming.writes, *_operations(topic, step)],
         states=states,
+        removed=step.deleted,
         step=name,
         stepped=stepped,
     )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.effects import carry_out
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, Ending, LiveBroker, TopicImage
@@ -267,6 +267,15 @@ async def test_a_resize_that_is_taken_back_is_told() -> None:
     await world.become(topic.topic)
     told = world.told()
     assert (told.undeleted_partition_count, told.layout_version) == (4, 2)
+
+
+async def test_a_partition_that_stays_assigned_is_new_after_its_removal() -> None:
+    world = World(image_of(resized(4, 6)))
+    znode = world.topic.znode.replace(last_leader_epochs={5: 1})
+    written = (SetOp(paths.topic("t"), znode.encode(), world.topic.version),)
+    await carry_out(world.context, Effects("t", znode, writes=written, removed=(5,)))
+    assert world.topic.partitions[5].state is None
+    assert world.topic.partitions[4].state is not None
 
 
 async def test_a_grow_over_what_drains_begins_at_once_and_revives_it() -> None:
