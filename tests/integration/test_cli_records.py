@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from anabranch.testing.processes import wait_for
 pytestmark = pytest.mark.integration
 
 DEADLINE_S = 60.0
-OUTAGE = re.compile(rb"^(no broker answers at |after \d+ s a broker answers again)")
 Fresh = Callable[[str], str]
 
 
@@ -54,12 +52,6 @@ def topic(cluster: Cluster, fresh_name: Fresh) -> str:
     return name
 
 
-def said(process: subprocess.Popen[bytes]) -> list[bytes]:
-    """The lines on standard error, without the warnings of brokers that a busy machine keeps from answering."""
-    assert process.stderr is not None
-    return [line for line in process.stderr.read().splitlines() if not OUTAGE.search(line)]
-
-
 def values(cluster: Cluster, topic: str) -> list[str]:
     done = run(cluster, "consume", topic, "--from-beginning", "--timeout-ms", "1000", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -82,7 +74,7 @@ def test_each_line_is_written_when_it_comes_and_a_signal_says_how_many(
             wait_for(partial(has, cluster, topic, expected), DEADLINE_S, f"{expected} are written")
         process.send_signal(number)
         assert process.wait(DEADLINE_S) == 128 + number
-        assert said(process) == [b"interrupted: 2 records were written"]
+        assert process.stderr.read() == b"interrupted: 2 records were written\n"
 
 
 def test_one_end_of_input_at_a_terminal_ends_it(cluster: Cluster, topic: str) -> None:
@@ -140,7 +132,7 @@ def test_a_signal_commits_what_was_printed_and_leaves_the_group(
         assert [process.stdout.readline() for _ in range(5)] == [b"v%d\n" % n for n in range(5)]
         process.send_signal(number)
         assert process.wait(DEADLINE_S) == 128 + number
-        assert said(process) == []
+        assert process.stderr.read() == b""
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         assert admin.describe_groups([group])[group].state == "Empty"
         assert admin.list_group_offsets(group)[TopicPartition(topic, 0)].offset == 5
@@ -193,7 +185,7 @@ def test_a_reader_that_goes_away_and_bytes_that_are_no_text(cluster: Cluster, to
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(DEADLINE_S) == 141
-        assert said(process) == []
+        assert process.stderr.read() == b""
     done = run(cluster, "consume", topic, "--from-beginning", "--max-messages", "20001")
     assert b"\xff\xfe" in done.stdout.splitlines()
 
@@ -206,4 +198,4 @@ def test_what_a_command_prints_has_no_reader_and_it_ends_without_a_word(
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert process.wait(DEADLINE_S) == 141
-        assert said(process) == []
+        assert process.stderr.read() == b""
