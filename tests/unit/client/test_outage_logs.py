@@ -14,9 +14,15 @@ import trio
 import trio.testing
 
 from anabranch import Admin, Consumer, ErrorCode, KafkaError, KafkaTimeoutError, Producer, TopicPartition
+from anabranch.client.net.connections import Unanswered
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from anabranch.protocol.generated.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from tests.support.client.client_metadata import metadata_over
 from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
 
@@ -32,12 +38,14 @@ class Brokers:
         self.answer: MetadataResponse | None = None
         self.silent = silent
         self.answered_at = float("-inf")
+        self.owed: Unanswered | None = None
+        """A request that is not the metadata's own."""
 
     def load(self, _node: Any, _purpose: str) -> tuple[int, int]:
         return (0, 0)
 
-    def unanswered(self) -> None:
-        """Report no unanswered request: the only request here is the metadata's own."""
+    def unanswered(self) -> Unanswered | None:
+        return self.owed
 
     async def request(self, _node: Any, _body: Any) -> MetadataResponse:
         await trio.lowlevel.checkpoint()
@@ -62,6 +70,25 @@ async def metadata_of(brokers: Brokers) -> AsyncIterator[Metadata]:
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     assert all(record.name.startswith("anabranch.client.") for record in caplog.records)
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+async def test_a_request_that_is_answered_at_once_is_no_outage_whenever_the_client_looks(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is asked afterwards, so no later response would end a silence that was noted."""
+    brokers = Brokers()
+    partition = MetadataResponsePartition(partition_index=0, leader_id=1)
+    brokers.answer = MetadataResponse(
+        brokers=[BROKER], topics=[MetadataResponseTopic(name="t", partitions=[partition])]
+    )
+    async with metadata_of(brokers) as metadata:
+        await metadata.ready(1_000)
+        brokers.owed = Unanswered(trio.current_time(), "h:1 has not answered PRODUCE")
+        metadata._changed.set()  # the client looks
+        await trio.testing.wait_all_tasks_blocked()
+        brokers.owed, brokers.answered_at = None, trio.current_time() + 0.001
+        await trio.sleep(5)  # virtual time: autojump_clock
+    assert warnings(caplog) == []
 
 
 async def test_an_outage_is_logged_within_two_seconds_again_and_at_its_end(
