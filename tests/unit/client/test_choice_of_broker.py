@@ -13,6 +13,7 @@ from anabranch.client.admin.admin import Admin
 from anabranch.client.errors import KafkaError
 from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import CHANGES, FAILING, GENERAL
+from anabranch.client.net.connections import SILENT as RANK_OF_SILENT
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from anabranch.runtime.env import Env
@@ -52,17 +53,24 @@ async def ask(admin: Admin, node_id: int, purpose: str) -> None:
         await admin._connections.request(node, MetadataRequest(topics=[]), purpose=purpose)
 
 
+def rank(admin: Admin, node: Node | None, purpose: str = GENERAL) -> int:
+    assert node is not None
+    return admin._connections.load(node, purpose)[0]
+
+
+async def until_it_counts_as_silent(admin: Admin) -> None:
+    with trio.fail_after(20):
+        while rank(admin, admin._metadata.node(SILENT)) != RANK_OF_SILENT:
+            await trio.sleep(0.01)  # polls: the client's view of the broker
+
+
 @pytest.mark.trio
 @pytest.mark.parametrize("purpose", [GENERAL, CHANGES])
 async def test_a_broker_whose_handshake_takes_long_is_not_asked(purpose: str) -> None:
     async with two_brokers() as (admin, silent), trio.open_nursery() as nursery:
         silent.is_silent = True
         nursery.start_soon(ask, admin, SILENT, purpose)
-        node = admin._metadata.node(SILENT)
-        assert node is not None
-        with trio.fail_after(20):
-            while admin._connections.load(node)[0] < FAILING:
-                await trio.sleep(0.01)  # polls: the client's view of the broker
+        await until_it_counts_as_silent(admin)
         assert chosen(admin) == chosen(admin, CHANGES) == {GOOD}
         nursery.cancel_scope.cancel()
 
@@ -75,11 +83,7 @@ async def test_a_broker_that_owes_an_answer_is_not_asked() -> None:
         assert chosen(admin) == {GOOD, SILENT}
         silent.is_silent = True
         nursery.start_soon(ask, admin, SILENT, GENERAL)
-        node = admin._metadata.node(SILENT)
-        assert node is not None
-        with trio.fail_after(20):
-            while admin._connections.load(node)[0] < FAILING:
-                await trio.sleep(0.01)  # polls: the client's view of the broker
+        await until_it_counts_as_silent(admin)
         assert chosen(admin) == chosen(admin, CHANGES) == {GOOD}
         nursery.cancel_scope.cancel()
 
@@ -105,10 +109,9 @@ def test_a_broker_that_left_a_request_unanswered_is_not_asked_for_a_while() -> N
             with pytest.raises(KafkaError, match="METADATA was not answered within 1 s"):
                 await ask(admin, SILENT, CHANGES)
             assert chosen(admin, CHANGES) == {GOOD}
-            node = admin._metadata.node(SILENT)
-            assert node is not None and admin._connections.load(node, CHANGES)[0] == FAILING
+            assert rank(admin, admin._metadata.node(SILENT), CHANGES) == FAILING
             await trio.sleep(100)  # virtual time: in_virtual_time
-            assert admin._connections.load(node, CHANGES)[0] < FAILING
+            assert rank(admin, admin._metadata.node(SILENT), CHANGES) < FAILING
 
     in_virtual_time(ask_late)
 
@@ -120,12 +123,11 @@ def test_a_broker_that_refuses_is_asked_before_one_that_is_silent() -> None:
         async with two_brokers(env=env) as (admin, silent), trio.open_nursery() as nursery:
             silent.is_silent = True
             nursery.start_soon(ask, admin, SILENT, GENERAL)
-            await ask(admin, GOOD, GENERAL)
-            admin._connections._failed(admin._connections._slots[GOOD, GENERAL])
-            await trio.sleep(1)  # virtual time: in_virtual_time
-            refusing, silent_node = admin._metadata.node(GOOD), admin._metadata.node(SILENT)
-            assert refusing is not None and silent_node is not None
-            assert FAILING == admin._connections.load(refusing)[0] < admin._connections.load(silent_node)[0]
+            refusing = Node(3, "127.0.0.1", 1)
+            with pytest.raises(KafkaError, match="Connection refused"):
+                await admin._connections.get(refusing)
+            await until_it_counts_as_silent(admin)
+            assert rank(admin, refusing) == FAILING < RANK_OF_SILENT
             nursery.cancel_scope.cancel()
 
     in_virtual_time(ask_both)
