@@ -219,9 +219,10 @@ class DelayedProduce(DelayedOperation):
         self._answer: Deferred[ProduceResponse] = Deferred()
 
     @classmethod
-    def park(cls, purgatory: Purgatory, deadline: float, parts: Parts) -> Deferred[ProduceResponse]:
-        """Watch the partitions of the parts that wait. The returned answer is filled later."""
-        waiting = waiting_of(parts)
+    def park(
+        cls, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], parts: Parts
+    ) -> Deferred[ProduceResponse]:
+        """Watch the partitions of ``waiting``, which are among ``parts``. The returned answer is filled later."""
         operation = cls(purgatory, deadline, waiting, parts)
         for awaited in waiting:
             awaited.partition.watchers[operation] = None

@@ -77,10 +77,11 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     most = ctx.node.config.values["max.retried.partitions.per.connection"]
     if len(ctx.session.awaited) > most:
         raise CloseConnectionError(f"batches of more than {most} partitions and producers are to be repeated")
-    if not waiting_of(parts):
+    waiting = waiting_of(parts)
+    if not waiting:
         return _answer(request, answer_of(parts))
     deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
-    return DelayedProduce.park(ctx.node.purgatory, deadline, parts)
+    return DelayedProduce.park(ctx.node.purgatory, deadline, waiting, parts)
 
 
 def _append(

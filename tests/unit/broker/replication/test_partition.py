@@ -268,7 +268,7 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
     answers: list[ProduceResponse] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(purgatory.run)
-        DelayedProduce.park(purgatory, math.inf, [("t", parts)]).then(answers.append)
+        DelayedProduce.park(purgatory, math.inf, parts, [("t", parts)]).then(answers.append)
         for offset, watched in ((1, True), (2, False)):
             world[1].partition.follower_fetched(2, 1, offset, 0)
             await trio.testing.wait_all_tasks_blocked()
