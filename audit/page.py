@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from anabranch.audit.history import DEFAULT_LIMITS, ORDER_CHECK, Change, PageLimits, TopicHistory, topic_history
 from anabranch.audit.manifest import Manifest
 from anabranch.audit.report import AuditReport, Check, Status, Violation
+from anabranch.protocol.plurals import counted
 
 KEY_CHARACTERS = 80
 FIRST_SCREEN = 3
@@ -64,10 +66,10 @@ def verdict(report: AuditReport) -> Verdict:
     first.sort(key=lambda found: found[0] is not order)
     tone = "bad" if violated else "unknown"
     if order is not None and order.status is Status.VIOLATED:
-        title = f"Keys are out of order at {_count(order.violation_count, 'place')}"
+        title = f"Keys are out of order at {counted(order.violation_count, 'place', form=',')}"
     elif violated:
         names = ", ".join(check.name for check in violated)
-        title = f"{_count(len(violated), 'check')} found violations: {names}"
+        title = f"{counted(len(violated), 'check', form=',')} found violations: {names}"
     elif order is None or order.status is Status.UNKNOWN:
         title = "No violation, but the order of keys was not decided"
     else:
@@ -132,10 +134,6 @@ def time_text(timestamp_ms: int | None) -> str:
         return f"{timestamp_ms} ms"
 
 
-def _count(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def counts_text(topic: TopicHistory) -> str:
     """The topic's partition counts in turn."""
     counts = ["…"] if topic.further_stages else []
@@ -155,18 +153,20 @@ def sentences(change: Change) -> list[str]:
     if change.kind == "other":
         found = ["Which keys moved is not known: the counts of these layouts do not say it."]
     else:
-        found = [f"{_count(change.move_count, change.kind)}."]
+        found = [f"{counted(change.move_count, change.kind, form=',')}."]
     first = change.after.total.first_timestamp
     found.append(f"The first record after it is of {time_text(first)}." if first is not None else "No record follows.")
     if change.outcome == "broken":
         are = "is" if change.order_violations == 1 else "are"
-        found.append(f"{_count(change.order_violations, 'record')} under layout {version} {are} out of order.")
+        found.append(
+            f"{counted(change.order_violations, 'record', form=',')} under layout {version} {are} out of order."
+        )
     elif change.outcome == "unnamed":
         found.append(f"Not all records out of order are named; none of those named is under layout {version}.")
     elif change.outcome == "undecided":
         found.append("Whether keys kept their order was not checked for all records.")
     if change.skipped_layouts:
-        found.append(f"No file mentions {_count(change.skipped_layouts, 'layout')} in between.")
+        found.append(f"No file mentions {counted(change.skipped_layouts, 'layout', form=',')} in between.")
     return found
 
 
@@ -214,7 +214,7 @@ def _environment() -> Environment:
         "size": size_text,
         "compact": compact,
         "time": time_text,
-        "count": _count,
+        "count": partial(counted, form=","),
         "n": "{:,}".format,
         "counts": counts_text,
         "route": route,

@@ -16,6 +16,7 @@ from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.manifest import PartitionEntry
 from anabranch.audit.report import Check, Violation
 from anabranch.audit.totals import OF_LEADERS, Summaries, Totals
+from anabranch.protocol.plurals import counted
 
 _ABOUT_BATCHES = frozenset({"crc", "contiguous offsets", "leader epochs", "producer sequences", "control batches"})
 _ABOUT_RECORDS = frozenset({"duplicates", "key order", "placement", "closed partitions", "consumer key order"})
@@ -180,7 +181,7 @@ def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
     """The reason why not everything was checked: the header and records of an unreadable batch are not known."""
     if not unread or name not in _ABOUT_BATCHES | _ABOUT_RECORDS:
         return unknown
-    why = f"{_count_of(unread, 'batch', 'batches')} cannot be read"
+    why = f"{counted(unread, 'batch', 'batches', form=',')} cannot be read"
     return f"{unknown}; {why}" if unknown else why
 
 
@@ -247,7 +248,7 @@ def _decide_log_ends(found: Found, totals: Totals) -> Decided:
         open_ended += sum(entry.high_watermark < 0 for entry in copy.manifest.partitions)
     return Decided(
         sum(len(copy.manifest.partitions) for copy in found.copies) - open_ended,
-        f"nothing says where {_count_of(open_ended, 'log')} should end" if open_ended else None,
+        f"nothing says where {counted(open_ended, 'log', form=',')} should end" if open_ended else None,
         open_ended,
         ends,
     )
@@ -268,7 +269,7 @@ def _batch_rules(found: Found) -> Iterator[Rule]:
         for gap in entry.missing
     ]
     lost = sum(gap.end - gap.first for gap in missing)
-    removed = f"{_count_of(lost, 'offset')} were removed by their broker between two exports"
+    removed = f"{counted(lost, 'offset', form=',')} were removed by their broker between two exports"
     yield _rule(
         "contiguous offsets",
         checks.broken_offsets,
@@ -308,7 +309,7 @@ def _decide_leader_epochs(found: Found, totals: Totals) -> Decided:
 
 def _decide_sequences(totals: Totals, removed: str | None) -> Decided:
     plain = totals.of_leaders.batches - totals.of_leaders.sequenced - totals.of_leaders.control
-    without = f"{_count_of(plain, 'batch', 'batches')} have no sequence" if plain else None
+    without = f"{counted(plain, 'batch', 'batches', form=',')} have no sequence" if plain else None
     return Decided(totals.of_leaders.sequenced, "; ".join(filter(None, (without, removed))) or None, plain)
 
 
@@ -318,7 +319,7 @@ def _indexes(found: Found) -> Rule:
             sum(row[name] for row in totals.indexes) for name in ("batches", "present", "records")
         )
         absent = files - present
-        return Decided(entries, f"{_count_of(absent, 'index file')} are not there" if absent else None, absent)
+        return Decided(entries, f"{counted(absent, 'index file', form=',')} are not there" if absent else None, absent)
 
     return _rule("indexes", checks.untrue_index_entries, decide, [checks.untrue_index_entries(found.kept)])
 
@@ -338,7 +339,7 @@ def _replicas(found: Found, batches: DataFrame) -> Rule:
     if compared:
         schema = "topic string, partition int, replica int, log_start_offset bigint, high_watermark bigint"
         offences = [checks.diverging_replicas(batches, found.spark.createDataFrame(ranges, schema))]
-    why = f"there is one copy, or each was compacted by itself, of {_count_of(alone, 'partition')}"
+    why = f"there is one copy, or each was compacted by itself, of {counted(alone, 'partition', form=',')}"
 
     def decide(totals: Totals) -> Decided:
         of_replicas = (x for (topic, _, of), x in totals.summaries.items() if of != OF_LEADERS and topic in names)
@@ -368,7 +369,7 @@ def _record_rules(found: Found) -> Iterator[Rule]:
 
 def _decide_duplicates(totals: Totals) -> Decided:
     unsequenced = totals.of_leaders.unsequenced
-    plain = f"{_count_of(unsequenced, 'record')} have neither a sequence nor an order value"
+    plain = f"{counted(unsequenced, 'record', form=',')} have neither a sequence nor an order value"
     return Decided(totals.of_leaders.records, plain if unsequenced else None, unsequenced)
 
 
@@ -398,7 +399,7 @@ def _unsealed(totals: Totals) -> int:
 
 
 def _without_layout(records: int) -> str:
-    return f"nothing says how many partitions the topic had when {_count_of(records, 'record')} were written"
+    return f"nothing says how many partitions the topic had when {counted(records, 'record', form=',')} were written"
 
 
 def _suspects(found: Found, records: DataFrame) -> DataFrame:
@@ -435,27 +436,27 @@ def _consumer_rules(found: Found) -> Iterator[Rule]:
     records = found.committed
 
     @cache
-    def counted() -> int:
+    def delivered() -> int:
         return int(log.where(f"wrong is null and event = '{deliveries.DELIVERED}'").count())
 
     def decide_order(totals: Totals) -> Decided:
         unplaced = deliveries.undecided_deliveries(log, records).count()
         unread = _unread_partitions(log, totals.summaries)
         why = (
-            [f"the files hold {_count_of(unplaced, 'delivered record')} not, or no layout of theirs"]
+            [f"the files hold {counted(unplaced, 'delivered record', form=',')} not, or no layout of theirs"]
             if unplaced
             else []
         )
         why += [f"the consumer log has no line of {', '.join(unread[:5])}"] if unread else []
-        return Decided(counted() - unplaced, "; ".join(why) or None, unplaced)
+        return Decided(delivered() - unplaced, "; ".join(why) or None, unplaced)
 
     yield _rule(
         "consumer log",
         deliveries.lines_that_are_none,
-        lambda _: Decided(counted()),
+        lambda _: Decided(delivered()),
         [deliveries.lines_that_are_none(log)],
     )
-    yield _rule("consumer positions", going_back, lambda _: Decided(counted()), [going_back(log)])
+    yield _rule("consumer positions", going_back, lambda _: Decided(delivered()), [going_back(log)])
     yield _rule("consumer key order", early, decide_order, [early(log, records)])
 
 
@@ -505,7 +506,3 @@ def _epochs_of(totals: Totals, copy: TopicFiles) -> Iterator[tuple[PartitionEntr
                 and row["first_offset"] is not None
             },
         )
-
-
-def _count_of(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

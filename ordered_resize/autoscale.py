@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from anabranch.protocol.plurals import counted, one_or_many
+
 HALVED_BELOW = 4
 """The count halves when the mean is below the target divided by this. It is above 2, or a step would be reversed."""
 
@@ -73,11 +75,12 @@ def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Deci
     if problem := bounds_problem(policy, initial):
         return Decision(None, problem)
     cooldown = _lacks("the cool-down", measured.unchanged_ms, policy.cooldown_ms, "autoscale.cooldown.ms")
+    partitions_are = f"{counted(count, 'partition')} {one_or_many(count, 'is', 'are')}"
     if count < policy.min_partitions:
-        why = f"{_partitions(count)} {_are(count)} below autoscale.min.partitions={policy.min_partitions}"
+        why = f"{partitions_are} below autoscale.min.partitions={policy.min_partitions}"
         return Decision(_at_least(initial, policy.min_partitions), why, cooldown)
     if count > policy.max_partitions:
-        why = f"{_partitions(count)} {_are(count)} above autoscale.max.partitions={policy.max_partitions}"
+        why = f"{partitions_are} above autoscale.max.partitions={policy.max_partitions}"
         return Decision(_below(initial, policy.max_partitions + 1), why, cooldown)
     window = _lacks("the window", measured.elapsed_ms, policy.window_ms, "autoscale.window.ms")
     wanted, why = _by_rate(policy, initial, count, measured)
@@ -105,26 +108,22 @@ def _by_rate(policy: Policy, initial: int, count: int, measured: Measured) -> tu
         return None, "nothing is measured yet"
     target, mean = policy.target_bytes_per_second, measured.bytes_per_second / count
     key = f"autoscale.target.bytes.per.second={target}"
-    rate = f"{mean:.0f} bytes/s for " + ("one partition" if count == 1 else f"each of {count} partitions")
+    rate = f"{mean:.0f} bytes/s for " + one_or_many(count, "one partition", f"each of {count} partitions")
     if measured.appended_bytes * 1000 > target * count * measured.elapsed_ms:
         above = f"{rate} are above {key}"
         wanted = _at_least(initial, count + 1)
         if wanted > policy.max_partitions:
-            return (
-                None,
-                f"{above}; {_partitions(wanted)} would be above autoscale.max.partitions={policy.max_partitions}",
-            )
+            most = f"autoscale.max.partitions={policy.max_partitions}"
+            return None, f"{above}; {counted(wanted, 'partition')} would be above {most}"
         return wanted, above
     if measured.appended_bytes * 1000 * HALVED_BELOW < target * count * measured.elapsed_ms:
         below = f"{rate} are below a quarter of {key}"
         if count <= initial:
-            return None, f"{below}; the topic was created with {_partitions(initial)} and can have no fewer"
+            return None, f"{below}; the topic was created with {counted(initial, 'partition')} and can have no fewer"
         wanted = _below(initial, count)
         if wanted < policy.min_partitions:
-            return (
-                None,
-                f"{below}; {_partitions(wanted)} would be below autoscale.min.partitions={policy.min_partitions}",
-            )
+            least = f"autoscale.min.partitions={policy.min_partitions}"
+            return None, f"{below}; {counted(wanted, 'partition')} would be below {least}"
         return wanted, below
     return None, f"{rate} are between a quarter of {key} and the whole"
 
@@ -149,11 +148,3 @@ def _below(initial: int, count: int) -> int:
     while found * 2 < count:
         found *= 2
     return found
-
-
-def _partitions(count: int) -> str:
-    return "1 partition" if count == 1 else f"{count} partitions"
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"

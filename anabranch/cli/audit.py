@@ -18,8 +18,8 @@ from anabranch.audit.files import refuse_unreadable, why
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.cli.options import Int, JsonFile, Natural
-from anabranch.cli.output import counted
 from anabranch.command_error import CommandError, UsageError
+from anabranch.protocol.plurals import counted
 
 
 def audit(
@@ -142,8 +142,8 @@ def _print(report: AuditReport, strict: bool) -> None:
     """Print the table of checks, the named violations, and the verdict."""
     console = Console(highlight=False)
     console.print(
-        f"{counted(report.segments, 'segment file', ',')}, {counted(report.bytes, 'byte', ',')}, "
-        f"{report.batches:,} {'batch' if report.batches == 1 else 'batches'}, {counted(report.records, 'record', ',')}"
+        f"{counted(report.segments, 'segment file', form=',')}, {counted(report.bytes, 'byte', form=',')}, "
+        f"{counted(report.batches, 'batch', 'batches', form=',')}, {counted(report.records, 'record', form=',')}"
     )
     console.print(_table(report, headings=console.is_terminal))
     if console.is_terminal and any(check.violations for check in report.checks):
@@ -200,7 +200,7 @@ def _table(report: AuditReport, *, headings: bool) -> Table:
     for check in report.checks:
         outcome = {
             Status.PASSED: "[green]ok[/]",
-            Status.VIOLATED: f"[red]{counted(check.violation_count, 'violation', ',')}[/]",
+            Status.VIOLATED: f"[red]{counted(check.violation_count, 'violation', form=',')}[/]",
             Status.UNKNOWN: f"[yellow]unknown[/]: {escape(check.unknown or '')}",
         }[check.status]
         table.add_row(check.name, f"{check.counted:,}", outcome)

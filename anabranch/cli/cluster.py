@@ -10,9 +10,10 @@ from cyclopts import Parameter
 from anabranch import Admin, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, TsvFlag
-from anabranch.cli.output import RED, coloured, counted, print_json, print_rows, size
+from anabranch.cli.output import RED, coloured, print_json, print_rows, size
 from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError, UsageError
+from anabranch.protocol.plurals import counted
 
 
 def unhealthy(topics: Iterable[TopicDescription]) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.options import Int, JsonFile
-from anabranch.cli.output import counted
 from anabranch.command_error import CommandError, UsageError
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, TOPIC, DemoResult, run_demo
@@ -24,6 +23,7 @@ from anabranch.demo.verify import Verdict
 from anabranch.demo.view import LiveView
 from anabranch.local.cluster import run_local_cluster
 from anabranch.local.plan import LocalClusterConfig
+from anabranch.protocol.plurals import counted
 
 BROKERS = 3
 MARKER = ".anabranch-demo"
@@ -159,7 +159,7 @@ def hand_over_text(took: Percentiles) -> str:
     """The time from saving the source's last record to delivering the target's first, as text."""
     if took.p50_ms is None or took.p99_ms is None:
         return "no key waited"
-    return f"p50 {took.p50_ms:.1f} ms, p99 {took.p99_ms:.1f} ms ({counted(took.count, 'key', ',')} waited)"
+    return f"p50 {took.p50_ms:.1f} ms, p99 {took.p99_ms:.1f} ms ({counted(took.count, 'key', form=',')} waited)"
 
 
 def verdicts(result: DemoResult) -> Table:

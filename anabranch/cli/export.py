@@ -19,11 +19,11 @@ from rich.progress import Progress as Bars
 from anabranch import Admin
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
-from anabranch.cli.output import counted
 from anabranch.command_error import CommandError, UsageError
 from anabranch.export_offline import export_offline
 from anabranch.export_run import ExportReport, NoProgress, Progress
 from anabranch.exporting import export_topic
+from anabranch.protocol.plurals import counted
 
 
 def export(
@@ -89,11 +89,12 @@ def _print(report: ExportReport) -> None:
     beside = f" and {counted(report.replicas, 'other replica')}" if report.replicas else ""
     print(
         f"{counted(report.segments, 'segment file')} of {counted(report.partitions, 'partition')}{beside}, "
-        f"{counted(report.bytes, 'byte', ',')}, in {report.directory}"
+        f"{counted(report.bytes, 'byte', form=',')}, in {report.directory}"
     )
     resumed = f", {report.resumed_bytes:,} of them by an export that was interrupted" if report.resumed_bytes else ""
     print(
-        f"added: {counted(report.added_segments, 'segment file')}, {counted(report.added_bytes, 'byte', ',')}{resumed}"
+        f"added: {counted(report.added_segments, 'segment file')}, "
+        f"{counted(report.added_bytes, 'byte', form=',')}{resumed}"
     )
     for copy, gaps in report.missing.items():
         ranges = ", ".join(f"{first}-{end - 1}" for first, end in gaps)

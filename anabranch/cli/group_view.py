@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, counted, duration, print_table
+from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, duration, print_table
+from anabranch.protocol.plurals import counted
 
 COLUMNS = ("partition", "committed", "end", "lag", "behind", "member")
 FIELDS = (

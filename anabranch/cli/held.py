@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from anabranch import Admin, ConfigEntry, KafkaError, TopicDescription, TopicPartition
-from anabranch.cli.output import counted
+from anabranch.protocol.plurals import counted
 
 WAITS_KEY, MAX_KEY = "ordered.delivery.retention.waits", "ordered.delivery.retention.waits.max.ms"
 ANSWER_WITHIN_S = 3.0

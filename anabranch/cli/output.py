@@ -75,11 +75,6 @@ def print_rows(
         print(none)
 
 
-def counted(count: int, noun: str, form: str = "") -> str:
-    """A count and its noun: ``1 record``, ``2 records``. ``form`` is the number's format, such as ``,``."""
-    return f"{count:{form}} {noun if count == 1 else noun + 's'}"
-
-
 def size(count: int | None) -> str:
     """A size in bytes, as text for people."""
     if count is None:

@@ -11,7 +11,7 @@ import anyio
 
 from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDescription
 from anabranch.cli import progress
-from anabranch.cli.output import counted, print_table
+from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
 from anabranch.cli.topic_view import (
     Committed,
@@ -25,6 +25,7 @@ from anabranch.cli.topic_view import (
 from anabranch.command_error import CommandError
 from anabranch.ordered_resize.lineage import has_keys, last_merges
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
+from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
 
 CHECK_EVERY_S = 0.1
@@ -163,12 +164,11 @@ def _replica_notes(topic: TopicDescription, before: int, count: int) -> list[str
     )
     notes = []
     if revived:
-        takes = _verb(revived, "takes", "take")
-        notes.append(f"{_partitions(revived, 'drains', 'drain')}, and {takes} records again")
+        takes = one_or_many(len(revived), "takes", "take")
+        notes.append(f"{named_partitions(revived, 'drains', 'drain')}, and {takes} records again")
     if created:
-        notes.append(
-            f"the controller chooses brokers for {_partitions(created)} at {_verb(created, 'its', 'their')} creation"
-        )
+        their = one_or_many(len(created), "its", "their")
+        notes.append(f"the controller chooses brokers for {named_partitions(created)} at {their} creation")
     return notes
 
 
@@ -183,11 +183,11 @@ async def _lag_notes(
     notes = []
     unknown = [p for p in sources if p not in ends]
     if unknown:
-        notes.append(f"where {_partitions(unknown, 'ends', 'end')} is not known now: not counted")
+        notes.append(f"where {named_partitions(unknown, 'ends', 'end')} is not known now: not counted")
     for group, of_topic in sorted(committed.items()):
         left = _left(of_topic, ends, sources)
         if left:
-            notes.append(f"group {group} has {counted(left, 'record')} of {_partitions(sources)} to read{until}")
+            notes.append(f"group {group} has {counted(left, 'record')} of {named_partitions(sources)} to read{until}")
     return notes
 
 
@@ -202,33 +202,31 @@ async def _drain_notes(
     values = await _values(admin, topic.name, changes)
     kept, retention_ms = Marked.of(values), values["retention.ms"]
     notes = []
-    going = _partitions(sources, "goes", "go")
+    going = named_partitions(sources, "goes", "go")
     if is_compacted(values):
         notes.append(of_compacted(sorted(sources), kept))
     elif kept is Marked.DRAINED:
-        notes.append(f"{going} once every group has read {_verb(sources, 'it', 'them')} ({DRAIN_KEY}=true)")
+        notes.append(f"{going} once every group has read {one_or_many(len(sources), 'it', 'them')} ({DRAIN_KEY}=true)")
     else:
-        its, days = _verb(sources, "its", "their"), retention_ms / 86_400_000
+        its, days = one_or_many(len(sources), "its", "their"), retention_ms / 86_400_000
         when = f"when {its} last record has expired (retention.ms={retention_ms}, {days:g} days)"
         notes.append(f"{going} {when if kept is Marked.EXPIRED else f'never: {its} records do not expire'}")
-        notes.append(f"--delete-records-when-drained: once every group has read {_verb(sources, 'it', 'them')}")
+        notes.append(
+            f"--delete-records-when-drained: once every group has read {one_or_many(len(sources), 'it', 'them')}"
+        )
     if kept is Marked.DRAINED and not committed:
         notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
     marked = marked_partitions(topic)
     if marked:
-        notes.append(f"{_partitions(marked, 'is', 'are')} marked for deletion already")
+        notes.append(f"{named_partitions(marked, 'is', 'are')} marked for deletion already")
     return notes
 
 
-def _partitions(partitions: Collection[int], singular: str = "", plural: str = "") -> str:
+def named_partitions(partitions: Collection[int], singular: str = "", plural: str = "") -> str:
     """The numbers of partitions as text, followed by a verb in singular or plural."""
-    verb = _verb(partitions, singular, plural)
+    verb = one_or_many(len(partitions), singular, plural)
     numbers = ", ".join(map(str, sorted(partitions)))
-    return f"{_verb(partitions, 'partition', 'partitions')} {numbers}" + (f" {verb}" if verb else "")
-
-
-def _verb(partitions: Collection[int], singular: str, plural: str) -> str:
-    return singular if len(partitions) == 1 else plural
+    return f"{one_or_many(len(partitions), 'partition', 'partitions')} {numbers}" + (f" {verb}" if verb else "")
 
 
 def print_plan(plan: Mapping[str, Any]) -> None:
@@ -294,12 +292,12 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
             ends, committed = await offsets(admin, topic), await committed_offsets(admin, name)
             left = {group: _left(of_topic, ends, marked) for group, of_topic in committed.items()}
             behind = [f"{group} has {counted(count, 'record')}" for group, count in sorted(left.items()) if count]
-            draining = f"{name}: {_partitions(marked, 'drains', 'drain')}"
+            draining = f"{name}: {named_partitions(marked, 'drains', 'drain')}"
             progress.say(draining + (f"; {', '.join(behind)} to read" if behind else ""))
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(
-        f"{name} still has {_partitions(marked)} after {timeout_ms} ms; topics describe shows who has yet to read"
-        f" {_verb(marked, 'it', 'them')}"
+        f"{name} still has {named_partitions(marked)} after {timeout_ms} ms; topics describe shows who has yet to read"
+        f" {one_or_many(len(marked), 'it', 'them')}"
     )
 
 
@@ -314,7 +312,7 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
         return f"{counted(topic.partition_count, 'partition')} {are} in use"
     without_leader = [p.partition for p in topic.partitions if p.leader < 0]
     if without_leader:
-        return f"{_partitions(without_leader, 'has', 'have')} no leader"
+        return f"{named_partitions(without_leader, 'has', 'have')} no leader"
     if topic.layout_version < 0:  # a cluster without layouts, such as Kafka's, splits no partitions
         return ""
     known = existing(await lineages(admin, topic.name, (p.partition for p in topic.partitions)))
@@ -327,4 +325,4 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
         for p in range(topic.initial_partition_count, count)
         if p not in known or not has_keys(known[p], merges.get(p))
     ]
-    return f"{_partitions(behind, 'is', 'are')} not split off" if behind else ""
+    return f"{named_partitions(behind, 'is', 'are')} not split off" if behind else ""

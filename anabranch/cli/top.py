@@ -19,8 +19,9 @@ from anabranch.cli.cluster import all_topics
 from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
-from anabranch.cli.output import counted, duration, print_json
+from anabranch.cli.output import duration, print_json
 from anabranch.cli.topic_view import known_offsets, marked_partitions
+from anabranch.protocol.plurals import counted
 
 Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
 """A function that shows the rows of the topics and of the groups."""

@@ -30,12 +30,13 @@ from anabranch.cli.options import (
     NewTopicCount,
     TsvFlag,
 )
-from anabranch.cli.output import counted, print_json, print_rows, print_tsv
+from anabranch.cli.output import print_json, print_rows, print_tsv
 from anabranch.cli.resize import (
     LOSS_FLAG,
     begin_resize,
     check_loss,
     check_resize,
+    named_partitions,
     plan_resize,
     print_plan,
     wait_until_drained,
@@ -45,6 +46,7 @@ from anabranch.cli.topic_view import FIELDS, describe_topics, print_topic
 from anabranch.client.admin.types import CreatedTopic
 from anabranch.command_error import UsageError
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
+from anabranch.protocol.plurals import counted
 from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY
 from anabranch.zk_schemas.znode import format_id
 
@@ -283,9 +285,7 @@ def _print_altered(
     if partitions is not None:
         print(f"{topic} has {counted(partitions, 'partition')}")
     if marked:
-        few = len(marked) == 1
-        numbers = ", ".join(map(str, marked))
-        print(f"{'partition' if few else 'partitions'} {numbers} {'takes' if few else 'take'} no records any more")
+        print(f"{named_partitions(marked, 'takes', 'take')} no records any more")
 
 
 async def _alter(

@@ -19,13 +19,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from anabranch import KafkaError
-from anabranch.cli.output import counted, duration, size
+from anabranch.cli.output import duration, size
 from anabranch.command_error import CommandError, UsageError
 from anabranch.console import changes, pages
 from anabranch.console.pages import BadQueryError, Query, Rendered
 from anabranch.console.records import text_of
 from anabranch.console.security import MAX_FORM_BYTES, Guard, is_token, new_token
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
+from anabranch.protocol.plurals import counted
 
 EVERY_S = 1.0
 """The interval at which an open page is updated."""
@@ -231,7 +232,7 @@ def _templates() -> Environment:
         number=lambda value: "-" if value is None else f"{value:,.0f}",
         bytes=size,
         seconds=duration,
-        counted=lambda count, noun: f"- {noun}s" if count is None else counted(count, noun, ","),
+        counted=lambda count, noun: f"- {noun}s" if count is None else counted(count, noun, form=","),
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
         text=lambda data: text_of(data, "text"),

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.cli.output import counted, duration
+from anabranch.cli.output import duration
 from anabranch.console.rates import outlook
+from anabranch.protocol.plurals import counted
 
 NAMED = 8
 """The most partitions that a sentence names."""
@@ -39,7 +40,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
         found.append(
             Reason(
                 "error",
-                f"Nobody reads: the group has no members, and {counted(lag, 'record', ',')} to read.",
+                f"Nobody reads: the group has no members, and {counted(lag, 'record', form=',')} to read.",
                 "Start its consumers.",
             )
         )
@@ -57,7 +58,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
                 )
             )
         elif row["lag"] and group["members"] and row["member"] is None:
-            left = f"{counted(row['lag'], 'record', ',')} {'is' if row['lag'] == 1 else 'are'} left"
+            left = f"{counted(row['lag'], 'record', form=',')} {'is' if row['lag'] == 1 else 'are'} left"
             found.append(
                 Reason(
                     "warning",
@@ -112,7 +113,7 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
     topic, partition, on = wait["topic"], wait["partition"], wait["waits_for"]
     until, position = wait["until"], wait["position"]
     left = None if until is None or position is None else max(0, until - position)
-    records = "records" if left is None else counted(left, "record", ",")
+    records = "records" if left is None else counted(left, "record", form=",")
     hold = "holds" if left == 1 else "hold"
     text = (
         f"{_name(topic, partition)} waits for {records} of {_name(topic, on)}, which {hold} older changes of its keys."

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch import ClusterDescription, TopicDescription
-from anabranch.cli.output import counted
+from anabranch.protocol.plurals import counted
 
 NAMED = 5
 """The most partitions of each kind that are named; the others are counted."""
@@ -50,7 +50,7 @@ def find_problems(
     found += [
         Problem(
             "error",
-            f"Broker {broker} is away: {counted(count, 'replica', ',')} {'is' if count == 1 else 'are'} on it.",
+            f"Broker {broker} is away: {counted(count, 'replica', form=',')} {'is' if count == 1 else 'are'} on it.",
             f"Start broker {broker} again. Its log says why it ended.",
         )
         for broker, count in sorted(away.items())

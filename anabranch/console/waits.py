@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.cli.output import counted
+from anabranch.protocol.plurals import counted
 
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 150, 44, 110, 14, 8
 MOST_TEXT = 18
@@ -92,7 +92,7 @@ def _arrow(start: tuple[int, int], end: tuple[int, int], wait: Mapping[str, Any]
     known = wait["until"] is not None and wait["position"] is not None
     count = max(0, wait["until"] - wait["position"]) if known else None
     left = "" if count is None else f"{count:,}"
-    records = "the records" if count is None else counted(count, "record", ",")
+    records = "the records" if count is None else counted(count, "record", form=",")
     title = f"partition {wait['partition']} waits for {records} of partition {wait['waits_for']}"
     middle = (x0 + x1) // 2
     path = f"M{x0} {y0} C{middle} {y0} {middle} {y1} {x1 - 2} {y1}"
