@@ -7,12 +7,13 @@ finds it. The request's timeout and ``MAX_WAIT_S`` limit the wait.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 MAX_WAIT_S = 5.0
+T = TypeVar("T")
 
 
 def forward(
@@ -47,3 +48,16 @@ def forward(
         return response
 
     return node.later(work, failed)
+
+
+def refused_resources(request: Any, error: KafkaError, result: Callable[..., T]) -> list[T]:
+    """One ``result`` with the error for each resource of a request that alters configs."""
+    return [
+        result(
+            error_code=error.code,
+            error_message=error.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource in request.resources
+    ]

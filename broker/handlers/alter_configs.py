@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.forwarding import forward
+from anabranch.broker.forwarding import forward, refused_resources
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.alter_configs import (
@@ -14,16 +14,6 @@ from anabranch.protocol.generated.alter_configs import (
 
 def handle(ctx: RequestContext, request: AlterConfigsRequest) -> Answer:
     def failed(error: KafkaError) -> AlterConfigsResponse:
-        return AlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=error.code,
-                    error_message=error.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource in request.resources
-            ]
-        )
+        return AlterConfigsResponse(responses=refused_resources(request, error, AlterConfigsResourceResponse))
 
     return forward(ctx, request, 0, lambda response: response.responses, lambda _: True, failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.forwarding import forward
+from anabranch.broker.forwarding import forward, refused_resources
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.incremental_alter_configs import (
@@ -16,15 +16,7 @@ from anabranch.runtime import broker_loggers
 def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> Answer:
     def failed(error: KafkaError) -> IncrementalAlterConfigsResponse:
         return IncrementalAlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=error.code,
-                    error_message=error.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource in request.resources
-            ]
+            responses=refused_resources(request, error, AlterConfigsResourceResponse)
         )
 
     loggers = [each for each in request.resources if each.resource_type == broker_loggers.RESOURCE]
