@@ -74,16 +74,23 @@ def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, memory
 async def read(
     replicas: ReplicaManager, clock: Clock, found: list[tuple[TopicPartition, StoredLayout | None, memoryview]]
 ) -> LargeBatches:
-    """Read the batches whose single records must be checked. A fault in a batch is reported when it is appended."""
+    """Read the batches whose single records must be checked, and those that may be awaited (``retry_order``).
+
+    A fault in a batch is reported when it is appended.
+    """
     batches: dict[TopicPartition, LargeBatch] = {}
     work = TimeSlice(clock)
     for key, client, records in found:
+        batch = RecordBatch(records)
         try:
             partition = replicas.leader(key)
         except KafkaError:
+            if client is None and not batch.has_producer_id and replicas.is_to_lead(key):
+                await in_slices(batch.read_in_steps(RECORDS_AT_ONCE), work)
+                batches[key] = LargeBatch(ReadBatch(batch), None)
             continue
         is_verified = verifies_keys(key.partition, partition.layout, partition.delivery, client)
-        batch, config = RecordBatch(records), partition.log.config
+        config = partition.log.config
         is_read = is_verified or reads_records(batch, config, clock.now_ms())
         if not is_read or batch.length > config.max_message_bytes:
             continue

@@ -71,12 +71,19 @@ class RetryOrder:
         return not self._awaited and not self._lost
 
     def refused(self, records: Sequence[Record]) -> None:
-        """Await the records of a batch that is refused with a retriable error."""
+        """Await the records of a batch that is refused with a retriable error, up to ``MAX_RECORDS`` and a batch."""
+        if len(self._awaited) >= MAX_RECORDS:
+            return
         for record in records:
             mark = _mark(record)
             if mark not in self._marks:
                 self._marks.add(mark)
                 self._awaited.append(mark)
+
+    def refused_before_leading(self, records: Sequence[Record], now: float) -> None:
+        """``refused`` by a broker that is yet to lead: the time limit for the next record begins when it leads."""
+        self._moved_at = now
+        self.refused(records)
 
     def refused_for_good(self, records: Sequence[Record]) -> None:
         """Note a batch that is refused with a retriable error but must not be written when it is repeated."""
@@ -99,8 +106,7 @@ class RetryOrder:
             self._give_up_until(first)
         if self._awaited and first != self._awaited[0]:
             is_repeated = first in self._marks
-            if len(self._awaited) < MAX_RECORDS:
-                self.refused(records)
+            self.refused(records)
             return Turn.EARLY if is_repeated else Turn.LATER
         self._moved_at = now
         for record in records:

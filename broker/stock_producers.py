@@ -8,8 +8,9 @@ for each connection and layout:
   when it is repeated: until the layout changes the key belongs here. By then the producer uses the new count.
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused for good.
 
-Batches in flight behind a refused batch are refused like it, or they would be written before it. See
-``awaited_batches`` for idempotent producers, and ``retry_order`` for the others.
+Batches in flight behind a refused batch are refused like it, or they would be written before it. This holds too for a
+batch that comes before this broker leads its partition for the first time. See ``awaited_batches`` for idempotent
+producers, and ``retry_order`` for the others.
 """
 
 from __future__ import annotations
@@ -125,9 +126,18 @@ class StockProducers:
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
             return self._announced(session, partition, info, layout, admission)
         is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.closes(key.partition)
-        if admission is None or not is_verified:
-            return admission
-        return self._verified(session, key, info, layout.layout_version, admission)
+        if admission is not None and is_verified:
+            return self._verified(session, key, info, layout.layout_version, admission)
+        return self._in_order(session, key, admission) if _is_awaited(session, key) else admission
+
+    def refused_before_leading(self, session: ClientSession, key: TopicPartition, batch: RecordBatch) -> None:
+        """Await a batch that is refused because this broker is yet to lead the partition. Raises CorruptRecordError.
+
+        A client that fails its records soon is not waited for.
+        """
+        if session.waits_for_leaders and not batch.has_producer_id:
+            now = self._clock.monotonic()
+            _retry_order(session, key, now).refused_before_leading(batch.records(), now)
 
     def _wrote(self, topic: str) -> None:
         self._written_at.pop(topic, None)
@@ -186,6 +196,15 @@ class StockProducers:
         if owed is None or (owed.topic_id, owed.layout_version) != (topic_id, version):
             owed = self._owed[topic] = Owed(topic_id, version)
         return owed.partitions.setdefault(session, {})
+
+    def _in_order(self, session: ClientSession, key: TopicPartition, admission: Admission | None) -> Admission:
+        def admit(batch: RecordBatch) -> None:
+            if admission is not None:
+                admission(batch)
+            if not batch.has_producer_id:
+                _check_order(session, key, batch, self._clock.monotonic())
+
+        return admit
 
     def _verified(
         self, session: ClientSession, key: TopicPartition, info: TopicInfo | None, version: int, admission: Admission

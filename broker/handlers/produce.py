@@ -19,6 +19,8 @@ transaction would never end, and the last stable offset would stay below it.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.delayed_produce import (
     AwaitedAppend,
@@ -50,7 +52,7 @@ from anabranch.protocol.generated.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.records import RecordBatch, validate_produce_batch
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
@@ -75,7 +77,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         layout = named_layout(topic)
         parts.append((topic.name, [_append(ctx, topic.name, layout, data, acks) for data in topic.partition_data]))
     most = ctx.node.config.values["max.retried.partitions.per.connection"]
-    if len(ctx.session.awaited) > most:
+    if len(ctx.session.awaited) + len(ctx.session.retry_orders) > most:
         raise CloseConnectionError(f"batches of more than {most} partitions and producers are to be repeated")
     waiting = waiting_of(parts)
     if not waiting:
@@ -90,7 +92,7 @@ def _append(
     key = TopicPartition(topic, data.index)
     sent = SentBatch.read(ctx.session.awaited, ctx.node.env.clock, key, data.records)
     try:
-        partition = _leader(ctx, key, layout)
+        partition = _leader(ctx, key, layout, data.records)
     except KafkaError as error:
         return _refused(ctx, key, sent, error, _size(data.records))
     try:
@@ -188,16 +190,30 @@ def _refused(
     return _error(key.partition, error)
 
 
-def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | None) -> Partition:
+def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | None, records: object) -> Partition:
     try:
         return ctx.node.replicas.leader(key)
     except KafkaError as error:
-        if ctx.session.refreshes_seldom and ctx.node.metadata.coming_leader(key) == ctx.node.config.broker_id:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key} has no leader yet") from error
+        if ctx.node.replicas.is_to_lead(key):
+            if layout is None:
+                _await(ctx, key, records)
+            raise KafkaError(ctx.session.repeat_code, f"{key} has no leader yet") from error
         # Another broker may lead a marked partition and have the batch already: only its leader may refuse the batch.
         gone = ctx.node.metadata.merged_away(*key)
         merged = refusal_of_absent(key.partition, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
         raise error if merged is None else merged from error
+
+
+def _await(ctx: RequestContext, key: TopicPartition, records: object) -> None:
+    """Note that a producer without idempotence has to repeat a batch before its later ones."""
+    with suppress(KafkaError):  # a batch with a fault is refused for good when it is repeated
+        large = ctx.large_batches.get(key)
+        if large is None:
+            usable = _usable_records(ctx, key.topic, records)
+            batch = validate_produce_batch(usable, len(usable))
+        else:
+            batch = large.read.batch
+        ctx.node.stock_producers.refused_before_leading(ctx.session, key, batch)
 
 
 def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryview:

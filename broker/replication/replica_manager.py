@@ -154,6 +154,10 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no replica on this broker")
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} does not exist")
 
+    def is_to_lead(self, key: TopicPartition) -> bool:
+        """Whether the partition never had a leader, and this broker is to become the first one."""
+        return self._metadata.coming_leader(key) == self._local_id
+
     # ------------------------------------------------------------ LeaderAndIsr
 
     def check_controller(self, controller_epoch: int) -> bool:

@@ -24,7 +24,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
-from tests.support.resize.layout_world import GROWN, UNTAGGED, broker_of, key_of
+from tests.support.resize.layout_world import GROWN, TOPIC_ID, UNTAGGED, broker_of, key_of
 
 pytestmark = pytest.mark.trio
 FEW = 10
@@ -36,6 +36,20 @@ COMPACTED = {"log.cleanup.policy": "compact"}
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_batches, "RECORDS_AT_ONCE", FEW)
     monkeypatch.setattr(TimeSlice, "due", lambda work: True)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> LoopProbe:
+    """Counts the records that are read."""
+    probe = LoopProbe()
+    read = protocol_records._read_record
+
+    def counted(*arguments: Any) -> Any:
+        probe.step()
+        return read(*arguments)
+
+    monkeypatch.setattr(protocol_records, "_read_record", counted)
+    return probe
 
 
 def produce(keys: list[bytes | None], codec: CompressionType = CompressionType.NONE) -> ProduceRequest:
@@ -53,24 +67,26 @@ def keyed(count: int = MANY) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
-async def test_a_batch_is_read_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: CompressionType
-) -> None:
-    probe = LoopProbe()
-    read = protocol_records._read_record
-
-    def counted(*arguments: Any) -> Any:
-        probe.step()
-        return read(*arguments)
-
-    monkeypatch.setattr(protocol_records, "_read_record", counted)
+async def test_a_batch_is_read_in_slices(tmp_path: Path, reads: LoopProbe, codec: CompressionType) -> None:
     async with one_broker(tmp_path, COMPACTED) as broker:
         await broker.create_topic("t")
-        with probe.watching():
+        with reads.watching():
             result = await answer(broker, produce(keyed(), codec))
         assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 0)
-        assert probe.steps == MANY and probe.most_steps == FEW
+        assert reads.steps == MANY and reads.most_steps == FEW
         assert (await answer(broker, produce(keyed(3)))).base_offset == MANY
+
+
+async def test_a_batch_is_read_in_slices_too_if_its_partition_is_yet_to_be_led(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: LoopProbe
+) -> None:
+    """Its records are awaited: a producer without idempotence may send later ones before it repeats the batch."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100, announced=8)
+        records = build_batch([(key, b"v", (), 1_000) for key in keyed()])
+        with reads.watching():
+            assert (await broker.produce(5, UNTAGGED, records)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert reads.steps == MANY and reads.most_steps == FEW
 
 
 async def test_a_record_without_a_key_is_named_as_in_a_small_batch(tmp_path: Path) -> None:

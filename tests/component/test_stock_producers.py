@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
@@ -79,18 +80,60 @@ async def test_a_batch_placed_by_the_old_count_is_refused_once_and_taken_when_it
     assert (await broker.produce(1, UNTAGGED, staying)).error_code == 0
 
 
-def numbered(number: int) -> bytes:
-    """A batch of one record whose key moves from partition 1."""
-    return build_batch([(key_of(5, 8), b"%d" % number, (), 1_000)])
+def numbered(number: int, compression: CompressionType = CompressionType.NONE) -> bytes:
+    """A batch of one record whose key moves from partition 1 to partition 5."""
+    return build_batch([(key_of(5, 8), b"%d" % number, (), 1_000)], compression=compression)
 
 
-def values(broker: Broker) -> list[bytes | None]:
-    """The values of the records in partition 1, in order."""
-    log = broker.node.logs.get(TopicPartition("t", 1))
+def values(broker: Broker, partition: int = 1) -> list[bytes | None]:
+    """The values of the records in a partition, in order."""
+    log = broker.node.logs.get(TopicPartition("t", partition))
     assert log is not None
     read = log.read(0, 1 << 20, upper_bound=log.log_end_offset).records
     data = read if isinstance(read, bytes) else read.read()
     return [record.value for batch in iter_batches(data) for record in batch.records()]
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+@pytest.mark.parametrize("layout", [DOUBLED, (8, 0)], ids=["doubled", "created"])
+async def test_batches_that_came_before_their_partition_had_a_leader_are_written_in_order(
+    broker: Broker, layout: tuple[int, int], compression: CompressionType
+) -> None:
+    """The leader of a new partition may get batches before the controller's request to lead it.
+
+    A producer without idempotence may send the next batch before it learns that the first was refused.
+    """
+
+    async def produce(number: int) -> int:
+        return (await broker.produce(5, UNTAGGED, numbered(number, compression))).error_code
+
+    await announce(broker, refreshes=True)
+    early = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [await produce(number) for number in (0, 1)] == [early] * 2
+    await broker.has(layout, 5, epoch=0)
+    assert await produce(2) == early
+    assert [await produce(number) for number in range(4)] == [0] * 4
+    assert values(broker, 5) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_client_that_fails_records_without_a_leader_is_not_waited_for(broker: Broker) -> None:
+    sarama = ApiVersionsRequest(client_software_name="sarama", client_software_version="1")
+    assert (await broker.harness.request(sarama)).error_code == 0
+    await announce(broker, refreshes=True)
+    assert (await broker.produce(5, UNTAGGED, numbered(0))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await broker.has(DOUBLED, 5, epoch=0)
+    assert (await broker.produce(5, UNTAGGED, numbered(1))).error_code == 0
+
+
+@pytest.mark.parametrize("fault", ["cut short", "wrong checksum", "no batch"])
+async def test_a_batch_with_a_fault_is_not_waited_for(broker: Broker, fault: str) -> None:
+    whole = numbered(0)
+    faulty = {"cut short": whole[:30], "wrong checksum": whole[:-1] + b"?", "no batch": b"?"}[fault]
+    await announce(broker, refreshes=True)
+    assert (await broker.produce(5, UNTAGGED, faulty)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await broker.has(DOUBLED, 5, epoch=0)
+    assert (await broker.produce(5, UNTAGGED, faulty)).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert (await broker.produce(5, UNTAGGED, numbered(1))).error_code == 0
 
 
 def hold_for(monkeypatch: pytest.MonkeyPatch, broker: Broker, hold_ms: int) -> None:

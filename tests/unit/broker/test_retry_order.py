@@ -76,6 +76,15 @@ def test_a_batch_that_is_not_repeated_is_given_up_and_never_written_late() -> No
     assert order.turn(batch(1), GIVE_UP_S + 0.3) is Turn.NEVER
 
 
+def test_nothing_is_given_up_while_the_broker_is_yet_to_lead() -> None:
+    order = RetryOrder(0.0)
+    late = 2 * GIVE_UP_S
+    order.refused_before_leading(batch(1), 0.0)
+    order.refused_before_leading(batch(1), late)
+    assert order.turn(batch(2), late + 0.1) is Turn.LATER
+    assert order.turn(batch(1), late + 0.2) is Turn.NOW
+
+
 def test_a_record_that_is_refused_for_good_blocks_nothing_and_is_never_written() -> None:
     order = RetryOrder(0.0)
     order.refused_for_good(batch(1, 2))
