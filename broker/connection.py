@@ -244,7 +244,7 @@ class Connection:
             answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         else:
             if header.api_key == ApiKey.PRODUCE and (large := large_batches.find(request.body)):
-                ctx.large_batches = await large_batches.read(self._node.replicas, clock, large)
+                ctx.large_batches = await large_batches.read(self._node.replicas, clock, self._session, large)
             if request.size < large_requests.LEAST_BYTES:
                 answer = self._dispatcher.handle(ctx, request.body)
             else:

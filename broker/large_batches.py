@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from anabranch.broker.log.append_validation import ReadBatch, codec_to_be, reads_records
 from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.replication.layout import Placement, named_layout, place_keys, verifies_keys
+from anabranch.broker.retry_order import can_be_awaited
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
 from anabranch.protocol.batch_layout import (
     CODEC_AT,
@@ -36,6 +37,7 @@ from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 if TYPE_CHECKING:
     from anabranch.broker.replication.replica_manager import ReplicaManager
+    from anabranch.broker.request_context import ClientSession
 
 _COUNT = Struct(">i")
 
@@ -72,7 +74,10 @@ def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, memory
 
 
 async def read(
-    replicas: ReplicaManager, clock: Clock, found: list[tuple[TopicPartition, StoredLayout | None, memoryview]]
+    replicas: ReplicaManager,
+    clock: Clock,
+    session: ClientSession,
+    found: list[tuple[TopicPartition, StoredLayout | None, memoryview]],
 ) -> LargeBatches:
     """Read the batches whose single records must be checked, and those that may be awaited (``retry_order``).
 
@@ -85,13 +90,14 @@ async def read(
         try:
             partition = replicas.leader(key)
         except KafkaError:
-            if client is None and not batch.has_producer_id and replicas.is_to_lead(key):
+            if client is None and session.repeats_until_led and can_be_awaited(batch) and replicas.is_to_lead(key):
                 await in_slices(batch.read_in_steps(RECORDS_AT_ONCE), work)
                 batches[key] = LargeBatch(ReadBatch(batch), None)
             continue
         is_verified = verifies_keys(key.partition, partition.layout, partition.delivery, client)
         config = partition.log.config
-        is_read = is_verified or reads_records(batch, config, clock.now_ms())
+        is_compared = client is None and key in session.retry_orders
+        is_read = is_verified or is_compared or reads_records(batch, config, clock.now_ms())
         if not is_read or batch.length > config.max_message_bytes:
             continue
         await in_slices(batch.read_in_steps(RECORDS_AT_ONCE), work)

@@ -73,6 +73,14 @@ class ClientSession:
         return not self.is_ours and self.software_name not in _FAILS_WITHOUT_LEADER
 
     @property
+    def repeats_until_led(self) -> bool:
+        """Whether the client is known to repeat a batch until its partition has a leader.
+
+        A client without a name may be sarama, which names itself only if it is configured for Kafka 2.4 or later.
+        """
+        return self.software_name != "" and self.waits_for_leaders
+
+    @property
     def refreshes_seldom(self) -> bool:
         """Whether a doubling must not depend on the client's metadata requests: until then the client writes on."""
         return self.software_name in _REFRESHES_SELDOM

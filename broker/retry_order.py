@@ -15,19 +15,27 @@ flight, the last comes first; if it were refused again, it would come alone, for
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from anabranch.protocol.records import Record
+from anabranch.protocol.records import Record, RecordBatch
 
 GIVE_UP_S = 5.0
 """A producer that has not repeated the next record for this long will not repeat it any more."""
 MAX_RECORDS = 100_000
-"""The most records that are remembered; further records of a producer are refused but not awaited."""
+"""With so many records remembered, further batches of a producer are refused but not awaited."""
+MAX_BATCH_RECORDS = 20_000
+"""A batch of more records that came before this broker led its partition is not awaited: reading it takes long."""
 
 Mark: TypeAlias = int
 """A hash that stands for a record."""
+
+
+def can_be_awaited(batch: RecordBatch) -> bool:
+    """Whether a batch that came before this broker led its partition may be awaited."""
+    return not batch.has_producer_id and batch.count <= MAX_BATCH_RECORDS
 
 
 class Turn(enum.Enum):
@@ -71,7 +79,7 @@ class RetryOrder:
         return not self._awaited and not self._lost
 
     def refused(self, records: Sequence[Record]) -> None:
-        """Await the records of a batch that is refused with a retriable error, up to ``MAX_RECORDS`` and a batch."""
+        """Await the records of a batch that is refused with a retriable error."""
         if len(self._awaited) >= MAX_RECORDS:
             return
         for record in records:
@@ -80,9 +88,9 @@ class RetryOrder:
                 self._marks.add(mark)
                 self._awaited.append(mark)
 
-    def refused_before_leading(self, records: Sequence[Record], now: float) -> None:
-        """``refused`` by a broker that is yet to lead: the time limit for the next record begins when it leads."""
-        self._moved_at = now
+    def refused_before_leading(self, records: Sequence[Record]) -> None:
+        """``refused`` by a broker that is yet to lead: the time limit begins with the first batch when it leads."""
+        self._moved_at = math.inf
         self.refused(records)
 
     def refused_for_good(self, records: Sequence[Record]) -> None:
@@ -97,9 +105,15 @@ class RetryOrder:
             self._marks -= marks
             self._awaited = deque(mark for mark in self._awaited if mark not in marks)
 
+    def stop_waiting(self) -> None:
+        """Await nothing any more: a batch that may be among the awaited ones is refused for a fault of its own."""
+        self._marks.clear()
+        self._awaited.clear()
+
     def turn(self, records: Sequence[Record], now: float) -> Turn:
         """Decide on a batch. If it is next, it is not awaited any more; if it has to be repeated, it is awaited now."""
         first = _mark(records[0])
+        self._moved_at = min(self._moved_at, now)
         if self._lost and not self._lost.isdisjoint(map(_mark, records)):
             return Turn.NEVER
         if now - self._moved_at > GIVE_UP_S:

@@ -26,7 +26,7 @@ from anabranch.broker.metadata_cache import TopicInfo
 from anabranch.broker.replication.layout import Admission, LayoutRefusal, LegacyProducers
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.request_context import ClientSession
-from anabranch.broker.retry_order import RetryOrder, Turn
+from anabranch.broker.retry_order import RetryOrder, Turn, can_be_awaited
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
@@ -44,8 +44,8 @@ MAX_TOPICS = 4096
 class EarlyBatchError(KafkaError):
     """A batch is repeated before its turn: ``order`` may hold it, or the producer must repeat it once more."""
 
-    def __init__(self, key: TopicPartition, order: RetryOrder, records: list[Record]) -> None:
-        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: what came before is to be repeated")
+    def __init__(self, key: TopicPartition, order: RetryOrder, records: list[Record], code: ErrorCode) -> None:
+        super().__init__(code, f"{key}: what came before is to be repeated")
         self.order = order
         self.records = records
 
@@ -123,6 +123,9 @@ class StockProducers:
         """The check for a batch that names no layout; ``admission`` is another check that it must pass."""
         key, layout = partition.key, partition.layout
         self._wrote(key.topic)
+        order = session.retry_orders.get(key)
+        if order is not None and order.is_over:
+            del session.retry_orders[key]  # or every batch on this connection would be decoded
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
             return self._announced(session, partition, info, layout, admission)
         is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.closes(key.partition)
@@ -131,13 +134,10 @@ class StockProducers:
         return self._in_order(session, key, admission) if _is_awaited(session, key) else admission
 
     def refused_before_leading(self, session: ClientSession, key: TopicPartition, batch: RecordBatch) -> None:
-        """Await a batch that is refused because this broker is yet to lead the partition. Raises CorruptRecordError.
-
-        A client that fails its records soon is not waited for.
-        """
-        if session.waits_for_leaders and not batch.has_producer_id:
-            now = self._clock.monotonic()
-            _retry_order(session, key, now).refused_before_leading(batch.records(), now)
+        """Await a batch that is refused because this broker is yet to lead the partition. Raises CorruptRecordError."""
+        if session.repeats_until_led and can_be_awaited(batch):
+            records = batch.sent_records()
+            _retry_order(session, key, self._clock.monotonic()).refused_before_leading(records)
 
     def _wrote(self, topic: str) -> None:
         self._written_at.pop(topic, None)
@@ -180,7 +180,7 @@ class StockProducers:
                 is_due = info.refreshes_stock_producers and is_next
                 if is_due and session.refresh(key.topic, topic_id, version, now, again_s):
                     if batch.producer_id < 0:
-                        _retry_order(session, key, now).refused(list(batch.records()))
+                        _retry_order(session, key, now).refused(batch.sent_records())
                     raise _repeat(
                         session, f"{key}: the topic is about to have {info.announced_partition_count} partitions"
                     )
@@ -249,13 +249,10 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
     order = session.retry_orders.get(key)
     if order is None:
         return
-    if order.is_over:
-        del session.retry_orders[key]  # or every batch on this connection would be decoded
-        return
-    records = list(batch.records())
+    records = batch.sent_records()
     turn = order.turn(records, now)
     if turn is Turn.EARLY:
-        raise EarlyBatchError(key, order, records)
+        raise EarlyBatchError(key, order, records, session.repeat_code)
     if turn is Turn.LATER:
         raise _repeat(session, f"{key}: what came before is to be repeated")
     if turn is Turn.NEVER:
@@ -271,9 +268,9 @@ def _refused_for_good(
 ) -> None:
     """Note that no record of the batch may be written, even if it ``is_repeated`` in another batch."""
     if is_repeated:
-        _retry_order(session, key, now).refused_for_good(list(batch.records()))
+        _retry_order(session, key, now).refused_for_good(batch.sent_records())
     elif _is_awaited(session, key):
-        _retry_order(session, key, now).forget(list(batch.records()))
+        _retry_order(session, key, now).forget(batch.sent_records())
 
 
 def _retry_order(session: ClientSession, key: TopicPartition, now: float) -> RetryOrder:

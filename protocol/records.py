@@ -448,6 +448,15 @@ class RecordBatch:
         timestamp = self.max_timestamp if fixed else self.base_timestamp
         return _read_records(self.body(), self.count, self.base_offset, self.last_offset, timestamp, fixed)
 
+    def sent_records(self) -> list[Record]:
+        """All records with the timestamps that the producer gave, whatever the timestamp type. Raises as ``records``.
+
+        Records that were read in steps have them if the type was CreateTime then.
+        """
+        if self._failure is not None or self._records is not None or self.count == 0:
+            return self.records()
+        return _read_records(self.body(), self.count, self.base_offset, self.last_offset, self.base_timestamp, False)
+
     def keys(self) -> list[bytes | None]:
         """The records' keys, at a third of the cost of ``records``.
 

@@ -114,6 +114,9 @@ def _append(
         )
     except KafkaError as error:
         response = _refused(ctx, key, sent, error, _size(data.records))
+        order = ctx.session.retry_orders.get(key)
+        if layout is None and order is not None and not (error.code.retriable or isinstance(error, LayoutRefusal)):
+            order.stop_waiting()
         if isinstance(error, EarlyBatchError) and acks != 0:
             return _hold(ctx, partition, layout, records, acks, error, response)
         if acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
@@ -207,12 +210,10 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
 def _await(ctx: RequestContext, key: TopicPartition, records: object) -> None:
     """Note that a producer without idempotence has to repeat a batch before its later ones."""
     with suppress(KafkaError):  # a batch with a fault is refused for good when it is repeated
-        large = ctx.large_batches.get(key)
-        if large is None:
-            usable = _usable_records(ctx, key.topic, records)
-            batch = validate_produce_batch(usable, len(usable))
-        else:
-            batch = large.read.batch
+        usable = _usable_records(ctx, key.topic, records)
+        batch = validate_produce_batch(usable, len(usable))
+        if (large := ctx.large_batches.get(key)) is not None:
+            batch.take_over(large.read.batch)
         ctx.node.stock_producers.refused_before_leading(ctx.session, key, batch)
 
 

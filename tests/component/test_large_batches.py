@@ -82,11 +82,17 @@ async def test_a_batch_is_read_in_slices_too_if_its_partition_is_yet_to_be_led(
 ) -> None:
     """Its records are awaited: a producer without idempotence may send later ones before it repeats the batch."""
     async with broker_of(tmp_path, monkeypatch) as broker:
+        named = ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="1")
+        assert (await broker.harness.request(named)).error_code == 0
         await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100, announced=8)
         records = build_batch([(key, b"v", (), 1_000) for key in keyed()])
         with reads.watching():
             assert (await broker.produce(5, UNTAGGED, records)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert reads.steps == MANY and reads.most_steps == FEW
+        await broker.has((8, 0), 5, epoch=0)
+        with reads.watching():
+            assert (await broker.produce(5, UNTAGGED, records)).error_code == 0
+        assert reads.steps == 2 * MANY and reads.most_steps == FEW
 
 
 async def test_a_record_without_a_key_is_named_as_in_a_small_batch(tmp_path: Path) -> None:

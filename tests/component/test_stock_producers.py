@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 import trio.testing
@@ -17,10 +19,16 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 from tests.support.broker.broker_harness import DEADLINE_S
-from tests.support.resize.layout_world import TOPIC_ID, UNTAGGED, Broker, key_of, keyed, produce_request
+from tests.support.resize.layout_world import TOPIC_ID, UNTAGGED, Broker, broker_of, key_of, keyed, produce_request
 
 pytestmark = pytest.mark.trio
 INITIAL, DOUBLED = (4, 4, 0), (8, 1)
+
+
+async def be_client(broker: Broker, name: str) -> None:
+    """Name the client of the test's connection, as a library does in its first request."""
+    named = ApiVersionsRequest(client_software_name=name, client_software_version="1")
+    assert (await broker.harness.request(named)).error_code == 0
 
 
 async def announce(broker: Broker, *, refreshes: bool) -> list[StockProducersOfTopic]:
@@ -53,8 +61,7 @@ async def test_an_announced_split_is_shown_to_stock_clients_alone(broker: Broker
 
 async def test_a_library_that_asks_for_metadata_seldom_is_shown_who_is_to_lead(broker: Broker) -> None:
     await announce(broker, refreshes=True)
-    seldom = ApiVersionsRequest(client_software_name="kgo", client_software_version="1")
-    assert (await broker.harness.request(seldom)).error_code == 0
+    await be_client(broker, "kgo")
     assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(8), 0)
     moved = keyed(key_of(5, 8))
     assert (await broker.produce(5, UNTAGGED, moved)).error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -107,6 +114,7 @@ async def test_batches_that_came_before_their_partition_had_a_leader_are_written
     async def produce(number: int) -> int:
         return (await broker.produce(5, UNTAGGED, numbered(number, compression))).error_code
 
+    await be_client(broker, "apache-kafka-java")
     await announce(broker, refreshes=True)
     early = ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [await produce(number) for number in (0, 1)] == [early] * 2
@@ -116,24 +124,60 @@ async def test_batches_that_came_before_their_partition_had_a_leader_are_written
     assert values(broker, 5) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_client_that_fails_records_without_a_leader_is_not_waited_for(broker: Broker) -> None:
-    sarama = ApiVersionsRequest(client_software_name="sarama", client_software_version="1")
-    assert (await broker.harness.request(sarama)).error_code == 0
+@pytest.mark.parametrize("name", ["sarama", None])
+async def test_a_client_that_fails_records_without_a_leader_is_not_waited_for(broker: Broker, name: str | None) -> None:
+    """By default sarama does not name itself."""
+    if name is not None:
+        await be_client(broker, name)
     await announce(broker, refreshes=True)
     assert (await broker.produce(5, UNTAGGED, numbered(0))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await broker.has(DOUBLED, 5, epoch=0)
     assert (await broker.produce(5, UNTAGGED, numbered(1))).error_code == 0
 
 
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
 @pytest.mark.parametrize("fault", ["cut short", "wrong checksum", "no batch"])
-async def test_a_batch_with_a_fault_is_not_waited_for(broker: Broker, fault: str) -> None:
-    whole = numbered(0)
+async def test_a_batch_with_a_fault_is_not_waited_for(broker: Broker, fault: str, compression: CompressionType) -> None:
+    whole = numbered(0, compression)
     faulty = {"cut short": whole[:30], "wrong checksum": whole[:-1] + b"?", "no batch": b"?"}[fault]
+    await be_client(broker, "apache-kafka-java")
     await announce(broker, refreshes=True)
     assert (await broker.produce(5, UNTAGGED, faulty)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await broker.has(DOUBLED, 5, epoch=0)
     assert (await broker.produce(5, UNTAGGED, faulty)).error_code == ErrorCode.CORRUPT_MESSAGE
     assert (await broker.produce(5, UNTAGGED, numbered(1))).error_code == 0
+
+
+async def test_batches_behind_one_that_the_leader_refuses_for_good_are_not_held_up(broker: Broker) -> None:
+    too_large = build_batch([(key_of(5, 8), b"v" * 2_000_000, (), 1_000)])
+    await be_client(broker, "apache-kafka-java")
+    await announce(broker, refreshes=True)
+    for batch in (too_large, numbered(1)):
+        assert (await broker.produce(5, UNTAGGED, batch)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await broker.has(DOUBLED, 5, epoch=0)
+    assert (await broker.produce(5, UNTAGGED, too_large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert (await broker.produce(5, UNTAGGED, numbered(2))).error_code == 0
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+async def test_order_is_kept_too_where_the_broker_sets_the_timestamps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: CompressionType
+) -> None:
+    """A repeated batch is found though its records have other timestamps now."""
+    settings = {"log.message.timestamp.type": "LogAppendTime"}
+    async with broker_of(tmp_path, monkeypatch, settings=settings) as broker:
+        await announce(broker, refreshes=True)
+        for partition in (5, 1):
+            await be_client(broker, f"library-{partition}")
+            for number in range(2):
+                early = await broker.produce(partition, UNTAGGED, numbered(number, compression))
+                assert early.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if partition == 5:
+                await broker.has((8, 0), 5, epoch=0)
+            for number in range(3):
+                answer = await broker.produce(partition, UNTAGGED, numbered(number, compression))
+                assert answer.error_code == 0
+            assert values(broker, partition) == [b"0", b"1", b"2"]
 
 
 def hold_for(monkeypatch: pytest.MonkeyPatch, broker: Broker, hold_ms: int) -> None:

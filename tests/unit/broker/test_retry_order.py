@@ -79,10 +79,27 @@ def test_a_batch_that_is_not_repeated_is_given_up_and_never_written_late() -> No
 def test_nothing_is_given_up_while_the_broker_is_yet_to_lead() -> None:
     order = RetryOrder(0.0)
     late = 2 * GIVE_UP_S
-    order.refused_before_leading(batch(1), 0.0)
-    order.refused_before_leading(batch(1), late)
-    assert order.turn(batch(2), late + 0.1) is Turn.LATER
-    assert order.turn(batch(1), late + 0.2) is Turn.NOW
+    order.refused_before_leading(batch(1))
+    assert order.turn(batch(2), late) is Turn.LATER
+    assert order.turn(batch(2), late + GIVE_UP_S) is Turn.EARLY
+    assert order.turn(batch(1), late + GIVE_UP_S) is Turn.NOW
+
+
+def test_a_batch_from_before_this_broker_led_is_given_up_in_the_end() -> None:
+    order = RetryOrder(0.0)
+    order.refused_before_leading(batch(1))
+    assert order.turn(batch(2), 1.0) is Turn.LATER
+    assert order.turn(batch(2), 1.0 + GIVE_UP_S + 0.1) is Turn.NOW
+    assert order.turn(batch(1), 1.0 + GIVE_UP_S + 0.2) is Turn.NEVER
+
+
+def test_a_fault_of_an_awaited_batch_ends_the_wait_for_all() -> None:
+    order = RetryOrder(0.0)
+    order.refused(batch(1))
+    order.refused_for_good(batch(2))
+    order.stop_waiting()
+    assert order.turn(batch(3), 0.0) is Turn.NOW
+    assert order.turn(batch(2), 0.1) is Turn.NEVER
 
 
 def test_a_record_that_is_refused_for_good_blocks_nothing_and_is_never_written() -> None:
