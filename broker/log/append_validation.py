@@ -56,7 +56,9 @@ def validate_append(
         batch.take_over(read.batch)
     if batch.attributes & 0x60:  # control, or a delete horizon, which only compaction may set
         if batch.has_delete_horizon:
-            raise CorruptRecordError("a delete horizon is set by compaction only", ErrorCode.INVALID_RECORD)
+            raise CorruptRecordError(
+                "the batch has a delete horizon, which only compaction may set", ErrorCode.INVALID_RECORD
+            )
         return _writable(batch)
     if "compact" in config.cleanup_policy:
         _refuse_null_keys(batch)
@@ -70,7 +72,8 @@ def validate_append(
         return stamped
     if batch.attributes & 0x08:
         raise CorruptRecordError(
-            "the producer set the timestamp type LogAppendTime on a CreateTime topic", ErrorCode.INVALID_TIMESTAMP
+            "the batch has the timestamp type LogAppendTime, the topic has message.timestamp.type=CreateTime",
+            ErrorCode.INVALID_TIMESTAMP,
         )
     _check_timestamps(batch, config, now_ms)
     if config.compression_type != "producer":
@@ -99,7 +102,8 @@ def _coordinator_batch(records: Buffer, max_bytes: int) -> RecordBatch:
         raise CorruptRecordError(f"record batch of {batch.length} bytes in a buffer of {len(batch.buffer)}")
     if batch.length > max_bytes:
         raise CorruptRecordError(
-            f"record batch has {batch.length} bytes, {max_bytes} are allowed", ErrorCode.MESSAGE_TOO_LARGE
+            f"record batch has {batch.length} bytes, {max_bytes} are allowed (max.message.bytes)",
+            ErrorCode.MESSAGE_TOO_LARGE,
         )
     batch.ensure_valid()
     return batch
@@ -122,7 +126,7 @@ def _refuse_null_keys(batch: RecordBatch) -> None:
 def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str) -> RefusedRecordsError:
     """The refusal of a batch of ``count`` records, of which those at ``indices`` break ``rule`` (KIP-467)."""
     named = indices[:MAX_NAMED_RECORDS]
-    which = f"the first is record {indices[0]}" if indices else "its header does not agree with them"
+    which = f"the first is record {indices[0]}" if indices else "but the maximum timestamp in its header does"
     message = f"{rule}; {len(indices)} of the batch's {count} records break this rule, {which}"
     return RefusedRecordsError(code, message, [RecordError(index, rule) for index in named])
 
@@ -159,8 +163,8 @@ def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None)
     result = RecordBatch(bytearray(recoded or at_once(recode_in_steps(batch, codec))))
     if result.length > config.max_message_bytes:
         raise CorruptRecordError(
-            f"record batch has {result.length} bytes as {config.compression_type}, "
-            f"{config.max_message_bytes} are allowed",
+            f"record batch has {result.length} bytes when it is compressed with {config.compression_type} "
+            f"(compression.type), {config.max_message_bytes} are allowed (max.message.bytes)",
             ErrorCode.MESSAGE_TOO_LARGE,
         )
     return result

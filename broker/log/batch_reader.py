@@ -41,11 +41,13 @@ class BatchReader:
     def at(self, position: int) -> RecordBatch:
         """The batch at ``position``, CRC and counts checked. Raises ``CorruptRecordError``, also for one cut off."""
         if self._end - position < HEADER_BYTES:
-            raise CorruptRecordError(f"{self._end - position} bytes at byte {position} are no batch")
+            raise CorruptRecordError(
+                f"{self._end - position} bytes from byte {position} on, less than a batch's header"
+            )
         header = self._bytes(position, HEADER_BYTES)
         length = self._length(header)
         if not HEADER_BYTES <= length <= self._end - position:
-            raise CorruptRecordError(f"batch at byte {position} claims {length} bytes")
+            raise CorruptRecordError(f"batch at byte {position} claims {length} bytes, {self._end - position} are left")
         batch = RecordBatch(self._bytes(position, length))
         if batch.magic != 2:
             raise CorruptRecordError(f"batch at byte {position} has magic {batch.magic}")

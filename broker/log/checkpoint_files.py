@@ -58,17 +58,17 @@ def _decode(path: str, data: bytes, fields: int) -> list[list[str]]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise MalformedFileError(path, "not text") from error
+        raise MalformedFileError(path, "not UTF-8 text") from error
     if not data.endswith(b"\n"):  # a number that lost its last digits would still be a number
         raise MalformedFileError(path, "the last line is cut off")
     if len(lines) < 2 or lines[0].strip() != "0" or not lines[1].strip().isdecimal():
         raise MalformedFileError(path, "the first two lines must be the version 0 and a count")
     count, entries = int(lines[1]), [line.split() for line in lines[2:] if line.strip()]
     if len(entries) != count:
-        raise MalformedFileError(path, f"{len(entries)} entries, the count says {count}")
+        raise MalformedFileError(path, f"{len(entries)} entries, the second line says {count}")
     for number, entry in enumerate(entries, 3):
         if len(entry) != fields:
-            raise MalformedFileError(path, f"line {number}: expected {fields} fields")
+            raise MalformedFileError(path, f"line {number} has {len(entry)} fields, {fields} are expected")
     return entries
 
 
@@ -138,7 +138,7 @@ def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
     if not data.endswith(b"\n"):  # an incarnation that lost its last digits would still be one
         raise MalformedFileError(path, "the last line is cut off")
     if fields.get("version") != "0":
-        raise MalformedFileError(path, "version must be 0")
+        raise MalformedFileError(path, f"version is {fields.get('version')!r}, it must be 0")
     text = fields.get("topic_id", "")
     try:
         topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
@@ -177,6 +177,6 @@ def _properties(path: str, data: bytes, separator: str) -> dict[str, str]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise MalformedFileError(path, "not text") from error
+        raise MalformedFileError(path, "not UTF-8 text") from error
     pairs = (line.partition(separator) for line in lines if line.strip() and not line.startswith(("#", "!")))
     return {name.strip(): value.strip() for name, _, value in pairs}

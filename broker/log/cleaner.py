@@ -25,6 +25,7 @@ from anabranch.broker.log.paths import CLEANED_SUFFIX, CLEANER_CHECKPOINT, SEGME
 from anabranch.broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -316,7 +317,10 @@ async def read_batches(segment: LogSegment) -> AsyncIterator[RecordBatch]:
     position = 0
     while position < segment.size_bytes:
         await reader.warm(position)
-        batch = reader.at(position)
+        try:
+            batch = reader.at(position)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"{segment.file.path}: {error.message}", error.code) from error
         yield batch
         position += batch.length
 

@@ -26,7 +26,7 @@ class ColdError(Exception):
     """The data to read next is not in memory, or only in compressed form."""
 
     def __init__(self, read: Callable[[], Awaitable[object]]) -> None:
-        super().__init__("the disk would have to be waited for")
+        super().__init__("the read would wait for the disk")
         self._read = read
 
     async def warm(self) -> None:
@@ -67,4 +67,4 @@ async def load_records(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
             await cold.warm()
         else:
             return read.records if isinstance(read.records, bytes) else await read.records.load()
-    raise AssertionError("the last of the tries waits")
+    raise AssertionError("the last try waits for the disk, so it raises no ColdError")

@@ -204,7 +204,7 @@ class Durability:
         """Raises 56 when the log is broken, or awaits a cut. Each append calls it."""
         if self.is_broken or self._segments.items[-1].awaits_cut:
             self.check_usable()
-            raise self._refusal("what was truncated is being cut off")
+            raise self._refusal("truncated records are not yet cut from the log's file")
 
     def _refusal(self, reason: str) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: {reason}")

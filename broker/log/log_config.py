@@ -78,4 +78,4 @@ def _convert(key: str, value: Any, default: Any) -> Any:
     try:
         return type(default)(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{key}: {value!r} is not a {type(default).__name__}") from error
+        raise ValueError(f"{key}: {value!r} cannot be read as {type(default).__name__}") from error

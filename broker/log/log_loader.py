@@ -235,7 +235,10 @@ class _Loader:
                 damage = error.message
                 break
             if batch.base_offset < next_offset or batch.last_offset > last_allowed:
-                damage = f"batch with offsets {batch.base_offset}-{batch.last_offset} where {next_offset} follows"
+                damage = (
+                    f"batch at byte {segment.size_bytes} has offsets {batch.base_offset}-{batch.last_offset}, "
+                    f"outside [{next_offset}, {last_allowed}]"
+                )
                 break
             segment.account(batch.last_offset, batch.length, batch.max_timestamp)
             self._epochs.correct(batch.partition_leader_epoch, batch.base_offset)
@@ -245,14 +248,14 @@ class _Loader:
         if next_offset == next_base and not cut:
             cut, damage = bool(damage), ""  # the rest is no record of the log
         elif not damage and next_base is not None and self._lacks_records(next_offset, next_base):
-            damage = f"the file ends before offset {next_offset}, the next begins with {next_base}"
+            damage = f"its batches end before offset {next_offset}, the next segment begins at {next_base}"
         if segment.size_bytes < size and cut:
             self._log.warning(
                 "log.truncated",
                 file=file.path,
                 kept_bytes=segment.size_bytes,
                 dropped_bytes=size - segment.size_bytes,
-                reason=damage or "no batch",
+                reason=damage or "bytes after the last batch",
             )
             await file.cut(segment.size_bytes)
         if not segment.txn_index.is_sane():

@@ -163,7 +163,7 @@ class LogManager:
         try:
             remove_blank_copies(self._storage, self._directories)
         except OSError as error:
-            raise LogDirError(f"a log dir cannot be read, or a blank directory in it not removed: {error}") from error
+            raise LogDirError(f"a log dir cannot be read, or an empty log in it cannot be removed: {error}") from error
 
     async def _load(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
         checkpoints = directory.read_checkpoints()
@@ -254,7 +254,10 @@ class LogManager:
             if partition in self._unreadable:
                 continue
             if self._lost:
-                error = f"{path} is a copy; the log itself may be in a log dir that is lost: {', '.join(self._lost)}"
+                error = (
+                    f"{path} is a copy from a move between log dirs; the log itself may be in a log dir that is lost: "
+                    f"{', '.join(self._lost)}"
+                )
                 self._unreadable[partition] = UnreadableLog(directory, path, error, passes=False)
                 continue
             final = join(directory.path, directory_name(partition))
@@ -337,7 +340,10 @@ class LogManager:
             if is_out_of_space(error):
                 self._full.note(directory)
             elif passes(error):
-                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition}: not created: {error}") from error
+                raise KafkaError(
+                    ErrorCode.REPLICA_NOT_AVAILABLE,
+                    f"{partition}: the log cannot be created in {directory.path} now: {error}",
+                ) from error
             raise _storage_error(f"{partition}: the log cannot be created in {directory.path}", error) from error
         self._adopt(log, directory)
         self._flusher.want_identity(log)
@@ -409,7 +415,10 @@ class LogManager:
             try:
                 self._storage.rename(doomed, log.directory)
             except OSError as error:
-                log.fail(f"it is neither in {log.directory} nor in {final} until the next start: {error}")
+                log.fail(
+                    f"a failed move left it neither in {log.directory} nor in {final}; "
+                    f"the next start uses its copy in {future.directory}: {error}"
+                )
             raise
         log.close_files()
         future.moved_to(final)

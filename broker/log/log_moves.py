@@ -77,7 +77,10 @@ class LogMoves:
             if not exists:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the cluster has no {partition}")
             self._preferred[partition] = path
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here; it will be created in {path}")
+            raise KafkaError(
+                ErrorCode.REPLICA_NOT_AVAILABLE,
+                f"{partition} has no replica on this broker; a later one will be created in {path}",
+            )
         if self._targets.get(partition) is target:
             return
         self.cancel(partition)
@@ -139,7 +142,9 @@ class LogMoves:
         if log is None:
             return True
         if log.is_broken:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: the log is broken: {log.failure}")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: the log is broken: {log.failure or 'the disk failed'}"
+            )
         future = await self._create(log, target)
         logger.info("log_move.started", partition=str(partition), source=log.directory, to=target.path)
         time_slice = TimeSlice(self._env.clock)

@@ -345,7 +345,7 @@ class PartitionLog:
         if target < 0 or target > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.partition}: offset {offset} is above the high watermark {self.high_watermark}",
+                f"{self.partition}: offset {offset} is not between 0 and the high watermark {self.high_watermark}",
             )
         self.advance_log_start(target)
         return self.log_start_offset
@@ -396,7 +396,7 @@ class PartitionLog:
             end = self._segments.active.load_tail()
             self._ended_at(end)
         except (OSError, CorruptRecordError) as error:
-            self.fail(f"where it ends now cannot be read: {error}")
+            self.fail(f"the new log end cannot be read after a truncation: {error}")
             raise
         self.rebuild = ProducerRebuild(self, snapshot, self._clock)
         self.rebuild.begin()
@@ -501,7 +501,7 @@ class PartitionLog:
         try:
             finish_swap(self._storage, self.directory, cleaned.base_offset, [segment.base_offset for segment in old])
         except OSError as error:
-            self.fail(f"the cleaned segment {cleaned.base_offset} is not in place: {error}")
+            self.fail(f"the cleaned segment at offset {cleaned.base_offset} did not replace the old ones: {error}")
             raise self._durability.storage_error("replace segments", error) from error
         for segment in old:
             segment.close()

@@ -71,7 +71,7 @@ class ProducerRebuild:
             if isinstance(error, OSError) and passes(error):
                 self._steps = self._rebuild_again()
             else:
-                self._log.fail(f"which producers wrote to it cannot be read: {error}")
+                self._log.fail(f"the producer state cannot be rebuilt: {error}")
             raise
         self._log.rebuild = None
         self._log.release_caches()
@@ -81,7 +81,9 @@ class ProducerRebuild:
         try:
             self.advance(steps)
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: {error}") from error
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: the producer state cannot be rebuilt: {error}"
+            ) from error
 
     def _rebuild_again(self) -> Iterator[ColdError | None]:
         yield from self._rebuild(self._log.snapshots.load_latest(self._log.log_end_offset))
@@ -105,7 +107,10 @@ async def catch_up(log: PartitionLog) -> None:
     """
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {log.failure}")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{log.partition}: the log is broken: {log.failure or 'the disk failed'}",
+            )
         if rebuild.cold is not None:
             await rebuild.cold.warm()
             if log.rebuild is not rebuild:

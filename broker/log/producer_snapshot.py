@@ -54,7 +54,7 @@ def parts_of(packed: Sequence[bytes]) -> list[bytes]:
 def decode_snapshot(path: str, data: bytes) -> Iterator[SnapshotEntry]:
     """The inverse of ``encode_snapshot``. Raises ``MalformedFileError``; entries are decoded as they are read."""
     if len(data) < _HEADER.size + _COUNT.size:
-        raise MalformedFileError(path, f"{len(data)} bytes are no snapshot")
+        raise MalformedFileError(path, f"{len(data)} bytes are too few for a snapshot")
     version, crc = _HEADER.unpack_from(data)
     body = memoryview(data)[_HEADER.size :]
     if version != _VERSION:
@@ -64,5 +64,5 @@ def decode_snapshot(path: str, data: bytes) -> Iterator[SnapshotEntry]:
     (count,) = _COUNT.unpack_from(body)
     entries = body[_COUNT.size :]
     if count < 0 or len(entries) != count * _ENTRY.size:
-        raise MalformedFileError(path, f"{len(entries)} bytes for {count} producers")
+        raise MalformedFileError(path, f"{len(entries)} bytes of entries, {count} producers need {count * _ENTRY.size}")
     return (SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(entries))

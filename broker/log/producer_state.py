@@ -220,14 +220,15 @@ class ProducerState:
         if coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {coordinator_epoch}, known is {entry.coordinator_epoch}",
+                f"producer {entry.producer_id}: a transaction marker of coordinator epoch {coordinator_epoch}, "
+                f"the last one was of epoch {entry.coordinator_epoch}",
             )
 
     def _check_epoch(self, entry: ProducerEntry, epoch: int) -> None:
         if epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {entry.producer_id} sent epoch {epoch}, known is {entry.epoch}",
+                f"producer {entry.producer_id} sent epoch {epoch}, the last known epoch is {entry.epoch}",
             )
 
     def _check_sequence(self, entry: ProducerEntry, batch: RecordBatch) -> None:
