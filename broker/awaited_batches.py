@@ -57,10 +57,13 @@ class AwaitedBatches:
             or producers.knows(batch.producer_id, batch.producer_epoch)
         ):
             return
-        missing = f"{key}: producer {batch.producer_id} is to repeat sequence {awaited.sequence}"
+        sent = f"{key}: producer {batch.producer_id} sent sequence {batch.base_sequence}"
         if now - awaited.since > GIVE_UP_S:
-            raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{missing}, and sent {batch.base_sequence}")
-        raise KafkaError(refusal, f"{missing} before {batch.base_sequence}")
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{sent}, and did not send sequence {awaited.sequence} first within {GIVE_UP_S:g} s",
+            )
+        raise KafkaError(refusal, f"{sent}, and must send sequence {awaited.sequence} first")
 
     def add(self, batch: SentBatch, now: float) -> None:
         """Note a batch that the producer has to repeat."""

@@ -40,12 +40,14 @@ REFRESH_AGAIN_S = 1.0
 MAX_TOPICS = 4096
 """Topics remembered, the least recently written first to go."""
 
+_EARLIER_FIRST = "the producer must first repeat earlier batches of this connection, which were refused"
+
 
 class EarlyBatchError(KafkaError):
     """A batch is repeated before its turn: ``order`` may hold it, or the producer must repeat it once more."""
 
     def __init__(self, key: TopicPartition, order: RetryOrder, records: list[Record], code: ErrorCode) -> None:
-        super().__init__(code, f"{key}: what came before is to be repeated")
+        super().__init__(code, f"{key}: {_EARLIER_FIRST}")
         self.order = order
         self.records = records
 
@@ -238,7 +240,7 @@ def _check_sequence(
     """
     key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
-        raise _repeat(session, f"{key}: what came before is to be repeated")
+        raise _repeat(session, f"{key}: {_EARLIER_FIRST}")
     producers = partition.log.producers
     session.awaited.check(key, batch, producers, now, session.repeat_code)
     producers.check(batch, AppendOrigin.CLIENT)
@@ -254,12 +256,12 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
     if turn is Turn.EARLY:
         raise EarlyBatchError(key, order, records, session.repeat_code)
     if turn is Turn.LATER:
-        raise _repeat(session, f"{key}: what came before is to be repeated")
+        raise _repeat(session, f"{key}: {_EARLIER_FIRST}")
     if turn is Turn.NEVER:
         raise LayoutRefusal(
             ErrorCode.POLICY_VIOLATION,
-            f"{key}: the batch repeats records that were refused with a misplaced one, or before later ones that are"
-            " written by now: make the producer idempotent",
+            f"{key}: the batch repeats records that were refused for good, or that precede records written meanwhile;"
+            " to write them now would break their order: make the producer idempotent (enable.idempotence)",
         )
 
 

@@ -78,7 +78,10 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         parts.append((topic.name, [_append(ctx, topic.name, layout, data, acks) for data in topic.partition_data]))
     most = ctx.node.config.values["max.retried.partitions.per.connection"]
     if len(ctx.session.awaited) + len(ctx.session.retry_orders) > most:
-        raise CloseConnectionError(f"batches of more than {most} partitions and producers are to be repeated")
+        raise CloseConnectionError(
+            f"more than {most} partitions and producers of this connection have batches to repeat "
+            "(max.retried.partitions.per.connection)"
+        )
     waiting = waiting_of(parts)
     if not waiting:
         return _answer(request, answer_of(parts))
@@ -224,7 +227,7 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only record batch v2 (Produce version 3 and up) is stored"
         )
     if not isinstance(records, memoryview) or len(records) <= CODEC_AT:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a partition without a record batch")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the partition's records do not contain a record batch")
     if ctx.api_version < _FIRST_ZSTD_VERSION and records[CODEC_AT] & CODEC_MASK == CompressionType.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     if records[MAGIC_AT] == MAGIC and records[CODEC_AT] & TRANSACTIONAL_BIT:

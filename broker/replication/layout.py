@@ -159,24 +159,27 @@ def _refuse(refusal: LayoutRefusal) -> Admission:
 def _mismatch(partition: int, layout: Layout, client: StoredLayout) -> LayoutRefusal:
     return LayoutRefusal(
         ErrorCode.INVALID_PARTITION_METADATA,
-        f"partition {partition} has {layout.undeleted_partition_count} undeleted partitions in layout "
-        f"{layout.layout_version}, the client {client.undeleted_partition_count} in layout {client.layout_version}",
+        f"partition {partition}: layout version {layout.layout_version} of the topic has "
+        f"{layout.undeleted_partition_count} undeleted partitions, the client placed its records by "
+        f"{client.undeleted_partition_count} in layout version {client.layout_version}",
     )
 
 
 def _closed(partition: int, layout: Layout) -> LayoutRefusal:
     return LayoutRefusal(
         ErrorCode.POLICY_VIOLATION,
-        f"partition {partition} is marked for deletion or gone, the topic has {layout.undeleted_partition_count} now: "
-        "refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or restart it",
+        f"partition {partition} is marked for deletion or removed, the topic has {layout.undeleted_partition_count} "
+        "partitions now: refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or "
+        "restart it",
     )
 
 
 def _legacy(partition: int) -> LayoutRefusal:
     return LayoutRefusal(
         ErrorCode.POLICY_VIOLATION,
-        f"partition {partition}: the topic's partition count was changed and it takes records only of producers "
-        "that know how (ordered.delivery.legacy.producers=reject): use Anabranch's producer",
+        f"partition {partition}: since its partition count was changed, the topic takes records only from producers "
+        "that name the layout by which they chose the partition (ordered.delivery.legacy.producers=reject): use "
+        "Anabranch's producer",
     )
 
 

@@ -201,7 +201,10 @@ class Partition:
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
         """Raise NOT_LEADER_OR_FOLLOWER 6, FENCED_LEADER_EPOCH 74 or UNKNOWN_LEADER_EPOCH 75 (KIP-320)."""
         if self.role is not Role.LEADER:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is led by broker {self.leader_id}")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self.key}: this broker is not the leader, the leader's id is {self.leader_id}",
+            )
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         older = current_leader_epoch < self.leader_epoch
@@ -256,7 +259,10 @@ class Partition:
         self.check_leader(expected_leader_epoch)
         if self.log.is_broken:
             self.fail()
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.key}: the disk of this replica is broken")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.key}: the log is broken: {self.log.failure or 'the disk failed'}",
+            )
         if all_in_sync and len(self.isr) < self.min_insync_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,

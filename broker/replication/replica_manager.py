@@ -228,7 +228,7 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
         elif log.rebuild is not None and state.leader == self._local_id:
             # A leader has to know its producers, which decide what is stable. The controller sends the request again.
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, "which producers wrote to the log is read again")
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, "the producer state of the log is being rebuilt")
         else:
             _identify(log, topic_id, state.incarnation)
             if log.size_bytes == 0 and log.log_end_offset < state.base_offset:
