@@ -54,14 +54,14 @@ class BrokerConfig:
         protocols = _security_protocols(values["listener.security.protocol.map"])
         listeners = _addresses("listeners", values["listeners"], protocols)
         advertised = _advertised(values["advertised.listeners"] or values["listeners"], protocols, host_name)
-        if not advertised.keys() <= {entry.name for entry in listeners}:
-            raise ConfigError("advertised.listeners", "names a listener that is not in listeners")
+        if unknown := sorted(advertised.keys() - {entry.name for entry in listeners}):
+            raise ConfigError("advertised.listeners", f"listener {unknown[0]} is not in listeners")
         inter_broker = values["inter.broker.listener.name"] or listeners[0].name
         if inter_broker not in advertised:
             raise ConfigError("inter.broker.listener.name", f"{inter_broker} is not an advertised listener")
         log_dirs = tuple(values["log.dirs"] or [values["log.dir"]])
-        if len(set(log_dirs)) != len(log_dirs):
-            raise ConfigError("log.dirs", "names a directory twice")
+        if repeated := [path for path in log_dirs if log_dirs.count(path) > 1]:
+            raise ConfigError("log.dirs", f"directory {repeated[0]} is named twice")
         return cls(values, dict(given), listeners, advertised, protocols, inter_broker, log_dirs, host_name)
 
     def advertised_as(self, entries: list[str] | None) -> Mapping[str, ListenerAddress]:
@@ -90,8 +90,10 @@ def _security_protocols(entries: Iterable[str]) -> dict[str, str]:
 
 def _advertised(entries: list[str], protocols: Mapping[str, str], host_name: str) -> dict[str, ListenerAddress]:
     found = _addresses("advertised.listeners", entries, protocols)
-    if any(entry.host in ("0.0.0.0", "::") for entry in found):
-        raise ConfigError("advertised.listeners", "clients cannot connect to a wildcard address: name a host")
+    for entry in found:
+        if entry.host in ("0.0.0.0", "::"):
+            what = f"listener {entry.name}: clients cannot connect to the wildcard address {entry.host}: name a host"
+            raise ConfigError("advertised.listeners", what)
     return {entry.name: entry._replace(host=entry.host or host_name) for entry in found}
 
 

@@ -78,7 +78,7 @@ class BrokerLinks:
             return known
         endpoint = self._metadata.endpoint(broker_id, self._listener)
         if endpoint is None:
-            raise ConnectionError(f"broker {broker_id} is not registered")
+            raise ConnectionError(f"broker {broker_id} is not live, or has no listener {self._listener}")
         channel = self._channels[broker_id] = await Channel.connect(
             self._env.network, endpoint.host, endpoint.port, self._client_id, timeout_s=timeout_s
         )

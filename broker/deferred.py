@@ -53,7 +53,7 @@ class Deferred(Generic[T]):
     def then(self, callback: Callable[[T], None]) -> None:
         """Call ``callback`` with the value, at once if it is set already. One listener only."""
         if self._callback is not None:
-            raise RuntimeError("a response has one listener")
+            raise RuntimeError("a response may have one listener only")
         self._callback = callback
         if self._filled:
             callback(self._value)  # type: ignore[arg-type]

@@ -121,7 +121,9 @@ class Dispatcher:
             raise
         except Exception:
             logger.exception("request.failed", api=ApiKey(ctx.api_key).name, version=ctx.api_version)
-            raise CloseConnectionError("the request failed in a way the broker did not expect") from None
+            raise CloseConnectionError(
+                f"{ApiKey(ctx.api_key).name} version {ctx.api_version} failed in a way the broker did not expect"
+            ) from None
 
     def unsupported_api_versions(self, ctx: RequestContext, body: ApiVersionsRequest) -> Answer:
         """The version 0 answer to an ApiVersions request of an unknown version (KIP-511)."""

@@ -65,9 +65,9 @@ def _registration(node: Node) -> list[Problem]:
     """A problem, unless the broker is registered and is in the controller's metadata."""
     broker_id = node.config.broker_id
     if not node.registered.is_set():
-        return [Problem("registration", f"broker {broker_id} is not registered: it starts", is_fatal=True)]
+        return [Problem("registration", f"broker {broker_id} is starting and is not registered yet", is_fatal=True)]
     if broker_id not in node.metadata.brokers:
         known = sorted(node.metadata.brokers)
-        what = f"the controller has not told broker {broker_id} that it is registered: it knows {known}"
+        what = f"broker {broker_id} is registered, but the controller's metadata names only brokers {known}"
         return [Problem("registration", what, is_fatal=True)]
     return []

@@ -47,7 +47,10 @@ def _delete(
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{partition.key} is not marked for deletion")
         may_lose = is_closed and ctx.node.dynamic.marked(topic) is Marked.DRAINED
         if asked.leader_epoch >= 0 and partition.log.config.compacts and not may_lose:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{partition.key} keeps the latest values of its keys")
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{partition.key} is compacted and keeps its records (delete.latest.values.when.drained=false)",
+            )
         log_start_offset = partition.log.delete_records_before(asked.offset, even_if_compacted=may_lose)
     except KafkaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=error.code)

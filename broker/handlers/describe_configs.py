@@ -130,7 +130,10 @@ async def _describe(
     if resource.resource_type == broker_loggers.RESOURCE:
         return broker_loggers.describe(node.config.broker_id, resource)
     if resource.resource_type != RESOURCE_BROKER:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"resource type {resource.resource_type} has no configs; topics (2), brokers (4) and loggers (8) have",
+        )
     layers = await _layers(ctx, None)
     if name == "":
         return [

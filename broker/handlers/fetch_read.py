@@ -113,7 +113,10 @@ class FetchRead:
             partition = self._replicas.leader(key, state.current_leader_epoch)
             replica_id = self._limits.replica_id
             if self._limits.is_follower and replica_id not in partition.replicas:
-                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
+                raise KafkaError(
+                    ErrorCode.REPLICA_NOT_AVAILABLE,
+                    f"{partition.key}: broker {replica_id} is not among the replicas {list(partition.replicas)}",
+                )
             diverging = self._diverging(partition, state)
             end = self._end_for_reader(partition, state)
             read = self.read_log(partition, state, end, waits) if diverging is None else None
@@ -190,7 +193,11 @@ class FetchRead:
             return None
         epoch, end_offset = partition.log.end_offset_for_epoch(state.last_fetched_epoch)
         if epoch < 0 or end_offset < 0:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: epoch {state.last_fetched_epoch}")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition.key}: the last fetched epoch {state.last_fetched_epoch} is above the log's latest epoch "
+                f"{partition.log.latest_epoch}",
+            )
         if epoch < state.last_fetched_epoch or end_offset < state.fetch_offset:
             return EpochEndOffset(epoch=epoch, end_offset=end_offset)
         return None

@@ -40,10 +40,12 @@ def _response(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoord
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     if key_type != _GROUP:
         return _none(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not supported, only groups (0) are")
-    partition = ctx.node.metadata.partition(TopicPartition(OFFSETS_TOPIC, ctx.node.groups.partition_for(key)))
+    tp = TopicPartition(OFFSETS_TOPIC, ctx.node.groups.partition_for(key))
+    partition = ctx.node.metadata.partition(tp)
     endpoint = None if partition is None else ctx.node.metadata.endpoint(partition.leader, ctx.listener)
     if partition is None or endpoint is None:
-        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's offsets partition has no leader yet")
+        message = f"{tp}, the partition of group {key}, has no live leader with listener {ctx.listener} now"
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     return Coordinator(
         key=key,
         node_id=partition.leader,

@@ -23,7 +23,8 @@ def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> Answ
     if not loggers:
         return forward(ctx, request, 0, lambda response: response.responses, lambda _: True, failed)
     if len(loggers) < len(request.resources):
-        return failed(KafkaError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed in a request of their own"))
+        message = "a request that alters loggers (resource type 8) may not alter other resources"
+        return failed(KafkaError(ErrorCode.INVALID_REQUEST, message))
     return IncrementalAlterConfigsResponse(
         responses=[
             broker_loggers.altered(ctx.node.config.broker_id, each, validate_only=request.validate_only)

@@ -123,7 +123,7 @@ def _find(
         ):
             newer = ctx.api_version >= _FIRST_OFFSET_NOT_AVAILABLE_VERSION
             code = ErrorCode.OFFSET_NOT_AVAILABLE if newer else ErrorCode.LEADER_NOT_AVAILABLE
-            raise KafkaError(code, f"{partition.key}: what its end is depends on replicas that are still to follow")
+            raise KafkaError(code, f"{partition.key}: the end offset is not known before the in-sync replicas catch up")
     except KafkaError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
     if ctx.api_version < _FIRST_LEADER_EPOCH_VERSION:
@@ -155,6 +155,8 @@ def _lookup(
         return -1, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
     search = searches.get((partition.key, timestamp))
     if not isinstance(search, TimeSearch):
-        raise search or KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was not led here when asked for")
+        raise search or KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key}: this broker did not lead it when the request came"
+        )
     found = search.found
     return (-1, -1, -1) if found is None or found[1] >= end else found

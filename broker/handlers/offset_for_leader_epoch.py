@@ -37,7 +37,10 @@ def _find(
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, asked.partition), asked.current_leader_epoch)
         if request.replica_id < 0 and may_have_more(partition, asked.leader_epoch):
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition.key}: replicas in sync are still to follow")
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{partition.key}: an in-sync replica may have more records of leader epoch {asked.leader_epoch}",
+            )
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=asked.partition)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
