@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.plurals import counted
 from anabranch.runtime.env import ZkError
 from anabranch.runtime.metrics import Counter
 
@@ -58,7 +59,7 @@ class Failure:
         """One line for an operator."""
         what = f"{self.task} {self.item}".rstrip()
         pause_s = max(0.0, self.retry_at - now)
-        return f"{what}: failed {self.times} times, tried again in {pause_s:.0f} s: {self.error}"
+        return f"{what}: failed {counted(self.times, 'time')}, tried again in {pause_s:.0f} s: {self.error}"
 
 
 class Background:

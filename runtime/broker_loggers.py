@@ -70,7 +70,10 @@ def _level(name: str, operation: int, value: str | None) -> str | None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the root logger has no parent to take a level from")
         return None
     if operation != _SET:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the level of {name} can be set and deleted, nothing else")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"operation {operation} on logger {name}: a level can only be set (0) or deleted (1)",
+        )
     if value not in log_setup.LEVELS:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"{value!r} is no level for {name}; levels are {', '.join(log_setup.LEVELS)}"

@@ -346,7 +346,9 @@ class Channel:
             header = self._next_header(pending)
             parts = await write_request(header, body)
             if len(self._pending) >= self._max_pending:  # cancelled requests without responses
-                self.close(f"{len(self._pending)} requests are unanswered")
+                self.close(
+                    f"{len(self._pending)} requests have no response, at most {self._max_pending} may wait for one"
+                )
             if self._closed_because is None:
                 self._send(parts, header, pending, answered=True)
             else:
@@ -379,10 +381,11 @@ class Channel:
         if self._versions is not None:
             spoken = self._versions.get(api_key)
             if spoken is None:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.peer} does not speak {api.name}")
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.peer} does not support {api.name}")
             lowest, highest = max(lowest, spoken[0]), min(highest, spoken[1])
         if lowest > highest:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.peer} and this side share no version of {api.name}")
+            what = f"{self.peer} and this side share no version of {api.name}: at least {lowest}, at most {highest}"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
         return highest
 
     async def negotiate(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:

@@ -149,7 +149,7 @@ class HttpListener:
             request = await self._next_request(connection, stream, scope)
         except h11.RemoteProtocolError as error:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                refusal = Answer(error.error_status_hint, _TEXT, f"not a request: {error}\n".encode())
+                refusal = Answer(error.error_status_hint, _TEXT, f"not a valid request: {error}\n".encode())
                 await _send(connection, stream, refusal, is_head=False, closes=True)
                 await _read_out(stream)
             return False
@@ -180,7 +180,8 @@ class HttpListener:
             event = connection.next_event()
             if isinstance(event, h11.Request):
                 if _head_bytes(event) > self._limits.head_bytes:  # h11 limits only heads that come in pieces
-                    raise h11.RemoteProtocolError("its head is too long", error_status_hint=431)
+                    limit = f"its head is longer than {self._limits.head_bytes} bytes (metrics.http.max.head.bytes)"
+                    raise h11.RemoteProtocolError(limit, error_status_hint=431)
                 if not _has_body(event):
                     connection.next_event()  # its end
                 return event
@@ -202,12 +203,12 @@ class HttpListener:
     def _refusal(self, request: h11.Request) -> Answer | None:
         path = request.target.decode("latin-1").partition("?")[0]
         if not self._may_ask(request):
-            return Answer(421, _TEXT, b"this listener is local: ask for it by address or as localhost\n")
+            return Answer(421, _TEXT, b"this listener is local: the Host header must be localhost or an IP address\n")
         if path not in self._handlers:
             paths = ", ".join(sorted(self._handlers))
-            return Answer(404, _TEXT, f"here are {paths}\n".encode())
+            return Answer(404, _TEXT, f"unknown path; the paths are {paths}\n".encode())
         if request.method not in (b"GET", b"HEAD"):
-            return Answer(405, _TEXT, b"GET it\n")
+            return Answer(405, _TEXT, b"the method must be GET or HEAD\n")
         return None
 
     def _may_ask(self, request: h11.Request) -> bool:

@@ -179,7 +179,7 @@ class SocketStream(_Socket):
         part = cast(FileRange, left[0])
         sent = os.sendfile(self._socket.fileno(), fd, part.offset, min(part.length, WINDOW_BYTES))
         if sent == 0:
-            raise OSError(errno.EIO, f"the file ends {part.length} bytes before the range that was to be sent")
+            raise OSError(errno.EIO, f"the file ends {part.length} bytes before the end of the range to send")
         if sent < part.length:
             left[0] = part.behind(sent)
         else:
@@ -221,7 +221,7 @@ def buffer_of(part: Part) -> Buffer:
         return part
     data = cast(FileRange, part).read()
     if len(data) != len(part):
-        raise OSError(errno.EIO, f"the file ends {len(part) - len(data)} bytes before the range that was to be sent")
+        raise OSError(errno.EIO, f"the file ends {len(part) - len(data)} bytes before the end of the range to send")
     return data
 
 
@@ -296,6 +296,9 @@ class SocketNetwork:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)  # accepted sockets inherit it
             sock.listen(backlog)
             return SocketListener(sock, self._waits)
+        except OSError as error:
+            sock.close()
+            raise OSError(error.errno, f"listen on {format_address(address)}: {error.strerror}") from error
         except BaseException:
             sock.close()
             raise

@@ -84,7 +84,9 @@ def run_deterministic(seed: int, async_fn: Callable[..., Awaitable[T]], *argumen
     if not hasattr(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING") or not isinstance(
         getattr(trio_run, "_r", None), random.Random
     ):
-        raise SchedulerChangedError(f"trio {trio.__version__} hides its scheduler's switches")
+        raise SchedulerChangedError(
+            f"trio {trio.__version__} lacks _ALLOW_DETERMINISTIC_SCHEDULING or the random generator _r"
+        )
     switch = trio_run._ALLOW_DETERMINISTIC_SCHEDULING
     state = trio_run._r.getstate()
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
@@ -99,6 +101,6 @@ def run_deterministic(seed: int, async_fn: Callable[..., Awaitable[T]], *argumen
 async def _run(async_fn: Callable[..., Awaitable[T]], arguments: tuple[Any, ...]) -> T:
     runner = trio_run.GLOBAL_RUN_CONTEXT.runner
     if not isinstance(getattr(runner, "runq", None), deque):
-        raise SchedulerChangedError(f"trio {trio.__version__} hides its queue of tasks")
+        raise SchedulerChangedError(f"trio {trio.__version__}: the runner has no deque of tasks runq")
     runner.runq = _RunQueue(runner.runq)
     return await async_fn(*arguments)

@@ -227,7 +227,7 @@ class KazooZk:
         if result.exception is not None:
             raise _translate(path, result.exception) from None
         if call.expired:
-            raise ZkConnectionError(path, "the session changed under the call")
+            raise ZkConnectionError(path, "the session expired during the call; the outcome is unknown")
         return result.value
 
     # ------------------------------------------------------------ reads
@@ -351,10 +351,11 @@ async def open_zk(
     watchdog = Watchdog(session_timeout_ms / 1000, on_hang) if on_hang is not None else None
     client.start_async()
     try:
-        with trio.move_on_after((connect_timeout_ms or session_timeout_ms) / 1000):
+        limit_s = (connect_timeout_ms or session_timeout_ms) / 1000
+        with trio.move_on_after(limit_s):
             await connected.wait()
         if not connected.is_set():
-            raise ZkConnectionError(connect_string, "no ZooKeeper server answered")
+            raise ZkConnectionError(connect_string, f"no ZooKeeper server answered within {limit_s:g} s")
         unregister()
         if watchdog is not None:
             watchdog.start()

@@ -77,7 +77,7 @@ async def test_a_level_is_set_and_taken_back(tmp_path: Path) -> None:
         ([("anabranch.broker.nothing", SET, "INFO")], ErrorCode.INVALID_CONFIG, "anabranch.broker.nothing does not"),
         ([(NAME, SET, "LOUD")], ErrorCode.INVALID_CONFIG, "levels are TRACE, DEBUG, INFO, WARN, ERROR, FATAL"),
         ([(NAME, SET, None)], ErrorCode.INVALID_CONFIG, "None is no level"),
-        ([(NAME, APPEND, "INFO")], ErrorCode.INVALID_REQUEST, "can be set and deleted"),
+        ([(NAME, APPEND, "INFO")], ErrorCode.INVALID_REQUEST, "can only be set (0) or deleted (1)"),
         ([("root", DELETE, None)], ErrorCode.INVALID_REQUEST, "root"),
         ([(NAME, SET, "INFO"), (NAME, DELETE, None)], ErrorCode.INVALID_REQUEST, "named twice"),
         ([(NAME, SET, "ERROR"), ("nothing.at.all", SET, "INFO")], ErrorCode.INVALID_CONFIG, "nothing.at.all"),

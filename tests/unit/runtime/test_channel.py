@@ -235,7 +235,7 @@ def test_negotiation_picks_the_highest_common_version() -> None:
             async with Channel.open(network, HOST, listener.port, "t", negotiate=True) as channel:
                 await channel.request(HeartbeatRequest())
                 await channel.request(HeartbeatRequest(), max_version=1)
-                with pytest.raises(KafkaError, match="does not speak Fetch"):
+                with pytest.raises(KafkaError, match="does not support Fetch"):
                     await channel.request(FetchRequest())
                 with pytest.raises(KafkaError, match="share no version"):
                     await channel.request(HeartbeatRequest(), max_version=-1)
