@@ -121,7 +121,7 @@ class Tree:
     def _versioned(self, path: str, version: int) -> _Node:
         node = self._node(path)
         if version not in (-1, node.version):
-            raise BadVersionError(path, f"version {node.version} is not {version}")
+            raise BadVersionError(path, f"has version {node.version}, not {version}")
         return node
 
     def _apply(self, op: ZkOp, session_id: int) -> int:
@@ -154,7 +154,7 @@ class Tree:
         if parent is None:
             raise NoNodeError(path, f"{parent_path} does not exist")
         if parent.ephemeral_owner:
-            raise ZkError(path, "an ephemeral znode has no children")
+            raise ZkError(path, f"{parent_path} is ephemeral and cannot have children")
         created = f"{path}{parent.next_sequence:010d}" if sequence else path
         if created in self._nodes:
             raise NodeExistsError(path)

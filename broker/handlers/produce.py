@@ -224,19 +224,23 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
     """The records, after the checks that need no log: version, codec, transactions, internal topics."""
     if ctx.api_version < _FIRST_BATCH_V2_VERSION:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only record batch v2 (Produce version 3 and up) is stored"
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"only record batch v2 (Produce version 3 and up) is stored, the request has version {ctx.api_version}",
         )
     if not isinstance(records, memoryview) or len(records) <= CODEC_AT:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the partition's records do not contain a record batch")
     if ctx.api_version < _FIRST_ZSTD_VERSION and records[CODEC_AT] & CODEC_MASK == CompressionType.ZSTD:
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce version 7 or later, the request has version {ctx.api_version}",
+        )
     if records[MAGIC_AT] == MAGIC and records[CODEC_AT] & TRANSACTIONAL_BIT:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             f"a transactional batch in a request without a transactional id; {_NO_TRANSACTIONS}",
         )
     if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot append to internal topic {topic}")
     return records
 
 

@@ -120,7 +120,9 @@ def _writable(batch: RecordBatch) -> RecordBatch:
 def _refuse_null_keys(batch: RecordBatch) -> None:
     indices = batch.keyless()
     if indices:
-        raise _refused_records(ErrorCode.INVALID_RECORD, indices, batch.count, "a compacted topic needs a key")
+        raise _refused_records(
+            ErrorCode.INVALID_RECORD, indices, batch.count, "each record of a compacted topic needs a key"
+        )
 
 
 def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str) -> RefusedRecordsError:
@@ -143,7 +145,10 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
         if record.timestamp != _NO_TIMESTAMP and not -after_ms <= now_ms - record.timestamp <= before_ms
     ]
     if indices or batch.max_timestamp - now_ms > after_ms:
-        rule = f"a timestamp is at most {after_ms} ms ahead of the broker's time {now_ms} and {before_ms} ms behind it"
+        rule = (
+            f"a timestamp may be at most {after_ms} ms ahead of the broker's time {now_ms} and {before_ms} ms behind "
+            "it (message.timestamp.*.max.ms)"
+        )
         raise _refused_records(ErrorCode.INVALID_TIMESTAMP, indices, len(records), rule)
 
 
