@@ -71,7 +71,7 @@ class Decision(NamedTuple):
 def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Decision:
     """The decision for a topic of ``count`` partitions, created with ``initial``."""
     if policy.unsuited:
-        return Decision(None, f"the count is not chosen with {policy.unsuited}")
+        return Decision(None, f"the controller does not choose the count of a topic with {policy.unsuited}")
     if problem := bounds_problem(policy, initial):
         return Decision(None, problem)
     cooldown = _lacks("the cool-down", measured.unchanged_ms, policy.cooldown_ms, "autoscale.cooldown.ms")
@@ -125,7 +125,7 @@ def _by_rate(policy: Policy, initial: int, count: int, measured: Measured) -> tu
             least = f"autoscale.min.partitions={policy.min_partitions}"
             return None, f"{below}; {counted(wanted, 'partition')} would be below {least}"
         return wanted, below
-    return None, f"{rate} are between a quarter of {key} and the whole"
+    return None, f"{rate} are neither above {key} nor below a quarter of it"
 
 
 def _lacks(what: str, elapsed_ms: int, needed_ms: int, key: str) -> tuple[str, ...]:

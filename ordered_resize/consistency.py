@@ -75,10 +75,11 @@ def counts_at_odds(topic: TopicZnode) -> str | None:
     )
     before = topic.previous_undeleted_partition_count
     if removed := [p for p in topic.last_leader_epochs if p < initial]:
-        return f"last_leader_epochs names partition {removed[0]}, which is never removed"
+        return f"last_leader_epochs names partition {removed[0]}; the first {initial} partitions are never removed"
     if not initial <= counted <= assigned:
         return (
-            f"initial_partition_count {initial}, undeleted_partition_count {counted}, {assigned} partitions do not fit"
+            f"initial_partition_count {initial}, undeleted_partition_count {counted} and the {assigned} assigned"
+            " partitions must not descend"
         )
     if before is not None and before < initial:
         return f"previous_undeleted_partition_count {before} is below initial_partition_count {initial}"
@@ -91,10 +92,10 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
     if stored is None:
         return
     if state.never_led:
-        yield "isr is empty, and a partition that has a state was led"
+        yield "isr is empty, but a partition that loses its leader keeps its ISR"
         return
     if state.being_removed and p < topic.undeleted_partition_count:
-        yield "leader says that it is being removed, and the topic counts it"
+        yield "leader -2 marks it as being removed, but undeleted_partition_count counts it"
     replicas = topic.partitions.get(p)
     if replicas is not None and (foreign := [broker for broker in state.isr if broker not in replicas]):
         yield f"broker {foreign[0]} is in its isr, and the topic assigns no replica of it there"
@@ -108,7 +109,8 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
         yield f"it has leader epoch {first}, though last_leader_epochs of the topic says it was removed at {removed}"
     had = [stored, state.before.layout] if state.before is not None else [stored]
     if small := [layout for layout in had if layout.undeleted_partition_count < initial]:
-        yield f"it has {_shown(small[0])}, fewer than the {initial} that the topic was created with"
+        field = "layout" if small[0] is stored else "before"
+        yield f"{field} is {_shown(small[0])}, fewer than the {initial} that the topic was created with"
         return
     goal = Layout(topic.undeleted_partition_count, topic.layout_version)
     before = topic.previous_undeleted_partition_count
@@ -126,7 +128,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
     elif stored.layout_version == goal.layout_version and stored != goal:
         yield f"layout is {_shown(stored)}, and the topic's of that version is {_shown(goal)}"
     elif stored != goal and p >= (prior or goal).undeleted_partition_count and stored.undeleted_partition_count > p:
-        yield f"its layout, {_shown(stored)}, counts it, and the topic did not"
+        yield f"layout is {_shown(stored)} and counts it; the topic's, {_shown(prior or goal)}, does not"
     elif prior is None:
         yield from _against_cancel(p, had, goal, initial)
 
@@ -136,7 +138,7 @@ def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> It
     stored, version = had[0], goal.layout_version
     for layout in (layout for layout in had if layout.layout_version == version - 1):
         if p in moves(initial, goal.undeleted_partition_count, layout.undeleted_partition_count).losers_of:
-            yield f"it had {_shown(layout)}, under which it gained keys, and the topic, {_shown(goal)}, took that back"
+            yield f"it gained keys under {_shown(layout)}, a resize that the topic cancelled with {_shown(goal)}"
     is_counted = p < goal.undeleted_partition_count
     if (
         is_counted
@@ -186,9 +188,9 @@ def _bad_losers(snapshot: Snapshot, p: int, entry: LineageEntry) -> Iterator[tup
         elif known < 0:
             yield q, "which never existed"
         elif min(p, q) not in ancestors(max(p, q), initial):
-            yield q, f"which never has a key of {p}"
+            yield q, f"which never has a key of partition {p}"
         elif f >= known:
-            yield q, f"up to leader epoch {f}, which has not ended: it is at {known}"
+            yield q, f"up to leader epoch {f}, which has not ended: partition {q} is at leader epoch {known}"
 
 
 def _cycle(snapshot: Snapshot) -> Iterator[str]:

@@ -130,8 +130,8 @@ def judge_request(
     if assigned and verdict.topic is not None and verdict.topic.wanted == count:
         return _refused(
             ErrorCode.POLICY_VIOLATION,
-            "The resize has to wait for the leaders to acknowledge the layout there is, and only a count can be queued:"
-            " give replicas of new partitions later.",
+            "The resize has to wait until the leaders have acknowledged the present layout. Only a count can be queued:"
+            " repeat the request then, or send it without replica assignments.",
         )
     return verdict
 
@@ -270,31 +270,36 @@ FIXED: Final = (
 
 def _fixed(case: Case) -> str | None:
     changed = [name for name in FIXED if getattr(case.asked, name) != getattr(case.known.topic, name)]
-    return f"{changed[0]} cannot be changed by an edit." if changed else None
+    return f"Only the controller may change {changed[0]} of the topic's znode." if changed else None
 
 
 def _replicas(case: Case) -> str | None:
     known, asked = case.known.topic.partitions, case.asked.partitions
     if len(asked) < len(known):
-        return f"{len(known)} partitions cannot become {len(asked)}: undeleted_partition_count says how many there are."
+        return (
+            f"The assignment has {len(known)} partitions, and an edit cannot leave {len(asked)} of them: to shrink the"
+            " topic, lower undeleted_partition_count."
+        )
     moved = [p for p in known if known[p] != asked[p]]
     if moved:
-        return f"The replicas of partition {moved[0]} are changed by AlterPartitionReassignments only."
+        return f"Only AlterPartitionReassignments can change the replicas of partition {moved[0]}."
     factor = min(len(replicas) for replicas in known.values())
     uneven = [p for p in asked if p not in known and len(asked[p]) != factor]
-    return f"Partition {uneven[0]} must have {factor} replicas, as the others have." if uneven else None
+    if uneven:
+        return f"Partition {uneven[0]} must have {factor} replicas, as the others have, not {len(asked[uneven[0]])}."
+    return None
 
 
 def _one_count(case: Case) -> str | None:
     counted, added = case.asked.undeleted_partition_count, len(case.asked.partitions)
     is_added = added > len(case.known.topic.partitions)
     if is_added and counted not in (case.before, added):
-        return f"{added} partitions are assigned, and undeleted_partition_count is {counted}: which is asked for?"
+        return f"The assignment has {added} partitions, but undeleted_partition_count is {counted}: make them equal."
     return None
 
 
 def _internal(case: Case) -> str | None:
-    return "It is an internal topic: its partitions cannot be changed." if case.setting.is_internal else None
+    return "The topic is internal: its partition count cannot be changed." if case.setting.is_internal else None
 
 
 def _count(case: Case) -> str | None:
@@ -302,9 +307,9 @@ def _count(case: Case) -> str | None:
     if case.count < 1:
         return f"A topic has at least one partition; {case.count} were asked for."
     if case.count < initial:
-        return f"It was created with {initial} partitions and cannot have fewer; {case.count} were asked for."
+        return f"The topic was created with {initial} partitions and cannot have fewer; {case.count} were asked for."
     if case.count > largest:
-        return f"It cannot have {case.count} partitions: the largest count is {largest}."
+        return f"The topic cannot have {case.count} partitions: the largest count is {largest}."
     return None
 
 
@@ -313,7 +318,7 @@ def _emptied(case: Case) -> str | None:
     stays = case.setting.marked is Marked.FOR_EVER and not case.setting.is_compacted
     if case.count < case.before and stays:
         return (
-            "Its records never expire, so partitions marked for deletion would never get empty; set"
+            "The topic's records never expire, so partitions marked for deletion would never get empty; set"
             " delete.records.when.drained=true to have them emptied once every group has read them."
         )
     return None

@@ -84,11 +84,14 @@ async def test_an_edit_that_the_rules_refuse(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"initial_partition_count": 2}, "initial_partition_count cannot be changed by an edit."),
-        ({"layout_version": 2**31 - 1}, "layout_version cannot be changed by an edit."),
-        ({"previous_undeleted_partition_count": 5}, "previous_undeleted_partition_count cannot be changed by an edit."),
-        ({"wanted": 5}, "wanted cannot be changed by an edit."),
-        ({"0": [1, 2]}, "The replicas of partition 0 are changed by AlterPartitionReassignments only."),
+        ({"initial_partition_count": 2}, "Only the controller may change initial_partition_count"),
+        ({"layout_version": 2**31 - 1}, "Only the controller may change layout_version"),
+        (
+            {"previous_undeleted_partition_count": 5},
+            "Only the controller may change previous_undeleted_partition_count",
+        ),
+        ({"wanted": 5}, "Only the controller may change wanted"),
+        ({"0": [1, 2]}, "Only AlterPartitionReassignments can change the replicas of partition 0."),
     ],
     ids=["initial", "version", "previous", "wanted", "replicas"],
 )

@@ -263,7 +263,7 @@ async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(world: Wor
     await begun(world, 6)
     result = (await world.request(placed(7, 1, [3, 2, 1]))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
-    assert "only a count can be queued: give replicas of new partitions later" in result.error_message
+    assert "Only a count can be queued: repeat the request then" in result.error_message
     assert await counts(world) == (6, 1, 4, None)
     release(world)
 
@@ -288,7 +288,7 @@ async def test_a_count_that_became_impossible_is_dropped_and_said(
     await configure(world, retention_ms="-1")
     release(world)
     await world.until(lambda: is_settled(world, 9, 2, 6, None))
-    assert "event=resize.dropped topic=t wanted=5 why=Its records never expire" in caplog.text
+    assert "event=resize.dropped topic=t wanted=5 why=The topic's records never expire" in caplog.text
 
 
 async def test_a_count_that_only_the_moment_forbids_waits_and_is_done(

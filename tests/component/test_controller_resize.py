@@ -466,8 +466,8 @@ async def test_a_count_that_is_edited_while_no_controller_is_in_office(
 @pytest.mark.parametrize(
     ("count", "why"),
     [
-        (2, "It was created with 4 partitions and cannot have fewer; 2 were asked for"),
-        (2**16 + 1, "It cannot have 65537 partitions: the largest count is 65536"),
+        (2, "The topic was created with 4 partitions and cannot have fewer; 2 were asked for"),
+        (2**16 + 1, "The topic cannot have 65537 partitions: the largest count is 65536"),
     ],
 )
 async def test_counts_that_cannot_be_are_written_back_by_the_next_controller(

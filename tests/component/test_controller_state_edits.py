@@ -76,17 +76,25 @@ def pair(count: int, version: int) -> dict[str, int]:
     [
         (5, {"lineage": [[0, {"5": 0}]]}, "it names partition 5, itself."),
         (5, {"lineage": [[0, {"9": 0}]]}, "it names partition 9, which never existed."),
-        (5, {"lineage": [[0, {"0": 0}]]}, "it names partition 0, which never has a key of 5."),
+        (5, {"lineage": [[0, {"0": 0}]]}, "it names partition 0, which never has a key of partition 5."),
         (
             5,
             {"lineage": [[0, {"1": 9}]]},
-            "it names partition 1, up to leader epoch 9, which has not ended: it is at 1.",
+            "it names partition 1, up to leader epoch 9, which has not ended: partition 1 is at leader epoch 1.",
         ),
-        (1, {"leader": -1, "isr": []}, "partition 1: isr is empty, and a partition that has a state was led."),
-        (1, {"leader": -2}, "partition 1: leader says that it is being removed, and the topic counts it."),
+        (
+            1,
+            {"leader": -1, "isr": []},
+            "partition 1: isr is empty, but a partition that loses its leader keeps its ISR.",
+        ),
+        (
+            1,
+            {"leader": -2},
+            "partition 1: leader -2 marks it as being removed, but undeleted_partition_count counts it.",
+        ),
         (1, {"isr": [1, 9]}, "partition 1: broker 9 is in its isr, and the topic assigns no replica of it there."),
         (2, {"layout": pair(5, 2)}, "partition 2: layout is 5 partitions in version 2, not the topic's"),
-        (2, {"layout": pair(2, 1)}, "partition 2: it has 2 partitions in version 1, fewer than the 4"),
+        (2, {"layout": pair(2, 1)}, "partition 2: layout is 2 partitions in version 1, fewer than the 4"),
         (2, {"before": {"layout": pair(5, 0), "leader_epoch": 0}}, "partition 2: before is 5 partitions in version 0"),
         (
             2,
@@ -137,7 +145,7 @@ async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaire
         ({"layout_version": None}, "layout_version is missing, and the topic was resized."),
         (
             {"partitions": {str(p): [1, 2, 3] for p in range(5)}},
-            "initial_partition_count 4, undeleted_partition_count 6, 5 partitions do not fit.",
+            "undeleted_partition_count 6 and the 5 assigned partitions must not descend.",
         ),
         (
             {"partitions": {str(p): [1, 2] for p in range(6)}},

@@ -157,7 +157,7 @@ def test_a_resize_that_is_carried_on_ends_as_one_that_was_finished(name: str) ->
         ("at-shrink-losers", 1, {"layout": Layout(6, 1)}, "partition 0: a resize that an earlier release began"),
         ("at-shrink-losers", 1, {"layout": Layout(4, 0)}, "partition 1: a resize that an earlier release began"),
         ("draining", 0, {"layout": None}, "partition 0: a resize that an earlier release began"),
-        ("draining", 2, {"layout": Layout(4, 1)}, "partition 2: its layout, 4 partitions in version 1, counts it"),
+        ("draining", 2, {"layout": Layout(4, 1)}, "partition 2: layout is 4 partitions in version 1 and counts"),
     ],
 )
 def test_znodes_that_no_release_left_are_not_judged(

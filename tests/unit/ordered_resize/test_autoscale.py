@@ -105,4 +105,4 @@ def test_bounds_that_contradict_choose_nothing_and_say_so(low: int, high: int, n
 
 def test_an_unsuited_topic_is_left_alone() -> None:
     decision = decide(POLICY._replace(unsuited="cleanup.policy=compact"), 4, 4, measured(1_000_000))
-    assert decision[:2] == (None, "the count is not chosen with cleanup.policy=compact")
+    assert decision[:2] == (None, "the controller does not choose the count of a topic with cleanup.policy=compact")

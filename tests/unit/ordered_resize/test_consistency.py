@@ -36,9 +36,15 @@ def snapshot(
             {1: [(1, {9: 0})]},
             "lineage of partition 1: from leader epoch 1 on it names partition 9, which never existed",
         ),
-        ({1: [(1, {2: 0})]}, "names partition 2, which never has a key of 1"),
-        ({1: [(1, {0: 5})]}, "names partition 0, up to leader epoch 5, which has not ended: it is at 5"),
-        ({1: [(1, {0: 9})]}, "names partition 0, up to leader epoch 9, which has not ended: it is at 5"),
+        ({1: [(1, {2: 0})]}, "names partition 2, which never has a key of partition 1"),
+        (
+            {1: [(1, {0: 5})]},
+            "names partition 0, up to leader epoch 5, which has not ended: partition 0 is at leader epoch 5",
+        ),
+        (
+            {1: [(1, {0: 9})]},
+            "names partition 0, up to leader epoch 9, which has not ended: partition 0 is at leader epoch 5",
+        ),
         (
             {0: [(2, {1: 3})], 1: [(3, {0: 2})]},
             "it waits for itself: 0 from leader epoch 2, then 1 from leader epoch 3, then 0 from leader epoch 2",

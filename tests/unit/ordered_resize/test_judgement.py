@@ -52,12 +52,12 @@ def topic() -> Topic:
     [
         (0, {}, INVALID, "A topic has at least one partition; 0 were asked for."),
         (-7, {}, INVALID, "A topic has at least one partition; -7 were asked for."),
-        (1, {}, INVALID, "It was created with 2 partitions and cannot have fewer; 1 were asked for."),
-        (2**31 - 1, {}, INVALID, "It cannot have 2147483647 partitions: the largest count is 65536."),
+        (1, {}, INVALID, "The topic was created with 2 partitions and cannot have fewer; 1 were asked for."),
+        (2**31 - 1, {}, INVALID, "The topic cannot have 2147483647 partitions: the largest count is 65536."),
         (4, {}, INVALID, "Topic already has 4 partitions."),
         (60_000, {}, INVALID, r"The topic's znode would have \d+ bytes, more than 524288."),
-        (3, {"is_internal": True}, ErrorCode.INVALID_REQUEST, "It is an internal topic"),
-        (3, {"marked": Marked.FOR_EVER}, POLICY, "Its records never expire"),
+        (3, {"is_internal": True}, ErrorCode.INVALID_REQUEST, "The topic is internal"),
+        (3, {"marked": Marked.FOR_EVER}, POLICY, "The topic's records never expire"),
         (3, {"limits": Limits(max_state_bytes=100)}, INVALID, r"The lineage of partition \d .* more than 100;"),
         (3, {"not_now": "The feature is not finalized."}, POLICY, "The feature is not finalized."),
     ],
@@ -119,7 +119,7 @@ def test_replicas_may_be_given_and_are_checked(topic: Topic) -> None:
     verdict = judge_request(topic.snapshot(), 7, SETTING, {6: [5, 6]})
     assert verdict.topic is not None and verdict.topic.partitions[6] == [5, 6]
     verdict = judge_request(topic.snapshot(), 7, SETTING, {6: [5]})
-    assert verdict.why == "Partition 6 must have 2 replicas, as the others have."
+    assert verdict.why == "Partition 6 must have 2 replicas, as the others have, not 1."
     topic.ask(8)
     verdict = judge_request(topic.snapshot(), 9, SETTING, {8: [5, 6]})
     assert verdict.why.startswith("The resize has to wait")
@@ -183,22 +183,31 @@ def test_a_queued_count_is_judged_again(topic: Topic) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"topic_id": uuid.UUID(int=9)}, "topic_id cannot be changed by an edit."),
-        ({"initial_partition_count": 1}, "initial_partition_count cannot be changed by an edit."),
-        ({"layout_version": 3}, "layout_version cannot be changed by an edit."),
-        ({"previous_undeleted_partition_count": 4}, "previous_undeleted_partition_count cannot be changed by an edit."),
-        ({"wanted": 9}, "wanted cannot be changed by an edit."),
-        ({"last_leader_epochs": {7: 1}}, "last_leader_epochs cannot be changed by an edit."),
-        ({"last_offsets": {7: 1}}, "last_offsets cannot be changed by an edit."),
-        ({"ordered_delivery": False}, "ordered_delivery cannot be changed by an edit."),
-        ({"adding_replicas": {0: [3]}}, "adding_replicas cannot be changed by an edit."),
-        ({"partitions": {p: [1, 2] for p in range(4)}}, "6 partitions cannot become 4: undeleted_partition_count says"),
-        ({"partitions": {p: [2, 1] for p in range(6)}}, "The replicas of partition 0 are changed by Alter"),
+        ({"topic_id": uuid.UUID(int=9)}, "Only the controller may change topic_id"),
+        ({"initial_partition_count": 1}, "Only the controller may change initial_partition_count"),
+        ({"layout_version": 3}, "Only the controller may change layout_version"),
+        (
+            {"previous_undeleted_partition_count": 4},
+            "Only the controller may change previous_undeleted_partition_count",
+        ),
+        ({"wanted": 9}, "Only the controller may change wanted"),
+        ({"last_leader_epochs": {7: 1}}, "Only the controller may change last_leader_epochs"),
+        ({"last_offsets": {7: 1}}, "Only the controller may change last_offsets"),
+        ({"ordered_delivery": False}, "Only the controller may change ordered_delivery"),
+        ({"adding_replicas": {0: [3]}}, "Only the controller may change adding_replicas"),
+        (
+            {"partitions": {p: [1, 2] for p in range(4)}},
+            "The assignment has 6 partitions, and an edit cannot leave 4 of them",
+        ),
+        (
+            {"partitions": {p: [2, 1] for p in range(6)}},
+            "Only AlterPartitionReassignments can change the replicas of partition 0",
+        ),
         (
             {"partitions": {**{p: [1, 2] for p in range(2)}, **{p: [2, 1] for p in range(2, 6)}, 6: [1]}},
-            "Partition 6 must have 2 replicas, as the others have.",
+            "Partition 6 must have 2 replicas, as the others have, not 1.",
         ),
-        ({"undeleted_partition_count": 1}, "It was created with 2 partitions and cannot have fewer"),
+        ({"undeleted_partition_count": 1}, "The topic was created with 2 partitions and cannot have fewer"),
     ],
 )
 def test_edits_that_are_undone(topic: Topic, changes: dict[str, Any], why: str) -> None:
@@ -214,7 +223,7 @@ def test_an_edit_of_the_count_or_the_assignment_asks_as_a_request_does(topic: To
     verdict = judge_edit(topic.snapshot(), added, SETTING)
     assert verdict.topic is not None and verdict.topic.undeleted_partition_count == 7
     both = added.replace(undeleted_partition_count=5)
-    assert "which is asked for" in judge_edit(topic.snapshot(), both, SETTING).why
+    assert "make them equal" in judge_edit(topic.snapshot(), both, SETTING).why
 
 
 def test_a_tool_that_knows_none_of_our_fields_loses_none(topic: Topic) -> None:
@@ -294,7 +303,7 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
         ),
         (
             lambda t: edited(t, initial_partition_count=5),
-            "initial_partition_count 5, undeleted_partition_count 4, 6 part",
+            "initial_partition_count 5, undeleted_partition_count 4 and the 6 assi",
         ),
         (
             lambda t: edited(t, absent=frozenset({"layout_version"})),
@@ -304,19 +313,22 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
         (lambda t: edited(t, previous_undeleted_partition_count=5), "partition 0: before is 6 partitions in version 1"),
         (
             lambda t: edited(t, previous_undeleted_partition_count=4),
-            "partition 4: it had 6 partitions in version 1, under",
+            "partition 4: it gained keys under 6 partitions in version 1",
         ),
         (lambda t: edited(t, layout_version=1), "partition 0: layout is 4 partitions in version 2, not the topic's, 4"),
         (lambda t: edited(t, layout_version=9), "partition 0: layout is 4 partitions in version 2, not the topic's"),
         (
             lambda t: edited(t, last_leader_epochs={1: 3}),
-            "last_leader_epochs names partition 1, which is never removed",
+            "last_leader_epochs names partition 1; the first 2 partitions are never removed",
         ),
         (
             lambda t: edited(t, last_leader_epochs={4: 3}),
             "partition 4: it has leader epoch 0, though last_leader_epochs",
         ),
-        (lambda t: state(t, 1, layout=Layout(1, 2)), "partition 1: it has 1 partitions in version 2, fewer than the 2"),
+        (
+            lambda t: state(t, 1, layout=Layout(1, 2)),
+            "partition 1: layout is 1 partitions in version 2, fewer than the 2",
+        ),
         (
             lambda t: state(t, 1, layout=Layout(4, 3)),
             "partition 1: layout is 4 partitions in version 3, not the topic's",
@@ -331,7 +343,7 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
             "lineage of partition 1: from leader epoch 1 on it names",
         ),
         (lambda t: t.states.pop(3), "partition 3: it is counted and has no state"),
-        (lambda t: state(t, 1, leader=-2), "partition 1: leader says that it is being removed, and the topic counts"),
+        (lambda t: state(t, 1, leader=-2), "partition 1: leader -2 marks it as being removed, but undeleted"),
         (lambda t: state(t, 1, isr=[9]), "partition 1: broker 9 is in its isr, and the topic assigns no replica"),
     ],
 )
@@ -351,7 +363,7 @@ def test_what_freezes_a_topic(topic: Topic, edit: Any, why: str) -> None:
             "partition 1: layout is 5 partitions in version 4, and the topic's",
         ),
         (lambda t: state(t, 1, layout=Layout(4, 1)), "partition 1: layout is 4 partitions in version 1, too old for"),
-        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: its layout, 6 partitions in version 1, counts it"),
+        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: layout is 6 partitions in version 1 and counts"),
     ],
 )
 def test_what_freezes_a_topic_whose_resize_is_taken_back(topic: Topic, edit: Any, why: str) -> None:
