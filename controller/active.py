@@ -321,7 +321,7 @@ class ActiveController:
         elif isinstance(event, StateChanged):
             await topics.on_state_changed(context, event.tp)
         elif isinstance(event, ReadAgainDue):
-            raise ImageStaleError("a step was given up")
+            raise ImageStaleError("a step was given up, and is tried again")
         elif isinstance(event, FirstLeadersDue):
             await lead_first(context, ())
         elif isinstance(event, RemovalDue):
@@ -373,7 +373,7 @@ class ActiveController:
             self._events.put(call)
             return
         except ZkError as error:
-            give_up(self._context, f"request {call.api_key}", error)
+            give_up(self._context, f"request {ApiKey(call.api_key).name}", error)
             too_large = isinstance(error, ZkRequestTooLargeError)
             refusal = KafkaError(ErrorCode.INVALID_REQUEST if too_large else ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
             outcome = Outcome(error_response(call.api_key, some, refusal.code, refusal.message))

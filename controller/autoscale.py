@@ -16,6 +16,7 @@ from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.resize import view
 from anabranch.controller.topic_config import is_autoscaled, topic_values
 from anabranch.ordered_resize.autoscale import Measured, Policy, decide
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 
 logger = structlog.get_logger(__name__)
@@ -78,7 +79,7 @@ async def _resize(context: Context, topic: TopicImage, policy: Policy, measured:
     request = CreatePartitionsRequest(topics=[wanted], timeout_ms=0, validate_only=False)
     outcome = await create_partitions(context, request, _VERSION)
     result = outcome.response.results[0]
-    refusal = (result.error_message or str(result.error_code)) if result.error_code else ""
+    refusal = (result.error_message or ErrorCode.of(result.error_code).name) if result.error_code else ""
     assert topic.append_window is not None
     if refusal and refusal == topic.append_window.refusal:
         return

@@ -80,7 +80,9 @@ def _admitted(context: Context, registered: dict[int, LiveBroker]) -> dict[int, 
     A broker of a release without features registers in any case, and would break rules that the others rely on.
     """
     image = context.image
-    problems = {id: misfits(broker.registration.features, image.features, "it") for id, broker in registered.items()}
+    problems = {
+        id: misfits(broker.registration.features, image.features, f"broker {id}") for id, broker in registered.items()
+    }
     refused = {id: registered[id].epoch for id, found in problems.items() if found}
     for id, epoch in refused.items():
         if image.refused_brokers.get(id) != epoch:
@@ -107,7 +109,7 @@ async def read_registrations(context: Context) -> dict[int, LiveBroker]:
             continue
         try:
             if not name.isdigit():
-                raise MalformedZnodeError(path, "", "a broker id is a number")
+                raise MalformedZnodeError(path, "", "its name is not a broker id, which is a number")
             registration = BrokerRegistration.decode(path, found.data)
         except MalformedZnodeError as error:
             logger.error("broker.malformed", error=str(error))

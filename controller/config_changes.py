@@ -76,7 +76,7 @@ async def on_configs_changed(context: Context) -> None:
             try:
                 await keep_ordered_delivery(context, name, image.topics[name].znode.ordered_delivery)
             except ZkError as error:
-                give_up(context, f"undoing an edit of the config of {name}", error)
+                give_up(context, f"undoing an edit of the config of topic {name}", error)
     await elect_offline(context)
 
 
@@ -113,7 +113,7 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
     """
     effects = restoring(context.image, topic, settled)
     if effects.writes:
-        why = f"{ORDERED_KEY} cannot be changed any more"
+        why = f"{ORDERED_KEY} cannot be changed any more: the topic was resized"
         logger.error("config.edit_undone", path=paths.topic_config(topic), why=why)
         await carry_out(context, effects)
 

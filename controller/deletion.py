@@ -46,7 +46,9 @@ async def on_deletions_changed(context: Context) -> None:
             logger.error("topic.deletion_refused", topic=name, why="delete.topic.enable is false")
             await context.store.write([DeleteOp(paths.delete_topic(name))])
         else:
-            logger.error("topic.deletion_refused", topic=name, why="its znode is malformed; repair or remove it")
+            logger.error(
+                "topic.deletion_refused", topic=name, why="the topic could not be loaded; repair or remove its znode"
+            )
 
 
 def on_brokers_gone(context: Context, gone: Collection[int]) -> None:

@@ -167,14 +167,16 @@ def _check_downgrade(update: Update, cluster: Cluster) -> None:
         raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, blocked)
     if update.type is UpgradeType.SAFE_DOWNGRADE and (lost := cluster.lost(update.feature, update.level)):
         raise KafkaError(
-            ErrorCode.FEATURE_UPDATE_FAILED, f"The downgrade is not safe: {lost} An unsafe downgrade does it anyway."
+            ErrorCode.FEATURE_UPDATE_FAILED, f"The downgrade is not safe: {lost} An unsafe downgrade is still possible."
         )
 
 
 def _check_brokers(update: Update, cluster: Cluster) -> None:
     name, level = update.feature, update.level
     if not cluster.brokers:
-        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "No broker is registered that could support the feature.")
+        raise KafkaError(
+            ErrorCode.FEATURE_UPDATE_FAILED, f"Level {level} of {name!r} cannot be finalized: no broker is registered."
+        )
     lacking = [
         f"broker {broker} supports {described(ranges.get(name))}"
         for broker, ranges in sorted(cluster.brokers.items())
@@ -182,7 +184,8 @@ def _check_brokers(update: Update, cluster: Cluster) -> None:
     ]
     if lacking:
         raise KafkaError(
-            ErrorCode.FEATURE_UPDATE_FAILED, f"Level {level} of {name!r} does not fit: {'; '.join(lacking)}."
+            ErrorCode.FEATURE_UPDATE_FAILED,
+            f"Not every broker supports level {level} of {name!r}: {'; '.join(lacking)}.",
         )
 
 

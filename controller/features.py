@@ -41,18 +41,18 @@ logger = structlog.get_logger(__name__)
 _LOST = {
     ORDERED_RESIZE: (
         LINEAGE_LEVEL,
-        "topics {} were resized, and a release that does not know lineages writes and reads them without regard to the"
-        " order of their keys.",
+        "topics {} were resized or could not be loaded, and a release that does not know lineages would write and read"
+        " them without keeping the order of their keys.",
     ),
     GROUP_COORDINATOR: (
         2,
-        "topics {} were resized, and a member of a group that waits for moved keys of another member would wait until"
-        " the level is back.",
+        "topics {} were resized or could not be loaded, and a group member that waits until another has processed moved"
+        " keys would wait until the level is raised again.",
     ),
     CONSUMER_OFFSETS_TOPIC_SCHEMA: (
         2,
-        "topics {} were resized, and committed offsets would not say any more for which incarnation of a partition"
-        " they are.",
+        "topics {} were resized or could not be loaded, and committed offsets would no longer name the incarnation of"
+        " their partition.",
     ),
 }
 """The lowest level of each feature without a loss, and the loss for resized topics below this level."""

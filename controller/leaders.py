@@ -39,7 +39,10 @@ def chosen(context: Context, led: Led, election_type: ElectionType) -> StateChan
         if state.leader == replicas[0] and state.leader in live:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred replica leads.")
         changed = leader_selection.preferred(state, replicas, electable, image.controller_epoch)
-        unavailable = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        unavailable = KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"The preferred replica {replicas[0]} is not in sync (ISR {state.isr}) or not available to lead.",
+        )
     else:
         if state.leader in live:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
@@ -47,9 +50,11 @@ def chosen(context: Context, led: Led, election_type: ElectionType) -> StateChan
         changed = leader_selection.after_broker_change(
             state, order, live, electable, image.controller_epoch, unclean=True
         )
-        unavailable = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        unavailable = KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"None of the replicas {replicas} is available to lead."
+        )
     if changed is None or changed.leader not in electable:
-        raise KafkaError(unavailable, f"None of the replicas {replicas} with the ISR {state.isr} may lead now.")
+        raise unavailable
     return StateChange(tp, changed)
 
 

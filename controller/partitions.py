@@ -219,7 +219,7 @@ async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
     path = paths.partition_state(*created.tp)
     found = await context.store.exists(path)
     if found is None:
-        raise ImageStaleError(f"{path} is gone again")
+        raise ImageStaleError(f"{path} was removed after this controller had created it")
     return found.czxid
 
 

@@ -136,7 +136,8 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
     if changed is None:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Of the replicas in sync, {state.isr}, none would stay that can lead: it would take an unclean election.",
+            f"None of the replicas {after.replicas} is in sync (ISR {state.isr}) and available to lead: the"
+            " reassignment would need an unclean election.",
         )
     return _Step(tp, before, after, changed)
 

@@ -102,7 +102,7 @@ class _Connection:
             nursery.start_soon(self._send, request, version, of_process)
             return
         if key not in HANDLERS:
-            raise DecodeError(f"API {key} is not served by a controller")
+            raise DecodeError(f"{ApiKey(key).name} is not served by a controller")
         active = self._active()
         if active is None:
             nursery.start_soon(self._send, request, version, not_controller(key, request.body))

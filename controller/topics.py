@@ -48,7 +48,7 @@ async def on_topics_changed(context: Context) -> None:
     for name in sorted(image.topics.keys() - set(names)):
         _forget(context, name)
     if vanished := image.malformed.keys() - set(names):
-        raise ImageStaleError(f"{paths.topic(min(vanished))} could not be read, and is gone")
+        raise ImageStaleError(f"{paths.topic(min(vanished))} was not loaded before, and is gone now")
     added = [name for name in names if name not in image.topics]
     await load_topics(context, added)
     image.created = {}
@@ -70,7 +70,7 @@ async def load_topics(context: Context, names: list[str]) -> None:
     unread = [name for name in names if name in context.image.malformed]
     await read_each(names, functools.partial(_load_topic, context))
     if repaired := [name for name in unread if name in context.image.topics]:
-        raise ImageStaleError(f"{paths.topic(repaired[0])} could not be read, and now can")
+        raise ImageStaleError(f"{paths.topic(repaired[0])} could not be loaded before, and can be now")
 
 
 async def on_topic_changed(context: Context, name: str) -> None:
@@ -175,7 +175,7 @@ async def _load_topic(context: Context, name: str) -> None:
             return
         await _settle(context, topic, present)
     except ZkError as error:
-        give_up(context, f"topic {name}", error)
+        give_up(context, f"loading topic {name}", error)
         malformed[name] = found.mzxid
         return
     context.image.topics[name] = topic
@@ -270,7 +270,7 @@ async def on_state_changed(context: Context, tp: TopicPartition) -> None:
     if partition is not None and partition.state is None and found is None:
         return  # this controller deleted the state when it converted the topic
     if partition is None or found is None or found.version != partition.epoch:
-        raise ImageStaleError(f"{path} changed, which could not be judged")
+        raise ImageStaleError(f"{path} changed, which was malformed or belonged to a frozen topic")
 
 
 async def _await_repair(context: Context, tp: TopicPartition, version: int) -> None:

@@ -134,7 +134,9 @@ class Gate:
         held = self._held[partition]
         state = self._judge(partition, held, epoch)
         if state is not held.state and (held.state, state) not in MOVES:
-            raise IllegalMoveError(f"partition {partition}, leader epoch {epoch}: {held.state} to {state}")
+            raise IllegalMoveError(
+                f"partition {partition}, leader epoch {epoch}: cannot move from {held.state.name} to {state.name}"
+            )
         held.state = state
         return state
 

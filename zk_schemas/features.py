@@ -122,7 +122,7 @@ def highest_level(name: str) -> int:
 
 def described(supported: VersionRange | None) -> str:
     """A range in words."""
-    return "none of it" if supported is None else f"levels {supported.min_version} to {supported.max_version}"
+    return "no level of it" if supported is None else f"levels {supported.min_version} to {supported.max_version}"
 
 
 def parse_ranges(entries: Iterable[str]) -> dict[str, VersionRange]:

@@ -158,7 +158,11 @@ def changed_keys(resource: _Resource, changes: list[AlterableConfig]) -> dict[st
                 present = {item: None for item in present if item not in items}
             config[change.name] = key.format(list(present))
         else:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Operation {change.config_operation} does not exist.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Config operation {change.config_operation} of {change.name} is not 0 (SET), 1 (DELETE), 2 (APPEND) or"
+                " 3 (SUBTRACT).",
+            )
     return config
 
 
@@ -241,17 +245,21 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
         return checked_config(dict(config), len(config))
     for name in config:
         if name in CONTROLLER_CONFIGS and name not in BROKER_CONFIGS:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is read from the controller's file when it starts.")
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} cannot be changed by a request: a controller reads it from its file when it starts.",
+            )
     BROKER_CONFIGS.parse_given(config)
     for name, value in config.items():
         mode = BROKER_CONFIGS[name].update_mode
         if mode is UpdateMode.READ_ONLY:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} cannot be changed while a broker runs.")
         if mode is UpdateMode.PER_BROKER and not resource.per_broker:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} can be set for one broker only.")
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} can only be set for each broker, not for all brokers.")
         if mode is UpdateMode.ALL_BROKERS and resource.per_broker:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{name} can be set for all brokers only: the controller acts by it."
+                ErrorCode.INVALID_CONFIG,
+                f"{name} can only be set for all brokers, not for one: the controller uses it.",
             )
         if value is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
@@ -269,7 +277,9 @@ def _check_listeners(image: ClusterImage, resource: _Resource, name: str, config
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ADVERTISED_LISTENERS}: {error}") from None
     if any(endpoint.host in WILDCARDS for endpoint in endpoints):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ADVERTISED_LISTENERS}: clients cannot connect to a wildcard.")
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{ADVERTISED_LISTENERS}: clients cannot connect to a wildcard address: {given}"
+        )
     names = sorted(endpoint.listener for endpoint in endpoints)
     registered = sorted(endpoint.listener for endpoint in broker.registration.endpoints)
     if names != registered:

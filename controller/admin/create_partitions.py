@@ -39,7 +39,7 @@ from anabranch.runtime.env import ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
-_TAKEN_BACK_MESSAGE = "The resize was taken back by another request."
+_TAKEN_BACK_MESSAGE = "The resize was taken back by another request, or by an edit of the topic's znode."
 
 
 async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
@@ -208,7 +208,10 @@ def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
     if demand.is_repeated:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
     if name in image.malformed:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The znode of topic '{name}' cannot be read.")
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"The controller could not load topic '{name}': see topic.malformed or step.given_up in its log.",
+        )
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     if name in image.deletions:
@@ -228,7 +231,9 @@ def _given(
     current = len(topic.znode.partitions)
     added = wanted.count - current
     if added <= 0:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "No partition is new, so no assignments are needed.")
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The request has assignments, but would add no partition."
+        )
     if len(wanted.assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -201,7 +201,8 @@ def _assignment(
             )
         given = {entry.partition_index: list(entry.broker_ids) for entry in topic.assignments}
         if len(given) != len(topic.assignments):
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned more than once.")
+            twice = Counter(entry.partition_index for entry in topic.assignments).most_common(1)[0][0]
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {twice} is assigned more than once.")
         check_assignment(image, given)
         return dict(sorted(given.items()))
     partitions = config.num_partitions if topic.num_partitions == _NOT_GIVEN else topic.num_partitions
@@ -262,8 +263,8 @@ def _writes(
     if len(data) > MAX_BYTES:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{name}' with {len(znode.partitions)} partitions of {len(znode.partitions[0])} replicas: its"
-            f" assignment takes {len(data)} bytes, and {MAX_BYTES} are accepted.",
+            f"The assignment of topic '{name}', {len(znode.partitions)} partitions of {len(znode.partitions[0])}"
+            f" replicas, takes {len(data)} bytes; at most {MAX_BYTES} are accepted.",
         )
     config_data, left = ConfigZnode(config).encode(), image.config(path)
     ops: list[CreateOp | SetOp] = [
@@ -282,7 +283,7 @@ def config_too_large(config: Mapping[str, str], error: ZkRequestTooLargeError) -
     longest = max(config, key=lambda name: len(config[name]))
     return KafkaError(
         ErrorCode.INVALID_CONFIG,
-        f"The configs are too long, {longest} with {len(config[longest])} characters: {error}.",
+        f"The configs are too large; the longest is {longest} with {len(config[longest])} characters: {error}.",
     )
 
 

@@ -105,18 +105,21 @@ def _find(image: ClusterImage, existing: Collection[str], demand: Demand) -> str
     if demand.is_repeated:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
     if (name is None) == (topic_id == ZERO_UUID):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id: by one of them.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic must be given by its name or by its id, not by both.")
     if name is None:
         found = next((topic.name for topic in image.topics.values() if topic.znode.topic_id == topic_id), None)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {topic_id}.")
         return found
     if name not in image.topics and (problem := name_problem(name)) is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name not in existing:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     if name not in image.topics:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The znode of topic '{name}' cannot be read.")
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"The controller could not load topic '{name}': see topic.malformed or step.given_up in its log.",
+        )
     return name
 
 

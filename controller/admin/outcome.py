@@ -9,7 +9,7 @@ from typing import Any
 from anabranch.controller.context import Context
 from anabranch.protocol.errors import ErrorCode
 
-NOT_WRITTEN_MESSAGE = "ZooKeeper did not take the change: see the controller's log."
+NOT_WRITTEN_MESSAGE = "The change could not be written to ZooKeeper: see the controller's log."
 TIMED_OUT_MESSAGE = "The request timed out; the change is recorded and goes on."
 
 

@@ -19,7 +19,7 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 from anabranch.protocol.primitives import Message
 from anabranch.runtime import broker_loggers
 
-_WHAT = "a controller has no configs but the levels of its loggers: ask a broker"
+_WHAT = "a controller has only the levels of its loggers as configs: ask a broker for all others"
 
 
 def answer(controller_id: int, request: Message) -> Message | None:

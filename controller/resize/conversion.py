@@ -122,7 +122,8 @@ def _of_grow(topic: TopicZnode, states: Mapping[int, PartitionState], never_led:
     count = goal.undeleted_partition_count
     if len(goals) > 1 or not before <= never_led[0] <= never_led[-1] < count <= len(topic.partitions):
         raise UnfinishedError(
-            f"partition {never_led[0]}: an earlier release was adding it, and its states say no single count to grow to"
+            f"partition {never_led[0]}: an earlier release was adding it, but the states of the added partitions name"
+            " no single possible count"
         )
     return topic.replace(**goal._asdict(), previous_undeleted_partition_count=before)
 
@@ -138,8 +139,8 @@ def _of_shrink(topic: TopicZnode, states: Mapping[int, PartitionState]) -> Topic
     is_shrink = layout.undeleted_partition_count > goal.undeleted_partition_count
     if set(prior.values()) != {Layout(layout.undeleted_partition_count, goal.layout_version - 1)} or not is_shrink:
         raise UnfinishedError(
-            f"partition {p}: a resize that an earlier release began is unfinished, and it began with"
-            f" {layout.undeleted_partition_count} partitions in version {layout.layout_version}, which cannot be"
+            f"partition {p}: a resize that an earlier release began is unfinished, but it cannot have begun with"
+            f" {layout.undeleted_partition_count} partitions in version {layout.layout_version}"
         )
     return topic.replace(previous_undeleted_partition_count=layout.undeleted_partition_count)
 

@@ -194,7 +194,7 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
     error = answer.topics[0].partitions[0].error_code
     if error != ErrorCode.NONE:
-        return Wait(f"broker {leader.id} to delete its records: error {error}")
+        return Wait(f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
     if ending is not None:
         ending.is_processed = True  # every group is done with the partition
     topic_name, partition = leftover.tp

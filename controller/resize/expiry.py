@@ -154,7 +154,7 @@ async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups
         try:
             offsets = await _ask(context, link, leader, topic.name, {p: epochs[p] for p in indexes}, rules)
         except (OSError, KafkaError) as error:
-            found.unknown.append(f"{topic.name}: {error}")
+            found.unknown.append(f"broker {leader} did not report the offsets of {topic.name}: {error}")
         for index in indexes:
             tp, incarnation, of_partition = (
                 TopicPartition(topic.name, index),

@@ -52,8 +52,8 @@ def not_now(image: ClusterImage) -> str:
     if image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         return ""
     return (
-        f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized: once every broker supports it,"
-        " `anabranch features upgrade --all` does so."
+        f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized: run `anabranch features upgrade"
+        " --all` once every broker supports it."
     )
 
 

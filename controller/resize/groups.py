@@ -160,7 +160,7 @@ def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
     for index in sorted(topic.znode.partitions):
         state = topic.state(index)
         if state is None or not topic.told(index):
-            raise UnknownGroupsError(f"{OFFSETS_TOPIC}-{index} has no leader that knows of it")
+            raise UnknownGroupsError(f"{OFFSETS_TOPIC}-{index} has no leader that has acknowledged its leader epoch")
         found[index] = (state.leader, state.leader_epoch)
     return found
 
@@ -190,7 +190,7 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
     for answered in fetched.groups:
         group = groups[answered.group_id]
         if answered.error_code != ErrorCode.NONE:
-            _is_unknown(group, f"its coordinator to tell its offsets: error {answered.error_code}")
+            _is_unknown(group, f"its coordinator to report its offsets: {ErrorCode.of(answered.error_code).name}")
         else:
             group.offsets = _offsets(answered)
     return [groups[name] for name in names]
@@ -199,7 +199,7 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
 def _take_members(group: Group, told: Any) -> None:
     """Take the topics of the members from DescribeGroups. A group that is not stable has none."""
     if told.error_code != ErrorCode.NONE:
-        _is_unknown(group, f"its coordinator to tell its members: error {told.error_code}")
+        _is_unknown(group, f"its coordinator to report its members: {ErrorCode.of(told.error_code).name}")
     elif told.group_state not in (_STABLE, _EMPTY):
         group.is_settled, group.is_dead = False, told.group_state == _DEAD
         if told.protocol_type in (CONSUMER_PROTOCOL_TYPE, ""):
@@ -245,7 +245,7 @@ async def ask_position(
     """
     broker = image.brokers.get(group.coordinator)
     if broker is None:
-        raise UnknownGroupsError(f"the coordinator of {group.name} is away")
+        raise UnknownGroupsError(f"broker {group.coordinator}, the coordinator of group {group.name}, is not live")
     asked = ConsumerGroupPositionRequestPartition(
         partition_index=tp.partition, incarnation=incarnation, need_position=True
     )
@@ -257,14 +257,14 @@ async def ask_position(
         topics=[ConsumerGroupPositionRequestTopic(name=tp.topic, partitions=[asked])],
     )
     answer = (await link.ask(broker, (request, None)))[0]
-    _check(answer.error_code, f"positions of {group.name}", broker)
+    _check(answer.error_code, f"positions of group {group.name}", broker)
     found: ConsumerGroupPositionResponsePartition = answer.topics[0].partitions[0]
     return found
 
 
 def _check(error_code: int, what: str, broker: LiveBroker) -> None:
     if error_code != ErrorCode.NONE:
-        raise UnknownGroupsError(f"broker {broker.id} does not tell the {what}: error {error_code}")
+        raise UnknownGroupsError(f"broker {broker.id} did not report the {what}: {ErrorCode.of(error_code).name}")
 
 
 def _offsets(answered: Any) -> dict[TopicPartition, tuple[int, int]]:

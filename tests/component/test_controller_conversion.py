@@ -110,8 +110,8 @@ async def test_what_cannot_be_judged_is_frozen_until_the_znode_that_is_named_is_
     await world.until(world.active)
     result = (await world.request(alter(6))).results[0]
     assert result.error_message == (
-        "The topic is frozen: partition 0: a resize that an earlier release began is unfinished, and it began with 8"
-        " partitions in version 0, which cannot be."
+        "The topic is frozen: partition 0: a resize that an earlier release began is unfinished, but it cannot have"
+        " begun with 8 partitions in version 0."
     )
     await edit(world, 0, layout={"undeleted_partition_count": 4, "layout_version": 2})
     await world.until(lambda: _is_converted(world))

@@ -160,7 +160,7 @@ async def test_nothing_is_deleted_while_a_coordinator_does_not_tell_of_a_group(
     world.brokers[3].group_errors["h"], world.brokers[3].groups["h"] = of_group, {}
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    why = f"its coordinator to tell its members: error {of_group.value}"
+    why = f"its coordinator to report its members: {of_group.name}"
     assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
     world.brokers[3].group_errors.clear()
     await world.until(lambda: finished(world, 4))

@@ -122,7 +122,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: Wo
     for validate_only in (True, False):
         code, message = await create(world, "u", 45_000, 2, validate_only=validate_only)
         assert code == ErrorCode.INVALID_PARTITIONS
-        assert "with 45000 partitions of 2 replicas: its assignment takes" in message
+        assert "45000 partitions of 2 replicas, takes" in message
     assert await world.store.children(paths.TOPICS) == ["t"]
 
 
@@ -174,7 +174,7 @@ async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     path, data = paths.topic("u"), b'{"version":1,"partitions":{"0":[1]},"padding":"PADDING"}'
     free = DEFAULT_MAX_REQUEST_BYTES - request_bytes([CreateOp(path, data)])
     await world.store.create(path, data.replace(b"PADDING", b"x" * free))
-    await world.until(lambda: any("event=step.given_up step=topic u" in message for message in caplog.messages))
+    await world.until(lambda: any("event=step.given_up step=loading topic u" in message for message in caplog.messages))
     assert await create(world, "v", 1) == DONE
     assert await is_served(world)
 

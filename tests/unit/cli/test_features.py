@@ -230,7 +230,7 @@ def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
 
     A refusal shows on its line and in the exit status.
     """
-    admin.refusals["schema"] = KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "broker 2 supports none of it")
+    admin.refusals["schema"] = KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "broker 2 supports no level of it")
     assert features.update(upgrade="schema:1", downgrade="groups:1", delete="gone", yes=True) == 1
     [(updates, validate_only)] = admin.asked
     assert not validate_only and set(updates) == {"schema", "groups", "gone"}
@@ -241,7 +241,7 @@ def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
         "[Delete] Feature: gone",
     ]
     assert [line.split("\t")[-1] for line in lines] == [
-        "Result: FEATURE_UPDATE_FAILED: broker 2 supports none of it",
+        "Result: FEATURE_UPDATE_FAILED: broker 2 supports no level of it",
         "Result: OK",
         "Result: OK",
     ]
