@@ -87,7 +87,11 @@ class BrokerRegistration:
         }
         for name, supported in features.items():
             if supported.min_version > supported.max_version:
-                raise MalformedZnodeError(path, f"features.{name}", "min_version is above max_version")
+                raise MalformedZnodeError(
+                    path,
+                    f"features.{name}",
+                    f"min_version is above max_version: {supported.min_version} > {supported.max_version}",
+                )
         reader.optional_text("host")  # written for old readers only: the endpoints have the same
         reader.integer("port", -1, low=-1)
         return cls(

@@ -671,8 +671,8 @@ def check_topic_values(values: Mapping[str, Any]) -> None:
     if lowest > highest:
         raise ConfigError(_AUTOSCALE_BOUNDS[0], f"{lowest} is above {_AUTOSCALE_BOUNDS[1]}, which is {highest}")
     if values.get(AUTOSCALE_KEY) and not values.get("enable.ordered.delivery", True):
-        raise ConfigError(AUTOSCALE_KEY, "true does not go with enable.ordered.delivery=false")
+        raise ConfigError(AUTOSCALE_KEY, "cannot be true with enable.ordered.delivery=false")
     if values.get(AUTOSCALE_KEY) and "compact" in (policies := values.get("cleanup.policy", [])):
-        raise ConfigError(AUTOSCALE_KEY, f"true does not go with cleanup.policy={','.join(policies)}")
+        raise ConfigError(AUTOSCALE_KEY, f"cannot be true with cleanup.policy={','.join(policies)}")
     if values.get(_LOSS_KEY) and "compact" not in values.get("cleanup.policy", []):
-        raise ConfigError(_LOSS_KEY, "true goes with a cleanup.policy of the topic that includes compact")
+        raise ConfigError(_LOSS_KEY, "can only be true if the topic sets a cleanup.policy that includes compact")

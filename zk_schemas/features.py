@@ -85,7 +85,9 @@ class Features:
             low = nested.integer("min_version_level", low=1, high=MAX_LEVEL)
             high = nested.integer("max_version_level", low=1, high=MAX_LEVEL)
             if low > high:
-                raise MalformedZnodeError(path, f"features.{name}", "min_version_level is above max_version_level")
+                raise MalformedZnodeError(
+                    path, f"features.{name}", f"min_version_level is above max_version_level: {low} > {high}"
+                )
             features[name] = FinalizedFeature(low, high, nested.rest())
         return cls(status, features, version, reader.rest())
 
@@ -132,11 +134,11 @@ def parse_ranges(entries: Iterable[str]) -> dict[str, VersionRange]:
         name, _, levels = entry.partition(":")
         low, separator, high = levels.partition("-")
         if not separator or not low.isdigit() or not high.isdigit() or int(low) > int(high) or not int(low):
-            raise ValueError(f"{entry!r} is not FEATURE:MIN-MAX")
+            raise ValueError(f"{entry!r} is not FEATURE:MIN-MAX with 1 <= MIN <= MAX")
         if name not in SUPPORTED:
             raise ValueError(f"{name!r} is not a feature of this release; it has {', '.join(sorted(SUPPORTED))}")
         if not all(supports(SUPPORTED, name, int(level)) for level in (low, high)):
-            raise ValueError(f"{entry!r} is outside what this release supports, {described(SUPPORTED[name])}")
+            raise ValueError(f"{entry!r} is not within the {described(SUPPORTED[name])} that this release supports")
         if name in ranges:
             raise ValueError(f"{name!r} is named twice")
         ranges[name] = VersionRange(int(low), int(high))

@@ -149,7 +149,7 @@ def _lineage(reader: ZnodeReader, leader_epoch: int) -> tuple[LineageEntry, ...]
     last = -1
     for index, (epoch, losers) in enumerate(entries):
         if epoch <= last:
-            reader.fail(f"lineage.{index}", f"leader epoch {epoch} comes after {last}: entries ascend")
+            reader.fail(f"lineage.{index}", f"leader epoch {epoch} comes after {last}: leader epochs must ascend")
         if epoch > leader_epoch:
             reader.fail(f"lineage.{index}", f"leader epoch {epoch} is above the partition's, {leader_epoch}")
         if not losers:

@@ -65,5 +65,5 @@ def _why_without_effect(name: str, table: ConfigDef, other: ConfigDef) -> str | 
     if key is not None and (table is CONTROLLER_CONFIGS or key.update_mode is not UpdateMode.ALL_BROKERS):
         return None
     if name in other:
-        return f"it acts in a {other.kind}'s file, not in a {table.kind}'s"
+        return f"it is read from a {other.kind}'s file, not from a {table.kind}'s"
     return why_without_effect(name) if is_kafka_key(name) else None

@@ -202,7 +202,7 @@ class ZnodeReader:
             self.fail(field, f"a list was expected, not {describe(value)}")
         numbers = [self._checked_integer(field, item, low, _INT32_MAX) for item in value]
         if len(set(numbers)) != len(numbers):
-            self.fail(field, f"{numbers} names one twice")
+            self.fail(field, f"{numbers} has a number twice")
         return numbers
 
     def _checked_epochs(self, field: str, value: Any) -> dict[int, int]:

@@ -150,7 +150,7 @@ async def test_a_topic_that_is_compacted_no_more_loses_them_as_any_other_does(
 
 
 async def test_the_loss_is_agreed_to_for_compacted_topics_alone(world: World, autojump_clock: object) -> None:
-    why = f"{LOSS_KEY}: true goes with a cleanup.policy of the topic that includes compact"
+    why = f"{LOSS_KEY}: can only be true if the topic sets a cleanup.policy that includes compact"
     assert why in await refusal_of(world, delete_latest_values_when_drained="true")
     for policy in ("compact", "compact,delete"):
         both = {"delete_latest_values_when_drained": "true", "cleanup_policy": policy}

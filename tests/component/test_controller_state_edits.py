@@ -321,7 +321,7 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
         ([[1, {"1": 0}]], "leader epoch 1 is above the partition's, 0"),
         ([[0, {}]], "the entry of leader epoch 0 names no partition"),
         ([[0, {"1": -1}]], "-1 is not a leader epoch"),
-        ([[0, {"1": 0}], [0, {"1": 0}]], "leader epoch 0 comes after 0: entries ascend"),
+        ([[0, {"1": 0}], [0, {"1": 0}]], "leader epoch 0 comes after 0: leader epochs must ascend"),
     ],
     ids=["newer", "empty", "negative", "twice"],
 )

@@ -68,12 +68,12 @@ def test_a_dynamic_key_is_not_read_from_the_static_file(key: ConfigKey) -> None:
         ("authorizer.class.name", "no authorizer"),
         ("process.roles", "ZooKeeper"),
         ("quota.window.num", "does not have it"),
-        ("delete.topic.enable", "acts in a controller's file"),
-        ("auto.leader.rebalance.enable", "acts in a controller's file"),
-        ("leader.imbalance.check.interval.seconds", "acts in a controller's file"),
-        ("leader.imbalance.per.broker.percentage", "acts in a controller's file"),
-        ("unclean.leader.election.enable", "acts in a controller's file"),
-        ("partition.drain.check.interval.ms", "acts in a controller's file"),
+        ("delete.topic.enable", "read from a controller's file"),
+        ("auto.leader.rebalance.enable", "read from a controller's file"),
+        ("leader.imbalance.check.interval.seconds", "read from a controller's file"),
+        ("leader.imbalance.per.broker.percentage", "read from a controller's file"),
+        ("unclean.leader.election.enable", "read from a controller's file"),
+        ("partition.drain.check.interval.ms", "read from a controller's file"),
     ],
 )
 def test_a_key_without_effect_in_a_brokers_file_is_named(name: str, why: str) -> None:

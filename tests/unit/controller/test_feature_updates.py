@@ -271,7 +271,7 @@ def test_whatever_is_asked_what_is_finalized_fits_every_broker(
         (["group_coordinator:1"], "FEATURE:MIN-MAX"),
         (["group_coordinator:0-1"], "FEATURE:MIN-MAX"),
         (["group_coordinator:2-1"], "FEATURE:MIN-MAX"),
-        (["group_coordinator:1-9"], "outside"),
+        (["group_coordinator:1-9"], "is not within the levels 1 to 2"),
         (["other:1-1"], "not a feature"),
         (["group_coordinator:1-1", "group_coordinator:1-2"], "twice"),
     ],
