@@ -188,7 +188,7 @@ class BatchBuilder:
         if self._count and len(buffer) + len(prefix) + size > self._limit:
             return None
         if delta <= self._last_delta:
-            raise ValueError(f"offset delta {delta} after {self._last_delta}")
+            raise ValueError(f"offset delta {delta} is not above the last one, {self._last_delta}")
         buffer += prefix
         buffer += body
         if not self._has_base:

@@ -45,7 +45,7 @@ class ErrorCode(enum.IntEnum):
 
     UNKNOWN_SERVER_ERROR = -1, _FAIL, "the broker failed in a way it did not expect"
     NONE = 0, _FAIL, "no error"
-    OFFSET_OUT_OF_RANGE = 1, _FAIL, "the offset is outside of what the partition holds"
+    OFFSET_OUT_OF_RANGE = 1, _FAIL, "the offset is outside the offsets of the partition"
     CORRUPT_MESSAGE = 2, _RETRY, "the records fail their checksum, have a wrong size or are otherwise damaged"
     UNKNOWN_TOPIC_OR_PARTITION = 3, _REFRESH, "this broker does not have the topic or partition"
     INVALID_FETCH_SIZE = 4, _FAIL, "the fetch size is not valid"
@@ -53,7 +53,7 @@ class ErrorCode(enum.IntEnum):
     NOT_LEADER_OR_FOLLOWER = (
         6,
         _REFRESH,
-        "this broker is not the leader of the partition, or not a replica where any replica would do",
+        "this broker is not the leader of the partition, or not a replica for a request that any replica may answer",
     )
     REQUEST_TIMED_OUT = 7, _RETRY, "the request ran out of time"
     BROKER_NOT_AVAILABLE = 8, _FAIL, "the broker is not available"
@@ -71,7 +71,7 @@ class ErrorCode(enum.IntEnum):
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
         20,
         _RETRY,
-        "the records were appended, but fewer replicas are in sync than asked for",
+        "the records were appended, but fewer replicas are in sync than min.insync.replicas asks for",
     )
     INVALID_REQUIRED_ACKS = 21, _FAIL, "acks must be 0, 1 or -1"
     ILLEGAL_GENERATION = 22, _FAIL, "the generation is not the group's current one"
@@ -92,7 +92,7 @@ class ErrorCode(enum.IntEnum):
     TOPIC_AUTHORIZATION_FAILED = 29, _FAIL, "not authorised for the topic"
     GROUP_AUTHORIZATION_FAILED = 30, _FAIL, "not authorised for the group"
     CLUSTER_AUTHORIZATION_FAILED = 31, _FAIL, "not authorised for the cluster"
-    INVALID_TIMESTAMP = 32, _FAIL, "the timestamp is outside of what the topic accepts"
+    INVALID_TIMESTAMP = 32, _FAIL, "the timestamp is outside the range that the topic accepts"
     UNSUPPORTED_SASL_MECHANISM = 33, _FAIL, "the SASL mechanism is not enabled"
     ILLEGAL_SASL_STATE = 34, _FAIL, "the request is not valid in this state of the SASL exchange"
     UNSUPPORTED_VERSION = 35, _FAIL, "this version of the API is not supported"
@@ -141,7 +141,7 @@ class ErrorCode(enum.IntEnum):
     FENCED_LEADER_EPOCH = 74, _REFRESH, "the leader epoch in the request is older than the broker's"
     UNKNOWN_LEADER_EPOCH = 75, _RETRY, "the leader epoch in the request is newer than the broker's"
     UNSUPPORTED_COMPRESSION_TYPE = 76, _FAIL, "the client does not support the compression of the records"
-    STALE_BROKER_EPOCH = 77, _FAIL, "the broker has registered again since"
+    STALE_BROKER_EPOCH = 77, _FAIL, "the broker epoch in the request is of an earlier registration of the broker"
     OFFSET_NOT_AVAILABLE = 78, _RETRY, "the new leader's high watermark is not known yet"
     MEMBER_ID_REQUIRED = 79, _FAIL, "join again with the member id of this response"
     PREFERRED_LEADER_NOT_AVAILABLE = 80, _REFRESH, "the preferred leader is not available"

@@ -62,7 +62,7 @@ def read_tags(data: memoryview, pos: int, count: int) -> tuple[dict[int, memoryv
         tag, pos = read_uvarint(data, pos)
         length, pos = read_uvarint(data, pos)
         if tag <= last:
-            raise DecodeError(f"tagged fields: tag {tag} after {last} before byte {pos}")
+            raise DecodeError(f"tagged fields: tag {tag} after {last} before byte {pos}: tags must ascend")
         end = pos + length
         if end > size:
             raise bad_length(f"tag {tag}", length, pos, size)
@@ -97,7 +97,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 def not_in_version(path: str) -> EncodeError:
     """The error for a value that this version has no field for."""
-    return EncodeError(f"{path} is set and this version cannot carry it")
+    return EncodeError(f"{path} is set, but this version has no such field")
 
 
 def not_nullable(path: str) -> EncodeError:

@@ -213,12 +213,12 @@ def _read_records(
 
 def _check_count(data: bytes, count: int) -> None:
     if count < 0 or count * SMALLEST_RECORD_BYTES > len(data):
-        raise CorruptRecordError(f"batch claims {count} records in {len(data)} bytes")
+        raise CorruptRecordError(f"batch claims {count} records, which do not fit into {len(data)} bytes")
 
 
 def _check_used_up(data: bytes, pos: int, count: int) -> None:
     if pos != len(data):
-        raise CorruptRecordError(f"{len(data) - pos} bytes are left behind the last of {count} records")
+        raise CorruptRecordError(f"{len(data) - pos} bytes are left over after the last of {count} records")
 
 
 def _read_some(
@@ -596,7 +596,8 @@ def iter_batches(
         batch = RecordBatch(view[pos : pos + length], max_decompressed_bytes)
         if batch.last_offset_delta < 0 or batch.count < 0 or batch.count > batch.last_offset_delta + 1:
             raise CorruptRecordError(
-                f"batch at byte {pos} claims {batch.count} records and last offset delta {batch.last_offset_delta}"
+                f"batch at byte {pos} claims {batch.count} records, which do not fit last offset delta"
+                f" {batch.last_offset_delta}"
             )
         yield batch
         pos += length
@@ -631,13 +632,15 @@ def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
     batch.ensure_valid()
     if batch.count < 1 or batch.count != batch.last_offset_delta + 1:
         raise CorruptRecordError(
-            f"record batch claims {batch.count} records and last offset delta {batch.last_offset_delta}", invalid
+            f"record batch claims {batch.count} records, which do not fit last offset delta {batch.last_offset_delta}",
+            invalid,
         )
     if batch.is_control:
         raise CorruptRecordError("clients may not write control records", invalid)
     if batch.has_producer_id and (batch.base_sequence < 0 or batch.producer_epoch < 0):
         raise CorruptRecordError(
-            f"producer {batch.producer_id} sent epoch {batch.producer_epoch} and sequence {batch.base_sequence}",
+            f"record batch of producer {batch.producer_id} has producer epoch {batch.producer_epoch} and base sequence"
+            f" {batch.base_sequence}; neither may be negative",
             invalid,
         )
     if batch.is_transactional and not batch.has_producer_id:

@@ -178,7 +178,7 @@ class FlexibleStruct(construct.Construct):
             tag = self.uvarint._parse(stream, context, path)
             size = self.uvarint._parse(stream, context, path)
             if tag <= last:
-                raise BoundError(f"tag {tag} after {last}", path=path)
+                raise BoundError(f"tag {tag} after {last}: tags must ascend", path=path)
             if size > _left(stream):
                 raise BoundError(f"tag {tag}: length {size} where {_left(stream)} bytes are left", path=path)
             last = tag

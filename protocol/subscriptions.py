@@ -42,7 +42,7 @@ def _read_topics(body: memoryview) -> list[str]:
     try:
         count, pos = _COUNT.unpack_from(body)[0], _COUNT.size
         if not 0 <= count <= len(body):
-            raise DecodeError(f"topics: {count} of them in {len(body)} bytes")
+            raise DecodeError(f"topics: {count} names do not fit into {len(body)} bytes")
         topics = []
         for _ in range(count):
             (length,) = _LENGTH.unpack_from(body, pos)
