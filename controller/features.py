@@ -113,7 +113,7 @@ async def on_features_changed(context: Context) -> None:
     image = context.image
     old = [topic.name for topic in image.topics.values() if any(map(is_old, topic.states()))]
     if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
-        raise ImageStaleError(f"topics {listed(sorted(old))} can be converted")
+        raise ImageStaleError(f"states of topics {listed(sorted(old))} that an earlier release wrote can be converted")
     context.events.put(BrokersChanged())  # a refused broker may fit now, and a live one may not
     context.events.put(ResizesDue())
 

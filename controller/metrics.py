@@ -38,7 +38,7 @@ class ControllerMetrics(Metrics):
         )
         self.given_up_steps = Counter(
             "anabranch_given_up_steps",
-            "Steps of the controller that ZooKeeper did not take, by the error: see its log",
+            "Steps of the controller that could not be written to ZooKeeper, by the error: see its log",
             "error",
         )
         self.elections = Counter(

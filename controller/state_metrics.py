@@ -116,7 +116,7 @@ class ImageMetrics:
         yield None
         left = GaugeMetricFamily(
             "anabranch_resize_records_left",
-            "Records in a partition that is marked for deletion, as its leader has told",
+            "Records in a partition that is marked for deletion, as its leader reported",
             labels=("topic", "partition"),
         )
         for topic in resizing:
