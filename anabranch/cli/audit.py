@@ -52,15 +52,15 @@ def audit(
     consumer_log
         What consumers delivered, as JSON lines: group, member, topic, partition, offset, time (docs/audit.md).
     max_decompressed_bytes
-        A batch that decompresses to more is not read, and counts as one that cannot be read.
+        A batch that decompresses to more bytes than this is not read, and counts as one that cannot be read.
     strict
         Exit with 1 also when a check could not be decided.
     html
         Write a page to this file: what happened at every split and merge, and where violations lie.
     html_rows
-        So many rows each table of the page has.
+        The most rows that a table of the page has.
     html_lanes
-        So many partitions the page's tree shows side by side; more share boxes.
+        The most partitions that the page's tree shows side by side; further ones share boxes.
     class_archive
         Keep the classes of Spark's JVM in ~/.cache/anabranch (170 MB), so that the next audit starts sooner.
     """

@@ -98,7 +98,7 @@ def log_dirs(
     Parameters
     ----------
     topics
-        Only the replicas of these.
+        Only the replicas of these topics.
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -156,13 +156,14 @@ def delete_records(
     partition
         Only this partition; may be given many times.
     before_offset
-        Those before this offset; needs one --partition.
+        Delete the records before this offset; needs exactly one --partition.
     before_timestamp
-        Those before the first record at or after this time: 2026-01-31T12:00:00Z, or milliseconds since 1970.
+        Delete the records before the first one at or after this time: 2026-01-31T12:00:00Z, or milliseconds since
+        1970.
     all_
-        Every record there is now.
+        Delete every record that exists now.
     dry_run
-        Delete nothing; show what would be.
+        Delete nothing; show what would be deleted.
     """
     if sum((before_offset is not None, before_timestamp is not None, all_)) != 1:
         raise UsageError("give exactly one of --before-offset --before-timestamp --all")

@@ -21,7 +21,7 @@ app = App(name="configs", help="Describe and alter configs of topics and brokers
 Kind = Literal["topic", "broker", "loggers"]
 Controller: TypeAlias = Annotated[
     str | None,
-    Parameter(name="--bootstrap-controller", help="Of loggers: ask this controller, host:port, instead of a broker."),
+    Parameter(name="--bootstrap-controller", help="For loggers: ask the controller at this host:port, not a broker."),
 ]
 
 
@@ -42,9 +42,10 @@ def describe(
     kind
         topic, broker or loggers.
     name
-        The topic's name or the broker's id; all: the default of all brokers. Of loggers a broker's or controller's id.
+        The topic's name; the broker's id, or all for the default of all brokers; for loggers, the id of a broker or
+        controller.
     all_
-        Those at their default too.
+        Also show the configs that have their default value.
     """
     _check_name(kind, name)
     if bootstrap_controller is not None:
@@ -122,11 +123,12 @@ def alter(
     kind
         topic, broker or loggers.
     name
-        The topic's name or the broker's id; all: the default of all brokers. Of loggers a broker's or controller's id.
+        The topic's name; the broker's id, or all for the default of all brokers; for loggers, the id of a broker or
+        controller.
     config
         key=value; may be given many times.
     delete
-        A key; may be given many times.
+        A key to set back to its default; may be given many times.
     """
     changes: dict[str, str | None] = {**parse_configs(config, "--set"), **dict.fromkeys(delete or [])}
     if not changes:

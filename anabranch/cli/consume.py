@@ -69,20 +69,20 @@ def consume(
     group
         Join this consumer group and commit; without it nothing is committed.
     from_beginning
-        Start at the earliest offset where the group has committed none.
+        Start at the earliest offset, not the end, of partitions without a committed offset.
     partition
         Only this partition, without a group.
     offset
-        Where to start in --partition.
+        The offset at which to start in --partition.
     tail
-        Start so many records before the end of each partition, without a group.
+        Start this many offsets before the end of each partition, without a group.
     from_timestamp
         Start at the first record of each partition at or after this time, without a group: 2026-01-31T12:00:00Z (local
         time when it has no zone), or milliseconds since 1970.
     max_messages
-        Stop after so many.
+        Stop after this many records.
     timeout_ms
-        Stop when nothing came for so long.
+        Stop when no record has come for this time.
     format
         text; json: one object a line; tsv: topic, partition, offset, timestamp, key and value with tabs between; or a
         format string as kcat's, e.g. '%t %p %o %k: %s\n': %s value, %S its length, %k key, %K its length,
@@ -90,11 +90,11 @@ def consume(
     key_separator
         Print the key, then this text, then the value.
     print_place
-        Partition and offset in front.
+        Print partition and offset before each record.
     print_timestamp
-        The timestamp in front.
+        Print the timestamp before each record.
     print_headers
-        The headers in front.
+        Print the headers before each record.
     set_
         A consumer config, e.g. isolation_level=read_committed; may be given many times.
     """

@@ -48,9 +48,9 @@ def demo(
     Parameters
     ----------
     events
-        Only the first so many events.
+        Stream only this many events, the first ones.
     seconds
-        How long to stream them; the resizes fall into it, and hold it up where they are slow.
+        How long to stream them. The resizes happen during this time, and prolong it if they are slow.
     dir
         Where everything goes and stays: logs, the workers' files, the exported segments. What an earlier demo left
         there is replaced.

@@ -39,21 +39,21 @@ def dump_log(
     files
         The same, separated by commas.
     print_data_log
-        The keys and values of the records too.
+        Also print the keys and values of the records.
     deep_iteration
-        The records of each batch, without keys and values.
+        Also print the records of each batch, without keys and values.
     skip_record_metadata
-        Of records, nothing but keys and values.
+        Print only the keys and values of records.
     offsets_decoder
         Read keys and values as those of __consumer_offsets.
     transaction_log_decoder
         Read keys and values as those of __transaction_state.
     index_sanity_check
-        Of indexes, say only whether a broker would take them at its start.
+        Print no entries of indexes, only whether a broker would accept the index when it starts.
     verify_index_only
         Compare indexes with their segments, and print no entries.
     max_bytes
-        Stop before the batch that would make it more bytes of a segment.
+        Read at most this many bytes of each segment, in whole batches.
     """
     named = [*paths, *(Path(name.strip()) for name in (files or "").split(",") if name.strip())]
     if not named:

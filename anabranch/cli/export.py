@@ -47,11 +47,12 @@ def export(
     to
         A directory, or a URI that fsspec can write, such as s3://bucket/prefix.
     replicas
-        Of each partition the leader's files, or those of all replicas.
+        leader: the files of each partition's leader. all: the files of all replicas.
     offline
-        A log directory of a broker that is stopped. No broker is asked then.
+        Read this log directory of a stopped broker, and ask no broker.
     log_dir
-        BROKER=PATH: where that broker's log directory is seen from here, when not where the broker says.
+        BROKER=PATH: the path of the broker's log directory on this machine, if it differs from the broker's own path;
+        may be given many times.
     """
     if offline is not None and (log_dir or replicas == "all"):
         raise CommandError("--offline reads one log directory; --log-dir and --replicas are for a running cluster")

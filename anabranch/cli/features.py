@@ -85,7 +85,7 @@ def downgrade(
     all_
         Each feature, to the highest level of this release; those that it does not have are deleted.
     force
-        Also where something is lost.
+        Also if something is lost by it (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run
@@ -105,14 +105,14 @@ def disable(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
-    """Finalize a feature no longer.
+    """Delete the finalized level of a feature.
 
     Parameters
     ----------
     feature
         Its name; may be given many times.
     force
-        Also where something is lost.
+        Also if something is lost by it (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run
@@ -153,9 +153,9 @@ def update(
     downgrade
         FEATURE:LEVEL,... to lower.
     delete
-        FEATURE,... to finalize no longer.
+        FEATURE,... whose finalized level is deleted.
     force
-        Also where something is lost.
+        Also if something is lost by it (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run

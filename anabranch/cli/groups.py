@@ -57,10 +57,10 @@ def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = 
 def describe(
     *groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False
 ) -> int:
-    """Show each partition a group has committed or holds: offset, lag, member; and across a resize, who waits for whom.
+    """Show each partition that a group has committed or is assigned: offset, lag, member; and the waits of a resize.
 
-    Behind is how long ago the first record was written that is not committed; the total of a topic has the longest.
-    What is waited for is expiring when retention removes some of it, unread, within ten minutes.
+    The column behind has the age of the first record that is not committed; the total of a topic has the highest age.
+    A wait is expiring if retention removes unread records of the awaited partition within ten minutes.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ def reset_offsets(
     json_: JsonFlag = False,
     tsv: TsvFlag = False,
 ) -> int:
-    """Set where a group without members goes on. Give exactly one of the --to options or --shift-by.
+    """Set the committed offsets of a group without members. Give exactly one of the --to options or --shift-by.
 
     Parameters
     ----------
@@ -359,17 +359,17 @@ def reset_offsets(
     topic
         The topic to reset.
     partition
-        Only these; all by default.
+        Only this partition; may be given many times; all by default.
     to_earliest
-        The first offset there is.
+        The log start offset of each partition.
     to_latest
-        The end.
+        The end of each partition.
     to_offset
-        This offset, kept between the first and the end.
+        This offset, or the nearest one in the log of the partition.
     to_datetime
         The first record at or after this time (ISO 8601; local time when it has no zone).
     shift_by
-        So many records on, or back when negative.
+        This many offsets forward, or back if the number is negative.
     dry_run
         Only show what would be set.
     """

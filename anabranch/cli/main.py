@@ -22,7 +22,7 @@ SERVERS = {
     "zookeeper": ("anabranch.cli.servers:zookeeper", "One ZooKeeper server."),
     "controller": ("anabranch.cli.servers:controller", "One controller."),
     "broker": ("anabranch.cli.servers:broker", "One broker."),
-    "health": ("anabranch.cli.servers:health", "Does a server serve, and what fails behind it?"),
+    "health": ("anabranch.cli.servers:health", "Check that a broker or controller serves."),
 }
 CLIENTS = {
     "topics": ("anabranch.cli.topics:app", "Create, list, describe, alter, move, delete topics."),

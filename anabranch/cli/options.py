@@ -47,7 +47,7 @@ Bootstrap: TypeAlias = Annotated[
 ]
 JsonFlag: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON instead of a table.")]
 TsvFlag: TypeAlias = Annotated[
-    bool, Parameter(name="--tsv", negative=(), help="Print lines with tabs between instead of a table.")
+    bool, Parameter(name="--tsv", negative=(), help="Print tab-separated lines instead of a table.")
 ]
 JsonFile: TypeAlias = Annotated[Path | None, Parameter(name="--json", help="Write the result as JSON to this file.")]
 Settings: TypeAlias = Annotated[

@@ -37,7 +37,7 @@ def produce(
     """Write each line of standard input as a record, as soon as the line is there.
 
     Exit status 0 when every one was acknowledged. A line that is no record, or is refused, ends the command; so does
-    Ctrl-C. What was good before is written, and a line on standard error says how much that is.
+    Ctrl-C. The records before it are written, and a line on standard error says how many were written.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def produce(
     format
         text, or json: one object a line with value, key, headers, partition, timestamp.
     json_
-        Print what was written, and what was not, as JSON at the end.
+        At the end, print the number of written records and the failed lines as JSON.
     set_
         A producer config, e.g. compression_type=zstd or acks=1; may be given many times.
     """

@@ -72,11 +72,11 @@ def broker(
     set_
         key=value, wins over the file and the environment.
     strict
-        Do not start with keys that have no effect; without it each is a warning.
+        Refuse to start if a config key has no effect; without this each such key is a warning.
     log_level
         LEVEL, or LOGGER=LEVEL for one logger and those below it (anabranch.broker=DEBUG); may be given many times.
     log_format
-        How a line of the log is written.
+        The format of the log's lines.
     """
     end_on_sigterm()
     from anabranch.broker.__main__ import main
@@ -101,11 +101,11 @@ def controller(
     set_
         key=value, wins over the file and the environment.
     strict
-        Do not start with keys that have no effect; without it each is a warning.
+        Refuse to start if a config key has no effect; without this each such key is a warning.
     log_level
         LEVEL, or LOGGER=LEVEL for one logger and those below it (anabranch.controller=DEBUG); may be given many times.
     log_format
-        How a line of the log is written.
+        The format of the log's lines.
     """
     end_on_sigterm()
     from anabranch.controller.__main__ import main
@@ -121,7 +121,7 @@ def health(
     set_: Settings = None,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """Ask a broker or controller on this machine whether it serves, and what fails behind it. Exit status 0 or 1.
+    """Check that a broker or controller on this machine serves, and name its background failures. Exit status 0 or 1.
 
     Parameters
     ----------

@@ -51,15 +51,15 @@ def top(
 ) -> int:
     """Show, until Ctrl-C, what is written to each topic and how far behind each group is.
 
-    The topics and groups with most come first. Where standard output is no terminal, or is one that cannot be drawn on,
-    one table follows the other.
+    The topics with the highest rates and the groups with the highest lags come first. If standard output is no
+    terminal, or a dumb one, one table follows the other.
 
     Parameters
     ----------
     interval_ms
-        How often it is measured.
+        The time between two measurements, at least 100 ms.
     max_rounds
-        Stop after so many tables.
+        Stop after this many measurements.
     """
     console = Console(highlight=False)
     run = partial(_run, bootstrap_server, max(interval_ms, 100) / 1000, max_rounds)

@@ -126,7 +126,7 @@ def list_(
     exclude_internal
         Leave out topics such as __consumer_offsets.
     under_replicated
-        Instead, the partitions with replicas that are not in sync, or without a leader.
+        List instead the partitions that have replicas out of sync, or no leader.
     """
     if under_replicated:
         rows = with_admin(bootstrap_server, _under_replicated)
@@ -157,14 +157,14 @@ def describe(
 ) -> int:
     """Show the partitions of topics with their leaders and offsets, and the configs that were set.
 
-    Of a topic that was resized, also the tree of its splits, what each partition was split from and is merged into,
-    the end of those marked for deletion, and what each group has yet to read of them. With
-    ordered.delivery.retention.waits, the records kept beyond retention.ms, for which group and until when.
+    A resized topic also has a tree of its splits. It shows the partition that each one was split from or is merged
+    into, and for those marked for deletion the records that each group has yet to read. With
+    ordered.delivery.retention.waits, also the records kept beyond retention.ms, for which group and until when.
 
     Parameters
     ----------
     topics
-        Which; all by default.
+        Their names; all by default.
     every_partition
         A line for each partition also where a topic has 200 or more.
     """
@@ -204,7 +204,7 @@ def alter(
 ) -> int:
     """Change a topic's partition count or configs.
 
-    More partitions split those there are, fewer merge them; every key keeps its order meanwhile.
+    A higher count splits partitions, a lower count merges them; the records of every key keep their order.
 
     Parameters
     ----------
@@ -212,28 +212,29 @@ def alter(
         Its name.
     partitions
         The new count; not below the one the topic was created with. Or auto: the controller doubles and halves it by
-        the bytes that are written, see the configs autoscale.*; a count ends that.
+        the bytes that are written, see the configs autoscale.*; setting a count ends that.
     config
         A config to set, key=value; may be given many times.
     delete_config
-        A config to go back to its default; may be given many times.
+        A config to set back to its default; may be given many times.
     delete_records_when_drained
-        Set delete.records.when.drained=true first: partitions that are merged away vanish once every group has read
-        them, not only when their records have expired.
+        Set delete.records.when.drained=true first: partitions that are merged away are deleted once every group has
+        read them, not only when their records have expired.
     delete_latest_values_when_drained
-        Set delete.latest.values.when.drained=true first: partitions of a compacted topic that are merged away vanish
-        once every group has read them. They stay otherwise, for the latest values of their keys are lost with them, and
-        older ones in other partitions may come back.
+        Set delete.latest.values.when.drained=true first: partitions of a compacted topic that are merged away are
+        deleted once every group has read them. The latest values of their keys are lost with them, and older values in
+        other partitions may come back. Otherwise these partitions stay.
     dry_run
-        Change nothing; print which partitions would be split or merged, and what stands in the way. With auto, what was
-        measured and what follows from it; a topic without autoscale.enable is measured from the first dry run on.
+        Change nothing; print which partitions would be split or merged, and why the resize would be refused. With auto,
+        print the measured rate and the next count; a topic without autoscale.enable is measured from the first dry run
+        on.
     wait
-        Wait until the partitions have been split, or merged into others. Without it, a controller that has
-        not got there in half a minute is an error.
+        Wait until the partitions have been split, or merged into others. Without it the command fails if that takes
+        more than 20 s; the resize goes on.
     wait_drained
-        As --wait, and until the partitions that were merged away are gone: read by every group, or expired.
+        As --wait, and then until the partitions that were merged away are deleted.
     timeout_ms
-        How long to wait with --wait or --wait-drained after the controller's answer. Whatever is not done then goes on.
+        How long to wait with --wait or --wait-drained after the controller's answer. The resize goes on after that.
     """
     loses = delete_latest_values_when_drained
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
@@ -392,16 +393,16 @@ def elect_leaders(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
-    """Have the first replica of each partition lead again.
+    """Elect the preferred (first) replica of each partition as its leader.
 
     Parameters
     ----------
     topics
-        Of which topics; all by default.
+        The topics of the partitions; all by default.
     partition
         Only this partition; may be given many times.
     unclean
-        Where nobody leads, take any replica that is live. Records that only the others have are lost.
+        Elect any live replica for partitions without a leader. Records that only other replicas have are lost.
     """
     election_type = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
 
@@ -427,7 +428,7 @@ def reassign(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
-    """Move partitions to other brokers, take a move back, or show what is being moved.
+    """Move partitions to other brokers, cancel moves, or show the moves in progress.
 
     Parameters
     ----------
@@ -438,7 +439,7 @@ def reassign(
     replicas
         Ids of the brokers that are to have the partitions, the preferred leader first: 2,3,1.
     cancel
-        Go back to the replicas from before.
+        Cancel the moves in progress; the partitions go back to their replicas from before.
     """
     if replicas is not None and cancel:
         raise UsageError("give --replicas or --cancel, not both")

@@ -48,9 +48,9 @@ def up(
     port
         The first broker's port, the others take the next ones; 0 takes free ones.
     console_port
-        Where the console listens: 8480, or a free port beside brokers at other ports than the default.
+        The console's port; by default 8480, or a free one if --port is not 9092.
     no_console
-        Without the console.
+        Do not run the console.
     ready_file
         Written as JSON when the cluster serves, and again whenever a process was restarted.
     set_
