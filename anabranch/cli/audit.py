@@ -106,9 +106,9 @@ def audit(
 
 def _refuse_limits(max_decompressed_bytes: int, html_rows: int, html_lanes: int) -> None:
     if max_decompressed_bytes < 1:
-        raise UsageError("--max-decompressed-bytes: at least 1")
+        raise UsageError(f"--max-decompressed-bytes {max_decompressed_bytes}: must be at least 1")
     if html_rows < 1 or html_lanes < 1:
-        raise UsageError("--html-rows and --html-lanes: at least 1")
+        raise UsageError(f"--html-rows {html_rows} and --html-lanes {html_lanes}: must be at least 1")
 
 
 def _refuse_paths(directory: Path, html: Path | None, json_: Path | None) -> None:

@@ -168,7 +168,7 @@ def delete_records(
     if sum((before_offset is not None, before_timestamp is not None, all_)) != 1:
         raise UsageError("give exactly one of --before-offset --before-timestamp --all")
     if before_offset is not None and len(partition or ()) != 1:
-        raise UsageError("--before-offset needs one --partition")
+        raise UsageError("--before-offset needs exactly one --partition")
     time_ms = None if before_timestamp is None else milliseconds("--before-timestamp", before_timestamp)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def delete_records(
         target = {tp: end[tp].offset for tp in tps}
         if before_offset is not None:
             if before_offset > target[tps[0]]:
-                raise CommandError(f"{tps[0]} ends at offset {target[tps[0]]}, before {before_offset}")
+                raise CommandError(f"--before-offset {before_offset}: {tps[0]} ends at offset {target[tps[0]]}")
             target = {tps[0]: before_offset}
         elif time_ms is not None:
             at_time = await admin.list_offsets(dict.fromkeys(tps, time_ms))

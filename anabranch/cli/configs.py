@@ -90,7 +90,9 @@ def source_name(number: int) -> str:
 
 def _controller_id(kind: Kind, name: str) -> int:
     if kind != "loggers":
-        raise UsageError("a controller has configs of loggers alone: anabranch configs describe loggers 1000")
+        raise UsageError(
+            f"--bootstrap-controller is for loggers, not for {kind}: anabranch configs describe loggers 1000"
+        )
     return _broker_id(kind, name)
 
 
@@ -98,8 +100,8 @@ def _broker_id(kind: Kind, name: str) -> int:
     if name == "all" and kind == "broker":
         return ALL_BROKERS
     if not name.isdigit():
-        what = "neither a broker id nor all" if kind == "broker" else "no id"
-        raise UsageError(f"{name} is {what}; anabranch configs describe {kind} 1")
+        wanted = "a broker id nor all" if kind == "broker" else "the id of a broker nor of a controller"
+        raise UsageError(f"{name} is neither {wanted}; example: anabranch configs describe {kind} 1")
     return int(name)
 
 

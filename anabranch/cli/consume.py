@@ -143,7 +143,9 @@ async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading
             return interrupts.status
         with anyio.CancelScope() as whole:
             interrupts.on_second(
-                whole.cancel, lambda: "the group to take the positions and the leave", limit_s=LEAVE_LIMIT_S
+                whole.cancel,
+                lambda: "the group's coordinator to accept the last commit and the leave",
+                limit_s=LEAVE_LIMIT_S,
             )
             async with reader as consumer:
                 with anyio.CancelScope() as scope:
@@ -151,25 +153,31 @@ async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading
                     await _begin(consumer, reading.topics, reading.start, in_group=reading.in_group)
                     await _print(consumer, reading.show, reading.max_messages, reading.timeout_ms)
         if interrupts.gave_up and reading.in_group:
-            print("anabranch: the last positions are not committed: the group did not answer", file=sys.stderr)
+            group = settings["group_id"]
+            print(
+                f"anabranch: the last positions of group {group} may not be committed: its coordinator did not answer",
+                file=sys.stderr,
+            )
         return interrupts.status
 
 
 def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beginning: bool) -> None:
     if start.partition is not None and (group is not None or len(topics) != 1):
-        raise UsageError("--partition reads one topic without a group")
+        raise UsageError("--partition needs exactly one topic, and no --group")
     if start.offset is not None and start.partition is None:
         raise UsageError("--offset needs --partition")
     if start.is_given and group is not None:
-        raise UsageError("--tail and --from-timestamp read without a group; anabranch groups reset-offsets moves one")
+        raise UsageError(
+            "--tail and --from-timestamp do not go with --group; anabranch groups reset-offsets moves a group"
+        )
     if sum((start.offset is not None, start.tail is not None, start.timestamp_ms is not None, from_beginning)) > 1:
-        raise UsageError("give one of --from-beginning --offset --tail --from-timestamp")
+        raise UsageError("give only one of --from-beginning --offset --tail --from-timestamp")
 
 
 def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:
     """The function that formats a record for printing, with its line end."""
     if format != TEXT and text != TextFormat():
-        raise UsageError("--key-separator and --print-... are for the format text")
+        raise UsageError(f"--key-separator and --print-... need --format text, not {format}")
     if format == JSON:
         return lambda record: to_json(record).encode() + b"\n"
     if format == TSV:
@@ -223,7 +231,7 @@ async def _begin(consumer: Consumer, topics: tuple[str, ...], start: Start, *, i
                 consumer.seek(tp, max(begins[tp], ends[tp] - start.tail))
             elif start.offset is not None:
                 if not begins[tp] <= start.offset <= ends[tp]:
-                    raise CommandError(f"{tp} has offsets {begins[tp]} to {ends[tp]}, not {start.offset}")
+                    raise CommandError(f"--offset {start.offset}: {tp} has offsets {begins[tp]} to {ends[tp]}")
                 consumer.seek(tp, start.offset)
 
 

@@ -58,9 +58,9 @@ def demo(
         Open the console beside it; afterwards the cluster and the console go on until Ctrl-C.
     """
     if events is not None and events < 1:
-        raise UsageError(f"--events {events}: at least 1")
+        raise UsageError(f"--events {events}: must be at least 1")
     if seconds <= 0:
-        raise UsageError(f"--seconds {seconds:g}: more than 0")
+        raise UsageError(f"--seconds {seconds:g}: must be more than 0")
     console = Console()
     prepare(dir)
 
@@ -78,7 +78,9 @@ def prepare(directory: Path) -> None:
     """Empty the directory. Raises ``CommandError`` when it has other files than those of an earlier demo."""
     marker = directory / MARKER
     if directory.exists() and not marker.exists() and any(directory.iterdir()):
-        raise CommandError(f"{directory} holds something else; give the demo a directory of its own with --dir")
+        raise CommandError(
+            f"{directory} has files, but not of an earlier demo; give the demo its own directory with --dir"
+        )
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)

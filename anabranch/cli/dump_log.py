@@ -59,7 +59,7 @@ def dump_log(
     if not named:
         raise UsageError("name at least one file, e.g. anabranch dump-log data/broker-1/events-0/*.log")
     if offsets_decoder and transaction_log_decoder:
-        raise UsageError("--offsets-decoder and --transaction-log-decoder cannot both read a record")
+        raise UsageError("give --offsets-decoder or --transaction-log-decoder, not both")
     decoder: Decoder = decode_text
     if offsets_decoder or transaction_log_decoder:
         decoder = decode_offsets if offsets_decoder else decode_transactions

@@ -101,7 +101,7 @@ def _print(report: ExportReport) -> None:
         ranges = ", ".join(f"{first}-{end - 1}" for first, end in gaps)
         print(f"{copy}: offsets {ranges} were removed from the log before they were exported")
     for broker in report.unread:
-        print(f"broker {broker} names no directory of its replicas; they were not exported")
+        print(f"replicas on broker {broker} were not exported: it names no log directory that has them")
     if "://" not in report.directory:  # the audit reads only directories
         print(f"anabranch audit {report.directory}")
 

@@ -206,7 +206,7 @@ def apply(
             raise UsageError(f"there is no feature {others[0].feature}: `features describe` lists them")
         raise UsageError(f"level {others[0].new} of {others[0].feature} is no downgrade: use `features upgrade`")
     if downgrades and not dry_run and not yes and not _confirmed(plan.question(downgrades)):
-        raise CommandError("nothing was changed")
+        raise CommandError("not confirmed: nothing was changed")
     kind = UpgradeType.UNSAFE_DOWNGRADE if force else UpgradeType.SAFE_DOWNGRADE
 
     async def ask(admin: Admin) -> int:
@@ -223,7 +223,7 @@ def apply(
 
 def _chosen(features: list[str] | None, every: bool, of_release: Callable[..., list[plan.Change]]) -> Chosen:
     if bool(features) == every:
-        raise UsageError("name features with --feature FEATURE=LEVEL, or take --all")
+        raise UsageError("give either --feature FEATURE=LEVEL or --all")
     if every:
         return lambda known: of_release(known, RELEASE)
     levels = plan.parse_levels(features or [], "=")
@@ -236,6 +236,7 @@ def _items(text: str) -> list[str]:
 
 def _confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError(f"{question.splitlines()[0]} confirm it with --yes")
+        lowered = "; ".join(question.splitlines()[1:])
+        raise UsageError(f"standard input is not a terminal: confirm the downgrade with --yes: {lowered}")
     print(question)
     return input("\n[Y/n]? ").strip().lower() in ("", "y", "yes")

@@ -82,11 +82,11 @@ def describe(
     for group in described:
         print_group(group)
         if group["held_consumers"]:
-            print("whom the group holds, and why:")
+            print("partitions held for stock consumers because of this group:")
             for row in group["held_consumers"]:
                 print(f"  {row['topic']}: {consumer_hold_lines([row])[0]}")
         if group["waits"]:
-            print("who waits for whom across the resize:")
+            print("partitions that wait for others across a resize:")
             for line in wait_sentences(group["waits"]):
                 print(f"  {line}")
     return status
@@ -276,7 +276,7 @@ def _milliseconds(when: datetime) -> int:
     except (ValueError, OverflowError):
         milliseconds = -1
     if milliseconds < 0:
-        raise UsageError(f"--to-datetime {when.isoformat()}: there are no records of before 1970")
+        raise UsageError(f"--to-datetime {when.isoformat()}: expected a time from 1970 on")
     return milliseconds
 
 
@@ -331,7 +331,7 @@ async def apply_reset(admin: Admin, group: str, rows: Iterable[Reset]) -> None:
     except KafkaError as error:
         if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
             raise
-        raise CommandError(f"{group} has members: its offsets can be set when they have left") from error
+        raise CommandError(f"group {group} has members: its offsets can be set once they have left") from error
 
 
 @app.command(name="reset-offsets")

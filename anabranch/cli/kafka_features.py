@@ -42,7 +42,7 @@ def kafka_features(*arguments: Annotated[str, Parameter(show=False, allow_leadin
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="anabranch kafka-features", allow_abbrev=False)
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--command-config", help="accepted, not read: there are no listeners with security")
+    parser.add_argument("--command-config", help="accepted and ignored: no listener has security")
     parser.add_argument("--describe", action="store_true")
     parser.add_argument("--upgrade-all", action="store_true")
     parser.add_argument("--downgrade-all", action="store_true")

@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _wrong_usage(error: CycloptsError) -> RenderableType:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return CycloptsPanel(f"Not expected here: {' '.join(error.unused_tokens)}. --help shows what is.")
+        return CycloptsPanel(f"Unexpected: {' '.join(error.unused_tokens)}. --help shows what the command takes.")
     return CycloptsPanel(error)
 
 
@@ -99,7 +99,7 @@ def _check_texts(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{os.fsencode(argument)!r} is not UTF-8") from None
+            raise UsageError(f"the argument {os.fsencode(argument)!r} is not UTF-8") from None
 
 
 if __name__ == "__main__":

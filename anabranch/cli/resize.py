@@ -167,8 +167,8 @@ def _replica_notes(topic: TopicDescription, before: int, count: int) -> list[str
         takes = one_or_many(len(revived), "takes", "take")
         notes.append(f"{named_partitions(revived, 'drains', 'drain')}, and {takes} records again")
     if created:
-        their = one_or_many(len(created), "its", "their")
-        notes.append(f"the controller chooses brokers for {named_partitions(created)} at {their} creation")
+        when = one_or_many(len(created), "when it is created", "when they are created")
+        notes.append(f"the controller chooses brokers for {named_partitions(created)} {when}")
     return notes
 
 
@@ -183,7 +183,8 @@ async def _lag_notes(
     notes = []
     unknown = [p for p in sources if p not in ends]
     if unknown:
-        notes.append(f"where {named_partitions(unknown, 'ends', 'end')} is not known now: not counted")
+        ends_of = one_or_many(len(unknown), "the end offset of", "the end offsets of")
+        notes.append(f"{ends_of} {named_partitions(unknown, 'is', 'are')} not known now: their records are not counted")
     for group, of_topic in sorted(committed.items()):
         left = _left(of_topic, ends, sources)
         if left:
@@ -202,20 +203,23 @@ async def _drain_notes(
     values = await _values(admin, topic.name, changes)
     kept, retention_ms = Marked.of(values), values["retention.ms"]
     notes = []
-    going = named_partitions(sources, "goes", "go")
+    numbers, are = named_partitions(sources), one_or_many(len(sources), "is", "are")
     if is_compacted(values):
         notes.append(of_compacted(sorted(sources), kept))
     elif kept is Marked.DRAINED:
-        notes.append(f"{going} once every group has read {one_or_many(len(sources), 'it', 'them')} ({DRAIN_KEY}=true)")
+        them = one_or_many(len(sources), "it", "them")
+        notes.append(f"{numbers} {are} deleted once every group has read {them} ({DRAIN_KEY}=true)")
     else:
         its, days = one_or_many(len(sources), "its", "their"), retention_ms / 86_400_000
         when = f"when {its} last record has expired (retention.ms={retention_ms}, {days:g} days)"
-        notes.append(f"{going} {when if kept is Marked.EXPIRED else f'never: {its} records do not expire'}")
-        notes.append(
-            f"--delete-records-when-drained: once every group has read {one_or_many(len(sources), 'it', 'them')}"
-        )
+        never = f"{numbers} {are} never deleted: {its} records do not expire"
+        notes.append(f"{numbers} {are} deleted {when}" if kept is Marked.EXPIRED else never)
+        them = one_or_many(len(sources), "it", "them")
+        notes.append(f"with --delete-records-when-drained: deleted once every group has read {them}")
     if kept is Marked.DRAINED and not committed:
-        notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
+        notes.append(
+            "no group has committed offsets of the topic: until one has, partitions are deleted only by expiry"
+        )
     marked = marked_partitions(topic)
     if marked:
         notes.append(f"{named_partitions(marked, 'is', 'are')} marked for deletion already")
@@ -254,14 +258,16 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
 
     A timeout of the request is no error when the command ``waits`` until the resize is done.
     """
-    done = f" ({', '.join(changed)} changed all the same)" if changed else ""
+    done = f" (the new values of {', '.join(changed)} stay)" if changed else ""
     try:
         for advised in (await admin.create_partitions({name: count})).values():
             for line in advised.splitlines():
                 print(f"warning: {line}", file=sys.stderr)
     except KafkaTimeoutError as error:
         if not waits:
-            raise CommandError(f"{error.message}; what has begun goes on, topics describe shows how{done}") from error
+            raise CommandError(
+                f"{error.message}; a resize that has begun goes on: anabranch topics describe {name} shows it{done}"
+            ) from error
     except KafkaError as error:
         raise CommandError(f"{error.code.name}: {error.message}{done}") from error
 
@@ -277,7 +283,10 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
                 return marked_partitions(topic)
             progress.say(f"{name}: {missing}")
             await anyio.sleep(CHECK_EVERY_S)
-    raise CommandError(f"{name} is not resized after {timeout_ms} ms: {missing}; it goes on, topics describe shows how")
+    raise CommandError(
+        f"{name} is not resized after {timeout_ms} ms: {missing}; the resize goes on: anabranch topics describe {name}"
+        " shows it"
+    )
 
 
 async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[int]:
@@ -296,8 +305,8 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
             progress.say(draining + (f"; {', '.join(behind)} to read" if behind else ""))
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(
-        f"{name} still has {named_partitions(marked)} after {timeout_ms} ms; topics describe shows who has yet to read"
-        f" {one_or_many(len(marked), 'it', 'them')}"
+        f"{name} still has {named_partitions(marked)} after {timeout_ms} ms; anabranch topics describe {name} shows"
+        f" which groups have yet to read {one_or_many(len(marked), 'it', 'them')}"
     )
 
 

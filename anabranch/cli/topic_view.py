@@ -282,11 +282,11 @@ def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [
         f"partition {row['partition']} from epoch {row['from_epoch']} "
         + ("is held for stock consumers: " if row["is_held"] else "was held: ")
-        + f"group {row['group']} is to process {row['on']} until "
+        + f"group {row['group']} must first process partition {row['on']} until "
         + (f"offset {row['end_offset']}" if row["end_offset"] >= 0 else f"the end of epoch {row['epoch']}")
-        + (f", at {row['position']}" if row["position"] >= 0 else ", without a commit")
+        + (f" (at {row['position']}" if row["position"] >= 0 else " (without a commit")
         + f", for {row['waited_ms'] // 1000} s"
-        + (", let go" if row["is_let_go"] else "")
+        + (", no longer waited for)" if row["is_let_go"] else ")")
         for row in rows
     ]
 
@@ -312,7 +312,9 @@ def _story(row: Mapping[str, Any]) -> str:
     if row["state"] == MARKED:
         if row["records_left"] is not None:
             parts.append(f"{counted(row['records_left'], 'record')} left")
-        parts += [f"{group} has {'?' if left is None else left} to read" for group, left in row["to_drain"].items()]
+        parts += [
+            f"group {group} has {'?' if left is None else left} to read" for group, left in row["to_drain"].items()
+        ]
     return "  " + ", ".join(parts) if parts else ""
 
 

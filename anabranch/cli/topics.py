@@ -104,7 +104,7 @@ def create(
             }
         )
     elif created is None:
-        print(f"{topic} exists")
+        print(f"{topic} exists already")
     else:
         print(f"created {topic}: {counted(created.num_partitions, 'partition')}, replication factor {counts[1]}")
     return 0
@@ -248,7 +248,7 @@ def alter(
     if partitions is None and not changes:
         raise UsageError("nothing to change: give --partitions, --config or --delete-config")
     if partitions is None and wait:
-        raise UsageError("--wait goes with --partitions")
+        raise UsageError("--wait and --wait-drained need --partitions")
     if dry_run:
         return _dry_run(bootstrap_server, topic, partitions, changes, loses=loses, as_json=json_)
 
@@ -280,7 +280,10 @@ def _print_altered(
         )
         return
     if partitions is not None and marked is None:
-        print(f"{topic} is on its way to {counted(partitions, 'partition')}: topics describe shows how far it is")
+        print(
+            f"{topic} is being resized to {counted(partitions, 'partition')}: "
+            f"anabranch topics describe {topic} shows it"
+        )
         return
     print(f"altered {topic}")
     if partitions is not None:
@@ -311,7 +314,9 @@ async def _alter(
     if changes:
         await admin.incremental_alter_configs(topics={topic: changes})
     if changes.get(AUTOSCALE_KEY) == "false":
-        print(f"{topic}: {AUTOSCALE_KEY}=false, the count stays as it is set", file=sys.stderr)
+        print(
+            f"{topic}: {AUTOSCALE_KEY}=false was set, so that the controller does not change the count", file=sys.stderr
+        )
     if count is None:
         return None if partitions is None else []
     await begin_resize(admin, topic, count, changes, waits=wait_ms is not None)
@@ -415,7 +420,7 @@ def elect_leaders(
     elected = with_admin(bootstrap_server, work)
     refused = {tp: error for tp, error in elected.items() if error and error.code is not ErrorCode.ELECTION_NOT_NEEDED}
     done = [tp for tp, error in elected.items() if error is None]
-    return _report(done, refused, f"elected {len(done)} leaders", as_json=json_)
+    return _report(done, refused, f"elected {counted(len(done), 'leader')}", as_json=json_)
 
 
 @app.command
@@ -461,7 +466,7 @@ def reassign(
 
     results = with_admin(bootstrap_server, work)
     begun = [tp for tp, error in results.items() if error is None]
-    said = f"{'moving' if target is not None else 'taken back'}: {counted(len(begun), 'partition')} of {topic}"
+    said = f"{'moving' if target is not None else 'cancelled moves'}: {counted(len(begun), 'partition')} of {topic}"
     return _report(begun, {tp: error for tp, error in results.items() if error is not None}, said, as_json=json_)
 
 
@@ -499,7 +504,7 @@ def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment],
         for tp, move in sorted(moving.items())
     ]
     columns = ["topic", "partition", "replicas", "adding", "removing"]
-    print_rows(rows, columns, as_json=as_json, as_tsv=False, none="nothing is being moved")
+    print_rows(rows, columns, as_json=as_json, as_tsv=False, none="no partition is being moved")
 
 
 def _report(

@@ -85,7 +85,7 @@ def test_the_oldest_records_are_deleted_and_disks_and_lags_are_shown(
     status, out, _ = command("delete-records", topic, "--partition", "0", "--before-offset", "2", "--tsv")
     assert (status, out.splitlines()[1]) == (0, "0\t0\t2\t2")
     status, _, err = command("delete-records", topic, "--partition", "0", "--before-offset", "11")
-    assert (status, err) == (1, f"anabranch: {topic}-0 ends at offset 10, before 11\n")
+    assert (status, err) == (1, f"anabranch: --before-offset 11: {topic}-0 ends at offset 10\n")
     status, out, _ = command("delete-records", topic, "--all")
     assert status == 0 and out.endswith(f"deleted 8 offsets of {topic}\n")
     status, out, _ = command("log-dirs", topic, "--json")

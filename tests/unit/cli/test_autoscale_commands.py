@@ -82,7 +82,7 @@ def test_auto_sets_the_key_and_asks_for_no_count(run: Run) -> None:
 def test_a_count_ends_it_and_says_so(run: Run) -> None:
     admin = AutoAdmin(configs=ON)
     status, _, err = run(admin, *ALTER, "8")
-    assert (status, err) == (0, "t: autoscale.enable=false, the count stays as it is set\n")
+    assert (status, err) == (0, "t: autoscale.enable=false was set, so that the controller does not change the count\n")
     assert ("configs", {"t": {"autoscale.enable": "false"}}, False) in admin.calls
     assert admin.calls[-1] == ("partitions", {"t": 8}, False)
 

@@ -12,8 +12,8 @@ from anabranch.cli.main import main
     [
         ((), "name a topic"),
         (("t", "--offset", "1"), "--offset needs --partition"),
-        (("t", "--group", "g", "--tail", "1"), "without a group"),
-        (("t", "--tail", "1", "--from-beginning"), "give one of"),
+        (("t", "--group", "g", "--tail", "1"), "do not go with --group"),
+        (("t", "--tail", "1", "--from-beginning"), "give only one of"),
         (("t", "--tail", "-1"), "-1 is not from 0 to"),
         (("t", "--from-timestamp", "yesterday"), "--from-timestamp yesterday: expected a time"),
         (("t", "--format", "xml"), "--format xml is neither"),

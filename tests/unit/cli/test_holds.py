@@ -33,10 +33,10 @@ def test_topics_describe_says_which_group_holds_stock_consumers_where(run: Run) 
     _, out, _ = run(admin(), "topics", "describe", "t")
     lines = [line for line in out.splitlines() if "stock consumers" in line]
     assert lines == [
-        "partition 1 from epoch 2 is held for stock consumers: group mute is to process 5 until the end of epoch 0, "
-        "without a commit, for 300 s, let go",
-        "partition 1 from epoch 2 is held for stock consumers: group slow is to process 5 until offset 40, at 20, "
-        "for 12 s",
+        "partition 1 from epoch 2 is held for stock consumers: group mute must first process partition 5 until "
+        "the end of epoch 0 (without a commit, for 300 s, no longer waited for)",
+        "partition 1 from epoch 2 is held for stock consumers: group slow must first process partition 5 until "
+        "offset 40 (at 20, for 12 s)",
     ]
 
 
@@ -47,7 +47,7 @@ def test_a_group_that_was_let_go_alone_holds_nobody(run: Run) -> None:
 
 def test_groups_describe_says_whom_the_group_holds(run: Run) -> None:
     _, out, _ = run(admin(), "groups", "describe", "slow")
-    assert "whom the group holds, and why:\n  t: partition 1 from epoch 2 is held" in out
+    assert "partitions held for stock consumers because of this group:\n  t: partition 1 from epoch 2 is held" in out
     assert "mute" not in out
 
 

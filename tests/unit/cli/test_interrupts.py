@@ -145,8 +145,8 @@ async def test_consume_gives_up_on_its_group(
     for name, replaced in (("_check_topics", nothing), ("_begin", nothing), ("_print", interrupted)):
         monkeypatch.setattr(consume, name, replaced)
     reading = consume.Reading(("t",), consume.Start(), lambda record: b"", None, None, in_group=True)
-    assert await consume._consume("h:1", {}, reading) == 130
+    assert await consume._consume("h:1", {"group_id": "g"}, reading) == 130
     assert trio.current_time() == pytest.approx(consume.LEAVE_LIMIT_S)
     assert capsys.readouterr().err.endswith(
-        "anabranch: the last positions are not committed: the group did not answer\n"
+        "anabranch: the last positions of group g may not be committed: its coordinator did not answer\n"
     )

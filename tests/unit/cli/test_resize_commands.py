@@ -74,10 +74,10 @@ def test_a_dry_run_of_a_grow_says_whom_unread_records_will_block(run: Run) -> No
 def test_a_dry_run_of_a_shrink_says_when_the_marked_go(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1, groups={"g": {4: 3, 5: 0}}, ends={4: (0, 10), 5: (2, 12)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
-    assert "partitions 4, 5 go when their last record has expired (retention.ms=604800000, 7 days)" in out
+    assert "partitions 4, 5 are deleted when their last record has expired (retention.ms=604800000, 7 days)" in out
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
     assert "delete.records.when.drained: would be true" in out
-    assert "partitions 4, 5 go once every group has read them" in out
+    assert "partitions 4, 5 are deleted once every group has read them" in out
     assert "group g has 17 records of partitions 4, 5 to read before it gets newer ones of their keys" in out
     assert admin.calls[-2:] == [
         ("configs", {"t": {"delete.records.when.drained": "true"}}, True),
@@ -170,7 +170,7 @@ def test_a_resize_refused_after_all_says_which_configs_were_changed_before(run: 
     admin = FakeAdmin(on_create_partitions=refuse)
     arguments = ["topics", "alter", "t", "--partitions", "6", "--config", "segment.bytes=1000"]
     status, _, err = run(admin, *arguments)
-    assert (status, err) == (1, "anabranch: POLICY_VIOLATION: t: not now (segment.bytes changed all the same)\n")
+    assert (status, err) == (1, "anabranch: POLICY_VIOLATION: t: not now (the new values of segment.bytes stay)\n")
     assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
 
 
@@ -185,7 +185,7 @@ def test_advice_is_a_warning_of_the_dry_run_and_of_the_resize(run: Run) -> None:
 def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_that_go(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, ordered=False, ends={4: (0, 10), 5: (2, 12)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
-    assert "partitions 4, 5 go when their last record has expired" in out
+    assert "partitions 4, 5 are deleted when their last record has expired" in out
 
 
 def test_a_dry_run_without_order_says_so(run: Run) -> None:
@@ -211,7 +211,7 @@ def test_a_controller_that_is_slow_to_answer_is_waited_for_only_with_wait(run: R
 
     status, out, err = run(FakeAdmin(on_create_partitions=begin_late), "topics", "alter", "t", "--partitions", "6")
     assert (status, out) == (1, "")
-    assert "within 20000 ms; what has begun goes on" in err
+    assert "within 20000 ms; a resize that has begun goes on" in err
     arguments = ["topics", "alter", "t", "--partitions", "6", "--wait"]
     status, out, _ = run(FakeAdmin(on_create_partitions=begin_late), *arguments)
     assert (status, out) == (0, "altered t\nt has 6 partitions\n")
@@ -221,7 +221,7 @@ def test_the_drain_key_is_set_before_the_resize(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1)
     arguments = ["--partitions", "4", "--delete-records-when-drained", "--config", "segment.bytes=1000"]
     status, out, _ = run(admin, "topics", "alter", "t", *arguments)
-    assert (status, out) == (0, "t is on its way to 4 partitions: topics describe shows how far it is\n")
+    assert (status, out) == (0, "t is being resized to 4 partitions: anabranch topics describe t shows it\n")
     assert admin.calls == [
         ("partitions", {"t": 4}, True),
         ("configs", {"t": {"segment.bytes": "1000", "delete.records.when.drained": "true"}}, False),
@@ -298,7 +298,8 @@ def test_waiting_for_a_grow_says_what_is_missing(run: Run, state: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [(["--wait"], "nothing to change"), (["--config", "a=b", "--wait"], "--wait goes with")]
+    ("arguments", "said"),
+    [(["--wait"], "nothing to change"), (["--config", "a=b", "--wait"], "--wait and --wait-drained need --partitions")],
 )
 def test_options_that_make_no_sense(run: Run, arguments: list[str], said: str) -> None:
     status, _, err = run(FakeAdmin(), "topics", "alter", "t", *arguments)
@@ -315,10 +316,10 @@ def test_describe_shows_the_tree_and_what_is_left_to_drain(run: Run) -> None:
         "layout 2: created with 4 partitions, 4 in use, 2 marked for deletion",
         "0",
         "└── 4  marked, split from 0 after epoch 0, merged into 0 after epoch 1, 30 records left, "
-        "g has 0 to read, late has 30 to read, new has 30 to read",
+        "group g has 0 to read, group late has 30 to read, group new has 30 to read",
         "1",
         "└── 5  marked, split from 1 after epoch 0, merged into 1 after epoch 1, 30 records left, "
-        "g has 15 to read, late has 30 to read, new has 30 to read",
+        "group g has 15 to read, group late has 30 to read, group new has 30 to read",
         "2",
         "3",
     ]
@@ -330,7 +331,7 @@ def test_a_group_that_cannot_be_read_hides_no_topic(run: Run, monkeypatch: pytes
 
     monkeypatch.setattr(FakeAdmin, "describe_groups", describe_groups)
     status, out, _ = run(FakeAdmin(**SHRUNK, groups={"g": {5: 25}, "odd": {}}), "topics", "describe", "t")
-    assert (status, "g has 15 to read" in out, "odd" in out) == (0, True, False)
+    assert (status, "group g has 15 to read" in out, "odd" in out) == (0, True, False)
 
 
 def test_one_partition_is_no_plural(run: Run) -> None:
@@ -343,8 +344,8 @@ def test_one_partition_is_no_plural(run: Run) -> None:
         FakeAdmin(initial=1, undeleted=2, total=2), "topics", "alter", "t", "--partitions", "1", "--dry-run"
     )
     assert out.startswith("t: 2 -> 1 partition")
-    assert "partition 1 goes when its last record has expired" in out
-    assert "--delete-records-when-drained: once every group has read it\n" in out
+    assert "partition 1 is deleted when its last record has expired" in out
+    assert "with --delete-records-when-drained: deleted once every group has read it\n" in out
 
 
 def test_describe_as_json_has_the_layout(run: Run) -> None:
@@ -364,13 +365,13 @@ def test_describe_of_a_new_partition_and_of_one_whose_end_nobody_tells(run: Run)
     assert "└── 5  new" in out
     unknown = {**SHRUNK, "entries": {**SHRUNK["entries"], 1: []}, "ends": {5: (-1, -1)}}
     _, out, _ = run(FakeAdmin(**unknown, groups={"g": {5: 1}}), "topics", "describe", "t")
-    assert "└── 5  marked, split from 1 after epoch 0, g has ? to read" in out
+    assert "└── 5  marked, split from 1 after epoch 0, group g has ? to read" in out
 
 
 def test_a_dry_run_says_which_partitions_are_revived(run: Run) -> None:
     _, out, _ = run(FakeAdmin(**SHRUNK), "topics", "alter", "t", "--partitions", "7", "--dry-run")
     assert "partitions 4, 5 drain, and take records again" in out
-    assert "chooses brokers for partition 6 at its creation" in out
+    assert "chooses brokers for partition 6 when it is created" in out
 
 
 def test_describe_says_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Run) -> None:

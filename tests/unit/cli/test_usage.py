@@ -115,8 +115,8 @@ def test_a_terminal_without_colours_gets_no_escapes(
     ("arguments", "said"),
     [
         ((".", "--first", "-1"), "-1 is not from 0"),
-        ((".", "--max-decompressed-bytes", "0"), "--max-decompressed-bytes: at least 1"),
-        ((".", "--html-rows", "0"), "--html-rows and --html-lanes: at least 1"),
+        ((".", "--max-decompressed-bytes", "0"), "--max-decompressed-bytes 0: must be at least 1"),
+        ((".", "--html-rows", "0"), "--html-rows 0 and --html-lanes 16: must be at least 1"),
         ((".", "--json", "/nowhere/report.json"), "--json /nowhere/report.json: /nowhere is no directory"),
         ((".", "--html", "/nowhere/page.html"), "--html /nowhere/page.html: /nowhere is no directory"),
         (("s3://bucket/events",), "s3://bucket/events: the audit reads a directory, not a URI"),
