@@ -82,7 +82,7 @@ def _text(default: str | None) -> Any:
 
 def _parse_callable(key: str, value: object) -> object:
     if value is not None and not callable(value):
-        raise ConfigError(key, f"{value!r} cannot be called")
+        raise ConfigError(key, f"{value!r} is not callable")
     return value
 
 
@@ -214,9 +214,8 @@ class ProducerConfig(ClientConfig):
         super(ProducerConfig, self).check(given)  # a slots dataclass is a new class, which bare super() does not know
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             if "delivery_timeout_ms" in given:
-                raise ConfigError(
-                    "delivery_timeout_ms", "must be at least linger_ms + request_timeout_ms, or no request fits in"
-                )
+                least = f"linger_ms ({self.linger_ms}) + request_timeout_ms ({self.request_timeout_ms})"
+                raise ConfigError("delivery_timeout_ms", f"{self.delivery_timeout_ms} must be at least {least}")
             object.__setattr__(self, "delivery_timeout_ms", self.linger_ms + self.request_timeout_ms)
         if not self.enable_idempotence:
             return
@@ -273,7 +272,8 @@ class ConsumerConfig(ClientConfig):
     def check(self, given: Mapping[str, Any]) -> None:
         super(ConsumerConfig, self).check(given)  # as above
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise ConfigError("heartbeat_interval_ms", "must be below session_timeout_ms")
+            limit = f"session_timeout_ms ({self.session_timeout_ms})"
+            raise ConfigError("heartbeat_interval_ms", f"{self.heartbeat_interval_ms} must be below {limit}")
         if self.group_instance_id is not None and self.group_id is None:
             raise ConfigError("group_instance_id", "needs a group_id")
         if self.group_id is None and given.get("enable_auto_commit"):

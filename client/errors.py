@@ -12,6 +12,7 @@ from anabranch.protocol.errors import (
     RetriableError,
     error_for,
 )
+from anabranch.protocol.plurals import counted
 from anabranch.protocol.types import TopicPartition
 
 __all__ = [
@@ -85,8 +86,8 @@ class OutcomeUnknownError(KafkaError):
     def __init__(self, tp: TopicPartition, count: int) -> None:
         super().__init__(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"{count} records for {tp} may or may not have been written: their answer was lost, and the partition has "
-            f"been removed or created again since",
+            f"{counted(count, 'record')} for {tp} may or may not have been written: the response was lost, and the "
+            f"partition has been removed or created again since",
         )
 
 
@@ -106,8 +107,9 @@ class PartitionMarkedError(KafkaError):
     def __init__(self, tp: TopicPartition, undeleted_partition_count: int) -> None:
         super().__init__(
             ErrorCode.POLICY_VIOLATION,
-            f"{tp} takes no records: the topic has {undeleted_partition_count} partitions now; leave the choice of "
-            f"partition to the key, or choose one below that",
+            f"{tp} takes no records: a resize to {counted(undeleted_partition_count, 'partition')} merges it into "
+            f"another; send without a partition, so that the key decides, or choose one below "
+            f"{undeleted_partition_count}",
         )
 
 
@@ -127,8 +129,10 @@ class OffsetOutOfRangeError(KafkaError):
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.offsets = dict(offsets)
-        where = ", ".join(f"{tp} at {offset}" for tp, offset in offsets.items())
-        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f'{where} and auto_offset_reset is "none"')
+        where = ", ".join(f"offset {offset} of {tp}" for tp, offset in offsets.items())
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"{where}: outside of the log, and no auto_offset_reset applies"
+        )
 
 
 class LogTruncationError(KafkaError):
@@ -139,8 +143,8 @@ class LogTruncationError(KafkaError):
 
     def __init__(self, divergent: Mapping[TopicPartition, int]) -> None:
         self.divergent = dict(divergent)
-        where = ", ".join(f"{tp} after {offset}" for tp, offset in divergent.items())
-        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log was truncated: {where}")
+        where = ", ".join(f"{tp} from offset {offset} on" for tp, offset in divergent.items())
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f"records that were read have been truncated: {where}")
 
 
 class RecordDeserializationError(KafkaError):

@@ -93,7 +93,7 @@ class Client(ABC, Generic[Config]):
 
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
-            raise ClientClosedError(f"this {type(self).__name__} was entered before")
+            raise ClientClosedError(f"this {type(self).__name__} was entered before, and cannot be entered twice")
         self._block = anyio.create_task_group()
         await self._block.__aenter__()
         with anyio.CancelScope(shield=True):  # a cancellation half-way would not reach the host task

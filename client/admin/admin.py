@@ -451,7 +451,7 @@ class Admin(Client[AdminConfig]):
         timestamps: dict[TopicPartition, int] = {}
         for tp, spec in specs.items():
             if isinstance(spec, str) and spec not in OFFSET_SPECS:
-                raise ValueError(f"{spec!r} is not one of {', '.join(OFFSET_SPECS)} or a timestamp")
+                raise ValueError(f"{tp}: {spec!r} is neither a timestamp nor one of {', '.join(OFFSET_SPECS)}")
             timestamps[tp] = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in specs}))
         timeout_ms, partial = self._patience(within_ms)
@@ -587,8 +587,9 @@ class Admin(Client[AdminConfig]):
 
             async def once(node: Node = node, body: Message = body) -> Any:
                 response = await self._connections.request(node, body)
-                if response.error_code:
-                    raise error_for(response.error_code)
+                error = codec.code_error(response.error_code, str(node))
+                if error is not None:
+                    raise error
                 return response
 
             response = await self._retry("ListGroups", once)
@@ -604,7 +605,7 @@ class Admin(Client[AdminConfig]):
                 "DescribeGroups",
                 group_id,
                 DescribeGroupsRequest(groups=[group_id]),
-                lambda r: codec.code_error(r.groups[0].error_code),
+                lambda r: codec.code_error(r.groups[0].error_code, r.groups[0].group_id),
             )
             found[group_id] = codec.read_group(response.groups[0], node)
         return found

@@ -58,7 +58,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         super().__init__(ConsumerConfig.parse({**config, **deserializers}), env)
         self._assignors = resolve_assignors(self._config.partition_assignment_strategy)
         if len({a.name for a in self._assignors}) != len(self._assignors):
-            raise ConfigError("partition_assignment_strategy", "names an assignor twice")
+            names = ", ".join(a.name for a in self._assignors)
+            raise ConfigError("partition_assignment_strategy", f"names an assignor twice: {names}")
         self._deserializers = Deserializers(self._config.key_deserializer, self._config.value_deserializer)
         self._subscription = Subscription(has_group=self._config.group_id is not None)
         self._changed = Signal()
@@ -389,7 +390,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from ``offset`` next."""
         if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
+            raise ValueError(f"{partition}: offset {offset} is negative")
         self._subscription.state(partition).seek(offset)
         self._on_moved()
 
@@ -433,7 +434,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             if left <= 0:
                 raise KafkaTimeoutError(
                     f"no position of {partition} after {self._config.default_api_timeout_ms} ms: "
-                    f"{self._positions.failure}"
+                    f"{self._positions.failure or 'a request for it is not answered yet'}"
                 )
             self._positions.start()
             await self._positions.settled.wait(left)
@@ -459,8 +460,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each timestamp (ms since the Unix epoch); None where there is none."""
-        if any(timestamp < 0 for timestamp in timestamps.values()):
-            raise ValueError("a timestamp is negative")
+        for tp, timestamp in timestamps.items():
+            if timestamp < 0:
+                raise ValueError(f"{tp}: timestamp {timestamp} is negative")
         found = await self._list_offsets(timestamps)
         return {tp: found.get(tp) for tp in timestamps}
 
@@ -496,7 +498,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         for tp, value in offsets.items():
             offset = OffsetAndMetadata(value) if isinstance(value, int) else OffsetAndMetadata(*value)
             if offset.offset < 0:
-                raise ValueError(f"offset {offset.offset} for {tp} is negative")
+                raise ValueError(f"{TopicPartition(*tp)}: offset {offset.offset} is negative")
             state = self._subscription.partitions.get(tp)
             if offset.incarnation < 0 and state is not None:
                 offset = offset._replace(incarnation=state.incarnation)

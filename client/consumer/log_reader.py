@@ -229,7 +229,7 @@ class LogReader(Client[ConsumerConfig]):
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         response: FetchResponse = await self._connections.request(node, request, purpose=FETCH, timeout_ms=timeout_ms)
         if response.error_code:
-            raise error_for(response.error_code)
+            raise error_for(response.error_code, f"{tp}: {error_for(response.error_code).message}")
         return response.responses[0].partitions[0]
 
     def _read(self, data: PartitionData, offset: int) -> Fetched:
@@ -253,7 +253,9 @@ class LogReader(Client[ConsumerConfig]):
         config, clock = self._config, self._env.clock
         left_s = deadline - clock.monotonic()
         if left_s <= 0:
-            raise KafkaTimeoutError(f"{what}: no answer within {config.default_api_timeout_ms} ms: {error}") from error
+            raise KafkaTimeoutError(
+                f"{what} did not succeed within {config.default_api_timeout_ms} ms: {error}"
+            ) from error
         pause_ms = backoff_ms(attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random())
         await anyio.sleep(min(pause_ms / 1000, left_s))
         if self._closed:

@@ -141,7 +141,9 @@ class PositionResolver:
         self._left = {tp: asked.get(tp, self._leader(tp)) for tp in self._waiting()}
         if self._attempt == _TELLS_AFTER_ATTEMPTS:
             waiting = ", ".join(str(tp) for tp in self._left)
-            _log.warning("%s: nothing is read while no broker says where to begin: %s", waiting, self.failure)
+            _log.warning(
+                "%s: no records are read until a broker answers with an offset to start at: %s", waiting, self.failure
+            )
         self._wake_for_new_leaders()
         self.settled.set()
         self._on_change()

@@ -79,7 +79,8 @@ class CoordinatorLink:
                 self._metadata.any_node(), request, max_version=_FIND_COORDINATOR_VERSION
             )
             if response.error_code:
-                raise error_for(response.error_code, response.error_message)
+                why = error_for(response.error_code, response.error_message).message
+                raise error_for(response.error_code, f"coordinator of group {self.group_id}: {why}")
             self._node = Node(response.node_id, response.host, response.port)
         return self._node
 
@@ -186,7 +187,9 @@ class CoordinatorLink:
             elif reaction is not Reaction.RETRY or (is_unknown and attempt >= _UNKNOWN_PARTITION_TRIES):
                 raise error
             if self._env.clock.monotonic() >= deadline:
-                raise KafkaTimeoutError(f"offsets were not committed within {timeout_ms:.0f} ms: {error}") from error
+                raise KafkaTimeoutError(
+                    f"offsets of group {self.group_id} were not committed within {timeout_ms:.0f} ms: {error}"
+                ) from error
             if not is_unknown:
                 await self.pause(attempt)
                 continue
@@ -253,7 +256,7 @@ def _read_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetA
     for topic in response.topics:
         for p in topic.partitions:
             if p.error_code:
-                raise error_for(p.error_code, f"{topic.name}-{p.partition_index}")
+                raise error_for(p.error_code, f"{topic.name}-{p.partition_index}: {ErrorCode.of(p.error_code).message}")
             if p.committed_offset >= 0:
                 found[TopicPartition(topic.name, p.partition_index)] = OffsetAndMetadata(
                     p.committed_offset, p.metadata or "", p.committed_leader_epoch, p.incarnation

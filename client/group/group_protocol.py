@@ -92,7 +92,7 @@ def read_layouts(data: bytes) -> dict[str, int] | None:
 
 def _read_version(data: bytes, highest: int) -> int:
     if len(data) < _VERSION.size:
-        raise ValueError("consumer protocol: no version")
+        raise ValueError(f"consumer protocol: {len(data)} bytes are too short for a version")
     version: int = _VERSION.unpack_from(data)[0]
     return min(max(version, 0), highest)
 

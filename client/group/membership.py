@@ -387,7 +387,7 @@ class GroupMembership:
         if assignor is None:
             raise error_for(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the group chose {joined.protocol_name!r}, which was not offered",
+                f"the group chose the assignor {joined.protocol_name!r}, which this member did not offer",
             )
         members = {m.member_id: decode_subscription(m.metadata, m.group_instance_id) for m in joined.members}
         topics = sorted({topic for member in members.values() for topic in member.topics})

@@ -203,7 +203,7 @@ class Connections:
         """
         connection = await self.get(node, purpose)
         if connection.version_of(body.API_KEY, max_version) < min_version:
-            what = f"{node} does not speak version {min_version} of {ApiKey(body.API_KEY).name}"
+            what = f"{node} does not support version {min_version} or above of {ApiKey(body.API_KEY).name}"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
         timeout = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         held_s = 0.0 if purpose == GENERAL else _HELD_WITHOUT_END

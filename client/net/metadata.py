@@ -202,7 +202,7 @@ class Metadata:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_create)
         response: MetadataResponse = await self._connections.request(self.any_node(), request)
         if not response.brokers:
-            raise error_for(ErrorCode.BROKER_NOT_AVAILABLE, "the metadata names no broker")
+            raise error_for(ErrorCode.BROKER_NOT_AVAILABLE, "the Metadata response names no broker")
         # Topics wanted since the request left were not requested: their known metadata stays.
         self.cluster = self.cluster.merge(response, None if names is None else self._topics)
         self.knows_all_topics = names is None
@@ -329,6 +329,7 @@ class Metadata:
             left = deadline - self._env.clock.monotonic()
             if left <= 0:
                 names = ", ".join(str(node) for node in self._bootstrap)
-                raise KafkaTimeoutError(f"no answer from {names} after {timeout_ms:.0f} ms: {self.failure}")
+                why = f": {self.failure}" if self.failure is not None else ""
+                raise KafkaTimeoutError(f"no answer from {names} after {timeout_ms:.0f} ms{why}")
             self.request_update()
             await self.wait_update(left)

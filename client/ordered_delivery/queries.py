@@ -80,8 +80,8 @@ class GateQueries:
                 attempt = attempt + 1 if open_keys else 0
                 if attempt == _TELLS_AFTER_ATTEMPTS and questions.lineages:
                     waiting = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(questions.lineages))
-                    why = self._refused or "what is answered is older than the records"
-                    _log.warning("records wait while no broker tells the lineage of %s: %s", waiting, why)
+                    why = self._refused or "the lineages in the answers are older than the records"
+                    _log.warning("records of %s wait until a broker answers with the lineage: %s", waiting, why)
         except ClientClosedError:
             return
 

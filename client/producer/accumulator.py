@@ -20,6 +20,7 @@ from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.protocol.batch_builder import BatchBuilder, estimate_batch_bytes
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.protocol.records import RecordBatch, increment_sequence
 from anabranch.protocol.types import NO_SEQUENCE, TopicPartition
 
@@ -328,8 +329,9 @@ class Accumulator:
                     continue
                 expired.append(batch)
                 error = KafkaTimeoutError(
-                    f"{batch.count} records for {batch.tp} were not acknowledged within "
-                    f"{self.delivery_timeout_ms:.0f} ms ({batch.attempts} attempts){why(batch)}"
+                    f"{counted(batch.count, 'record')} for {batch.tp} {one_or_many(batch.count, 'was', 'were')} not "
+                    f"acknowledged within {self.delivery_timeout_ms:.0f} ms ({counted(batch.attempts, 'attempt')})"
+                    f"{why(batch)}"
                 )
                 if batch.in_flight:
                     queue.bump_needed = queue.bump_needed or batch.base_sequence != NO_SEQUENCE
@@ -384,6 +386,8 @@ def check_record_size(
     """Raise MESSAGE_TOO_LARGE for a record that could never be sent."""
     size = estimate_batch_bytes(key, value, headers)
     if size > max_request_size:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"record of {size} bytes, max_request_size is {max_request_size}")
+        why = f"the record takes {size} bytes in a batch, more than max_request_size ({max_request_size})"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, why)
     if size > buffer_memory:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"record of {size} bytes, buffer_memory is {buffer_memory}")
+        why = f"the record takes {size} bytes in a batch, more than buffer_memory ({buffer_memory})"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, why)

@@ -231,7 +231,11 @@ class MovedKeys:
         except KafkaError as error:
             if error.code.retriable:
                 raise
-            _log.warning("keys of %s that a resize moves leave no tombstone: %s", name, error)
+            _log.warning(
+                "keys of topic %s that a resize moves get no tombstone, because cleanup.policy cannot be read: %s",
+                name,
+                error,
+            )
             return False  # not authorized, or a broker that does not serve this request
         return any("compact" in (config.value or "") for config in result.configs)
 
@@ -244,7 +248,8 @@ class MovedKeys:
         )
         [answer] = response.topics[0].partitions
         if answer.error_code:
-            raise error_for(answer.error_code, f"{name}-{born.partition}")
+            why = error_for(answer.error_code, answer.error_message).message
+            raise error_for(answer.error_code, f"{name}-{born.partition}: {why}")
         known = Lineage.of_answer(answer)
         origins = leader_epochs_after_creation(born.partition, known.entries if known is not None else ())
         if not origins:

@@ -251,7 +251,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     async def _partition_appears(self, placement: TopicPlacement, partition: int) -> None:
         """Wait at most ``max_block_ms`` for a partition the metadata does not list (yet)."""
         if partition < 0:
-            raise ValueError(f"partition {partition} is negative")
+            raise ValueError(f"topic {placement.name}: partition {partition} is negative")
         deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
         layout = placement.layout
         while partition not in placement.info.partitions and placement.layout == layout:
@@ -331,7 +331,7 @@ def _header_pairs(headers: Sequence[Header] | Mapping[str, bytes | None]) -> Seq
     pairs: list[Header] = []
     for name, content in headers.items() if isinstance(headers, Mapping) else headers:
         if not isinstance(name, str) or not (content is None or isinstance(content, bytes | bytearray | memoryview)):
-            raise TypeError(f"header {name!r}: {content!r} is not a name and bytes")
+            raise TypeError(f"header {name!r} with value {content!r}: the name must be str, the value bytes or None")
         pairs.append((name, None if content is None else bytes(content)))
     return pairs
 

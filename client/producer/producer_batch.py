@@ -10,6 +10,7 @@ import anyio
 
 from anabranch.client.errors import KafkaError, RefusedWithBatchError, error_for
 from anabranch.protocol.batch_builder import BatchBuilder
+from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from anabranch.zk_schemas.partition_state import Layout
 
@@ -163,9 +164,9 @@ class ProducerBatch:
         message = self.record_errors.get(index)
         if message is not None:
             return error_for(error.code, f"{self.tp}: {message}")
-        return RefusedWithBatchError(
-            error.code, f"{self.tp}: {len(self.record_errors)} other records of the batch were refused; send it again"
-        )
+        refused = len(self.record_errors)
+        others = f"{counted(refused, 'other record')} of the batch {one_or_many(refused, 'was', 'were')} refused"
+        return RefusedWithBatchError(error.code, f"{self.tp}: {others}, not this one: send it again")
 
     async def wait(self) -> None:
         """Return once the batch is resolved."""

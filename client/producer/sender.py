@@ -186,7 +186,7 @@ class Sender:
         unknown = self._accumulator.give_up_gone(topic)
         if unknown:
             self.metrics.unknown_outcomes += unknown
-            _log.warning("resize of %s: nobody can say whether %d records were written", topic.name, unknown)
+            _log.warning("resize of %s: it is unknown whether %d records were written", topic.name, unknown)
         replaced = self._accumulator.replace(topic, self._placing)
         if replaced is not None:
             self.metrics.replaced(topic.name, replaced, self._now_ms() / 1000)
@@ -320,7 +320,11 @@ class Sender:
     ) -> None:
         now_ms = self._now_ms()
         for batch in batches:
-            missing = (ErrorCode.UNKNOWN_SERVER_ERROR, BatchResult(), f"the answer leaves out {batch.tp}")
+            missing = (
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                BatchResult(),
+                "the Produce response has no result for this partition",
+            )
             code, result, message = results.get(batch.tp, missing)
             self._finish_batch(batch, code, result, message, now_ms)
         self.on_progress()
@@ -402,7 +406,8 @@ class Sender:
                         self._metadata.any_node(), request
                     )
                     if response.error_code:
-                        raise error_for(response.error_code)
+                        why = error_for(response.error_code).message
+                        raise error_for(response.error_code, f"InitProducerId: {why}")
                     self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
                     return
                 except KafkaError as error:

@@ -519,7 +519,9 @@ def test_a_broker_that_knows_no_lineages_delivers_nothing_of_a_resized_topic_and
 
     with caplog.at_level(logging.WARNING, "anabranch.client.ordered_delivery.queries"):
         run(check)
-    assert caplog.messages[0].startswith("records wait while no broker tells the lineage of t-0: UNSUPPORTED_VERSION")
+    assert caplog.messages[0].startswith(
+        "records of t-0 wait until a broker answers with the lineage: UNSUPPORTED_VERSION"
+    )
 
 
 def batch_of(offset: int, epoch: int) -> bytes:

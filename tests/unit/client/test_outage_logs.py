@@ -151,7 +151,7 @@ async def test_a_late_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
             broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
             with pytest.raises(KafkaTimeoutError, match=r"within 300 ms \(\d+ attempts\): NOT_ENOUGH_REPLICAS"):
                 await producer.send_and_wait("t", b"x")
-    assert any("were not acknowledged within 300 ms" in text for text in warnings(caplog))
+    assert any("was not acknowledged within 300 ms" in text for text in warnings(caplog))
 
 
 async def test_a_late_record_names_the_last_refusal_while_another_try_is_under_way() -> None:

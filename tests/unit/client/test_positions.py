@@ -67,5 +67,5 @@ def test_the_log_says_what_is_not_read_for_want_of_a_partition(run: Run, caplog:
     with caplog.at_level(logging.WARNING, "anabranch.client.consumer.positions"):
         run(check)
     [told] = [record.getMessage() for record in caplog.records]
-    assert told.startswith("t-7: nothing is read while no broker says where to begin: ")
+    assert told.startswith("t-7: no records are read until a broker answers with an offset to start at: ")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in told
