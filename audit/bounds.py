@@ -41,7 +41,7 @@ class Wanted:
         for option, topics in named.items():
             for topic, partitions in topics.items():
                 if topic not in there:
-                    raise ValueError(f"option {option}: there is no topic {topic!r}, but {', '.join(sorted(there))}")
+                    raise ValueError(f"option {option}: there is no topic {topic!r}, only {', '.join(sorted(there))}")
                 if unknown := sorted(p for p in partitions if p not in there[topic]):
                     raise ValueError(f"option {option}: topic {topic} has no partition {unknown[0]}")
 
@@ -60,9 +60,9 @@ class Wanted:
 def wanted(options: Mapping[str, str]) -> Wanted:
     """The selection by these options. Raises ValueError, which names the option."""
     return Wanted(
-        assigned=_json(options, "assign", dict[str, list[int]], '{"events": [0, 1]}', None),
-        starts=_json(options, "startingOffsets", _Offsets, '{"events": {"0": 23}}', {}),
-        ends=_json(options, "endingOffsets", _Offsets, '{"events": {"0": 23}}', {}),
+        assigned=_json(options, "assign", dict[str, list[int]], 'like {"events": [0, 1]}', None),
+        starts=_json(options, "startingOffsets", _Offsets, 'like {"events": {"0": 23}}', {}),
+        ends=_json(options, "endingOffsets", _Offsets, 'like {"events": {"0": 23}}', {}),
         first_timestamp=_json(options, "startingTimestamp", int, "milliseconds", EVERYTHING.first_timestamp),
         end_timestamp=_json(options, "endingTimestamp", int, "milliseconds", EVERYTHING.end_timestamp),
     )
@@ -74,4 +74,4 @@ def _json(options: Mapping[str, str], name: str, kind: type, example: str, defau
     try:
         return msgspec.json.decode(options[name], type=kind)
     except msgspec.DecodeError as error:
-        raise ValueError(f"option {name} is {options[name]!r}, and is written as {example}: {error}") from None
+        raise ValueError(f"option {name} is {options[name]!r}, but has to be {example}: {error}") from None

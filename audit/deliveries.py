@@ -47,7 +47,7 @@ def lines_that_are_none(deliveries: DataFrame) -> DataFrame:
 
     Promise: every line of the consumer log is one of those that docs/audit.md describes.
     """
-    message = F.concat(F.lit("no line of a consumer log: "), F.substring("wrong", 1, 120))
+    message = F.concat(F.lit("not a line of a consumer log: "), F.substring("wrong", 1, 120))
     wrong = deliveries.where("wrong is not null").withColumn("topic", F.coalesce("topic", F.lit("")))
     return _offences(wrong.withColumn("partition", F.coalesce("partition", F.lit(-1))), message)
 

@@ -57,7 +57,7 @@ def discover(directory: str | Path) -> list[TopicFiles]:
         path = root / MANIFEST_NAME
         return [TopicFiles(str(root), Manifest.decode(_read(path), str(path)), inferred=False)]
     if PARTIAL_NAME in names:
-        raise ManifestError(f"{root}: an export that has not ended; run the same anabranch export again, it goes on")
+        raise ManifestError(f"{root}: the export is not complete; run the same anabranch export again to continue it")
     if _PARTITION_DIRECTORY.fullmatch(root.name) and any(_SEGMENT_FILE.fullmatch(name) for name in names):
         return _infer(root.parent, [root.name])
     topics = _infer(root, names)
@@ -143,7 +143,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_file(path)
     except OSError as error:
-        raise ManifestError(f"{path}: it cannot be read: {why(error)}") from None
+        raise ManifestError(f"{path} cannot be read: {why(error)}") from None
 
 
 def _read_text(path: Path) -> str:

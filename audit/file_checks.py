@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.manifest import REPLICAS_DIRECTORY, PartitionEntry, SegmentEntry
 from anabranch.audit.report import Violation
+from anabranch.protocol.plurals import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
                 yield _of_file(topic, partition, segment.base_offset, name, message)
                 continue
             if found != size:
-                message = f"the file has {found} bytes, {size} were exported"
+                message = f"the file has {counted(found, 'byte')}, the manifest says {size}"
                 yield _of_file(topic, partition, segment.base_offset, name, message)
         path = os.path.join(topic.directory, folder)
         known = {name for _, name, _ in _named_files(partition)}
@@ -78,7 +79,7 @@ def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
             continue
         for extra in present:
             if not _OF_A_LOG.fullmatch(extra.removesuffix(_UNFINISHED)):
-                yield _of_file(topic, partition, None, extra, "no file of a log; it was not read")
+                yield _of_file(topic, partition, None, extra, "not a file of a log; it was not read")
             elif extra.endswith(".log") and extra not in known and not _is_later(extra, partition.high_watermark):
                 yield _of_file(topic, partition, None, extra, "not in the manifest")
 
@@ -92,7 +93,7 @@ def changed_files(topic: TopicFiles, read: Mapping[str, tuple[int, int]]) -> Ite
                 violation = _of_file(topic, partition, segment.base_offset, name, "")
                 found = read.get(violation.segment or "")
                 if crc >= 0 and found is not None and found[0] == size and found[1] != crc:
-                    message = f"the file's CRC32C is {found[1]:#010x}, {crc:#010x} was exported"
+                    message = f"the file's CRC32C is {found[1]:#010x}, the manifest says {crc:#010x}"
                     yield _of_file(topic, partition, segment.base_offset, name, message)
 
 
@@ -144,10 +145,14 @@ def wrong_leader_epochs(
             if epoch not in starts:
                 message = f"the history of leader epochs has no epoch {epoch}"
             elif first < starts[epoch]:
-                message = f"leader epoch {epoch} begins at offset {starts[epoch]} in the history of leader epochs"
+                message = (
+                    f"leader epoch {epoch} begins at offset {starts[epoch]} in the history of leader epochs, and has "
+                    f"records from offset {first} on"
+                )
             elif later and last >= later[0]:
                 message = (
-                    f"leader epoch {epoch} ends at offset {later[0] - 1} in the history, its last record is {last}"
+                    f"leader epoch {epoch} ends at offset {later[0] - 1} in the history of leader epochs, and has "
+                    f"records up to offset {last}"
                 )
             if message is not None:
                 yield Violation(topic.manifest.topic, partition.partition, first, None, None, message)
@@ -158,10 +163,10 @@ def _end_faults(partition: PartitionEntry, summary: PartitionSummary, compacted:
     first, last = summary.first_offset, summary.last_offset
     if first is None or last is None:
         if 0 <= start < end:
-            yield f"no batch can be read, offsets {start}-{end - 1} were exported", start
+            yield f"no batch can be read, but the log start offset is {start} and the high watermark {end}", start
         return
     if start >= 0 and first > start and not compacted:
-        yield f"the log starts at offset {start}, its first batch at {first}", start
+        yield f"the log start offset is {start}, but the first batch begins at offset {first}", start
     if end >= 0 and last + 1 < end:
         yield f"the high watermark is {end}, the last batch ends at offset {last}", end - 1
     if end >= 0 and last + 1 > end:

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import BinaryIO
 
-_NOT_REGULAR = "no regular file"
+_NOT_REGULAR = "not a regular file"
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:

@@ -25,6 +25,7 @@ from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.parts import SegmentPart, alone_entry, read_part, without_others
+from anabranch.protocol.plurals import counted
 from anabranch.protocol.record_arrays import Bools, Ints
 
 VERSION: Final = 1
@@ -121,8 +122,8 @@ def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
     for what, (kept, now) in identity.items():
         if kept != now:
             raise CheckpointError(
-                f"the checkpoint is of {what} {kept!r}, and the export is of {what} {now!r}: another checkpoint "
-                f"location is needed"
+                f"the checkpoint is of {what} {kept!r}, and the export is of {what} {now!r}: use another checkpoint "
+                f"location"
             )
     positions = {p: Position(at.offset) for p, at in start.partitions.items()}
     entries = {partition.partition: partition for partition in manifest.partitions}
@@ -159,7 +160,8 @@ def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Itera
             path = os.path.join(topic.directory, name)
             size = os.path.getsize(path) if os.path.exists(path) else None
             if size != segment.size_bytes:
-                lost(f"{path} has {'no' if size is None else size} bytes, the export wrote {segment.size_bytes}")
+                now = "is missing" if size is None else f"has {counted(size, 'byte')}"
+                lost(f"{path} {now}, the export wrote {segment.size_bytes}")
             if size is not None:
                 source = SegmentSource(alone, alone_entry(entry), name)
                 part = SegmentPart(topic.directory, source, 0, None, Bounds(first, last))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.audit.files import open_file
+from anabranch.protocol.plurals import counted
 from anabranch.protocol.record_arrays import Bools, Ints
 
 SUFFIXES = (".index", ".timeindex")
@@ -81,11 +82,10 @@ def file_faults(index: Index) -> Iterator[Fault]:
     """The faults of the file itself: a truncated entry, or entries that do not ascend."""
     count = len(index.offset)
     if index.rest:
-        yield Fault(count * index.entry_bytes, None, f"{index.rest} bytes behind the last entry are none")
+        yield Fault(count * index.entry_bytes, None, f"the file ends with {counted(index.rest, 'byte')} of a cut entry")
     back = (index.offset[1:] <= index.offset[:-1]) | (index.at[1:] <= index.at[:-1])
     for number in np.flatnonzero(back) + 1:
-        before = f"offset {index.offset[number - 1]} at {index.at[number - 1]}"
-        yield _fault(index, number, f"follows {before}")
+        yield _fault(index, number, f"it does not ascend from {_named(index, int(number) - 1)}, the entry before")
 
 
 def offset_faults(index: Index, batches: Batches) -> Iterator[Fault]:
@@ -125,19 +125,24 @@ def time_faults(index: Index, batches: Batches, compacted: bool) -> Iterator[Fau
     youngest = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(batches.max_timestamps))[before]
     late = youngest > time
     for entry in np.flatnonzero(late):
-        message = f"a batch that ends at or before that offset has {youngest[entry]}"
+        message = f"a batch that ends at or before that offset has the timestamp {youngest[entry]}"
         yield _fault(index, numbers[entry], message)
     holder = np.searchsorted(batches.last_offsets, offset)
     beyond = holder == len(batches.positions)
     holder = np.minimum(holder, len(batches.positions) - 1)
     there = ~late & ~beyond & (batches.base_offsets[holder] <= offset)
     for entry in np.flatnonzero(there & (batches.max_timestamps[holder] != time) & (not compacted)):
-        yield _fault(index, numbers[entry], f"the batch with that offset has {batches.max_timestamps[holder[entry]]}")
+        message = f"the batch with that offset has the timestamp {batches.max_timestamps[holder[entry]]}"
+        yield _fault(index, numbers[entry], message)
     for entry in np.flatnonzero(~late & beyond & batches.is_last):
         yield _fault(index, numbers[entry], f"the log ends at offset {batches.last_offsets[-1]}")
 
 
 def _fault(index: Index, number: np.int64, message: str) -> Fault:
+    where = int(number) * index.entry_bytes
+    return Fault(where, int(index.offset[number]), f"the entry names {_named(index, int(number))}: {message}")
+
+
+def _named(index: Index, number: int) -> str:
     at, offset = int(index.at[number]), int(index.offset[number])
-    named = f"offset {offset} at byte {at}" if index.entry_bytes == 8 else f"timestamp {at} at offset {offset}"
-    return Fault(int(number) * index.entry_bytes, offset, f"the entry names {named}: {message}")
+    return f"offset {offset} at byte {at}" if index.entry_bytes == 8 else f"timestamp {at} at offset {offset}"

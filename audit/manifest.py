@@ -166,12 +166,14 @@ class Manifest(msgspec.Struct, frozen=True):
             raise ManifestError(f"{path}: {error}") from None
         if manifest.version not in READABLE_VERSIONS:
             known_versions = " and ".join(map(str, READABLE_VERSIONS))
-            raise ManifestError(f"{path}: version {manifest.version} is not known, this program reads {known_versions}")
+            raise ManifestError(
+                f"{path}: version {manifest.version} is not known, this release reads versions {known_versions}"
+            )
         known = manifest.initial_partition_count >= 0
         if known and not 1 <= manifest.initial_partition_count <= manifest.undeleted_partition_count:
             raise ManifestError(
-                f"{path}: initial partition count {manifest.initial_partition_count} and undeleted partition count "
-                f"{manifest.undeleted_partition_count} are no layout"
+                f"{path}: initial partition count {manifest.initial_partition_count} is not from 1 to the undeleted "
+                f"partition count, {manifest.undeleted_partition_count}"
             )
         return manifest
 
@@ -184,8 +186,10 @@ def decode_layouts(text: str, path: str) -> list[Layout]:
         rows = [Layout(*(int(field) for field in line.split(" "))) for line in lines[2 : 2 + count]]
     except (ValueError, IndexError, TypeError) as error:
         raise ManifestError(f"{path}: {error}") from None
-    if version != 0 or len(rows) != count:
-        raise ManifestError(f"{path}: version {version} with {len(rows)} of {count} lines")
+    if version != 0:
+        raise ManifestError(f"{path}: version {version} is not known, this release reads version 0")
+    if len(rows) != count:
+        raise ManifestError(f"{path}: {len(rows)} lines of layouts, its second line says {count}")
     return rows
 
 

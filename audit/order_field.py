@@ -10,6 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.protocol.plurals import counted
+
 Extract: TypeAlias = Callable[[bytes], int]
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
@@ -102,11 +104,11 @@ def _json_reader(path: list[str]) -> Callable[[bytes | None], int | None]:
 def _from_tsv(value: bytes, column: int) -> int:
     columns = value.split(b"\t", column + 1)
     if column >= len(columns):
-        raise OrderFieldError(f"value has {len(columns)} columns, no column {column}")
+        raise OrderFieldError(f"value has {counted(len(columns), 'column')}, no column {column} (counted from 0)")
     try:
         return _bounded(int(columns[column]))
     except ValueError:
-        raise OrderFieldError(f"column {column} holds {columns[column][:40]!r}, no integer") from None
+        raise OrderFieldError(f"column {column} holds {columns[column][:40]!r}, not an integer") from None
 
 
 def _from_json(value: bytes, path: list[str], read: int | None) -> int:
@@ -116,17 +118,17 @@ def _from_json(value: bytes, path: list[str], read: int | None) -> int:
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
-        raise OrderFieldError(f"value is no JSON: {value[:40]!r}") from None
+        raise OrderFieldError(f"value is not JSON: {value[:40]!r}") from None
     for name in path:
         if not isinstance(found, dict) or name not in found:
             raise OrderFieldError(f"value has no field {'.'.join(path)}")
         found = found[name]
     if not isinstance(found, int) or isinstance(found, bool):
-        raise OrderFieldError(f"field {'.'.join(path)} holds {found!r:.40}, no integer")
+        raise OrderFieldError(f"field {'.'.join(path)} holds {found!r:.40}, not an integer")
     return _bounded(found)
 
 
 def _bounded(number: int) -> int:
     if not _LOWEST <= number <= _HIGHEST:
-        raise OrderFieldError(f"{number} does not fit 64 bits")
+        raise OrderFieldError(f"{number} does not fit in 64 bits")
     return number

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from anabranch.audit.history import DEFAULT_LIMITS, ORDER_CHECK, Change, PageLimits, TopicHistory, topic_history
 from anabranch.audit.manifest import Manifest
 from anabranch.audit.report import AuditReport, Check, Status, Violation
-from anabranch.protocol.plurals import counted
+from anabranch.protocol.plurals import counted, one_or_many
 
 KEY_CHARACTERS = 80
 FIRST_SCREEN = 3
@@ -80,12 +80,14 @@ def verdict(report: AuditReport) -> Verdict:
 def _explain(order: Check | None, violated: Sequence[Check]) -> str:
     if order is None or order.counted == 0:
         return "The order of keys was not checked."
-    looked_at = f"{order.counted:,} records have an order value"
+    have = one_or_many(order.counted, "has", "have")
+    looked_at = f"{counted(order.counted, 'record', form=',')} {have} an order value"
     if order.status is Status.VIOLATED:
         others = [check.name for check in violated if check is not order]
         return f"{looked_at}. {'Other checks with violations: ' + ', '.join(others) + '.' if others else ''}"
     of_readable = "of those that can be read, " if violated else ""
-    return f"{looked_at}; {of_readable}none is below that of its key's record before, over all splits and merges."
+    kept = "none has a lower one than the previous record of its key, over all splits and merges"
+    return f"{looked_at}; {of_readable}{kept}."
 
 
 # ---------------------------------------------------------------- filters

@@ -90,7 +90,7 @@ def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[Missin
         ordered.where(gap | F.expr(holes)),
         F.when(
             F.expr(holes),
-            _sentence("batch with offsets ", "base_offset", "-", "last_offset", " claims ", "record_count", " records"),
+            _sentence("batch with offsets ", "base_offset", "-", "last_offset", " has record count ", "record_count"),
         ).otherwise(_sentence("batch begins at offset ", "base_offset", ", the one before ended at ", "previous")),
         F.col("base_offset"),
     )
@@ -154,7 +154,7 @@ def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Miss
             F.col("previous").isNotNull() & ((same & wrong) | late | F.expr("producer_epoch < epoch_before"))
         ),
         F.when(same, _sentence(*batch, " follows ", "previous"))
-        .when(newer, _sentence(*batch, " begins the epoch, the one before was ", "epoch_before"))
+        .when(newer, _sentence(*batch, " begins the epoch, not sequence 0; the epoch before was ", "epoch_before"))
         .otherwise(_sentence(*batch, " comes after epoch ", "epoch_before")),
         F.col("base_offset"),
     )
@@ -254,7 +254,7 @@ def misplaced_records(records: DataFrame) -> DataFrame:
     Changes"; docs/ordered-resize.md, "Where a key is".
     """
     note = (
-        F.when(F.col("moved"), f"; its tombstone with the header {MOVED_HEADER} lies where the key never lived")
+        F.when(F.col("moved"), f"; its tombstone with the header {MOVED_HEADER} is where the key never was")
         .when(~F.col("moved"), f"; the header {MOVED_HEADER} is for tombstones, this record has a value")
         .otherwise("")
     )
@@ -328,9 +328,9 @@ def diverging_replicas(batches: DataFrame, copies: DataFrame) -> DataFrame:
         F.when(F.col("found").isNull(), _sentence("replica ", "replica", " lacks the batch at offset ", "base_offset"))
         .when(
             F.col("expected").isNull(),
-            _sentence("replica ", "replica", " has a batch at offset ", "base_offset", " that its leader has not"),
+            _sentence("replica ", "replica", " has a batch at offset ", "base_offset", " that its leader lacks"),
         )
-        .otherwise(_sentence("the batch at offset ", "base_offset", " of replica ", "replica", " is not its leader's"))
+        .otherwise(_sentence("replica ", "replica", " has another batch at offset ", "base_offset", " than its leader"))
     )
     at = F.coalesce("found", "expected")
     placed = wrong.select("*", at["segment"].alias("segment"), at["position"].alias("position"))

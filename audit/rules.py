@@ -16,7 +16,7 @@ from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.manifest import PartitionEntry
 from anabranch.audit.report import Check, Violation
 from anabranch.audit.totals import OF_LEADERS, Summaries, Totals
-from anabranch.protocol.plurals import counted
+from anabranch.protocol.plurals import counted, one_or_many
 
 _ABOUT_BATCHES = frozenset({"crc", "contiguous offsets", "leader epochs", "producer sequences", "control batches"})
 _ABOUT_RECORDS = frozenset({"duplicates", "key order", "placement", "closed partitions", "consumer key order"})
@@ -269,7 +269,8 @@ def _batch_rules(found: Found) -> Iterator[Rule]:
         for gap in entry.missing
     ]
     lost = sum(gap.end - gap.first for gap in missing)
-    removed = f"{counted(lost, 'offset', form=',')} were removed by their broker between two exports"
+    were, their = one_or_many(lost, "was", "were"), one_or_many(lost, "its", "their")
+    removed = f"{counted(lost, 'offset', form=',')} {were} removed by {their} broker between two exports"
     yield _rule(
         "contiguous offsets",
         checks.broken_offsets,
@@ -309,7 +310,8 @@ def _decide_leader_epochs(found: Found, totals: Totals) -> Decided:
 
 def _decide_sequences(totals: Totals, removed: str | None) -> Decided:
     plain = totals.of_leaders.batches - totals.of_leaders.sequenced - totals.of_leaders.control
-    without = f"{counted(plain, 'batch', 'batches', form=',')} have no sequence" if plain else None
+    have = one_or_many(plain, "has", "have")
+    without = f"{counted(plain, 'batch', 'batches', form=',')} {have} no sequence" if plain else None
     return Decided(totals.of_leaders.sequenced, "; ".join(filter(None, (without, removed))) or None, plain)
 
 
@@ -319,7 +321,8 @@ def _indexes(found: Found) -> Rule:
             sum(row[name] for row in totals.indexes) for name in ("batches", "present", "records")
         )
         absent = files - present
-        return Decided(entries, f"{counted(absent, 'index file', form=',')} are not there" if absent else None, absent)
+        missing = f"{counted(absent, 'index file', form=',')} {one_or_many(absent, 'is', 'are')} missing"
+        return Decided(entries, missing if absent else None, absent)
 
     return _rule("indexes", checks.untrue_index_entries, decide, [checks.untrue_index_entries(found.kept)])
 
@@ -339,7 +342,8 @@ def _replicas(found: Found, batches: DataFrame) -> Rule:
     if compared:
         schema = "topic string, partition int, replica int, log_start_offset bigint, high_watermark bigint"
         offences = [checks.diverging_replicas(batches, found.spark.createDataFrame(ranges, schema))]
-    why = f"there is one copy, or each was compacted by itself, of {counted(alone, 'partition', form=',')}"
+    have = one_or_many(alone, "has", "have")
+    why = f"{counted(alone, 'partition', form=',')} {have} only one copy, or copies that were compacted separately"
 
     def decide(totals: Totals) -> Decided:
         of_replicas = (x for (topic, _, of), x in totals.summaries.items() if of != OF_LEADERS and topic in names)
@@ -369,12 +373,13 @@ def _record_rules(found: Found) -> Iterator[Rule]:
 
 def _decide_duplicates(totals: Totals) -> Decided:
     unsequenced = totals.of_leaders.unsequenced
-    plain = f"{counted(unsequenced, 'record', form=',')} have neither a sequence nor an order value"
+    have = one_or_many(unsequenced, "has", "have")
+    plain = f"{counted(unsequenced, 'record', form=',')} {have} neither a sequence nor an order value"
     return Decided(totals.of_leaders.records, plain if unsequenced else None, unsequenced)
 
 
 def _no_key_order(totals: Totals) -> Decided:
-    unknown = "no order-by; of the order only the producer sequences were checked"
+    unknown = "no order-by was given, so only the producer sequences were checked"
     return Decided(0, unknown, totals.of_leaders.placeable)
 
 
@@ -399,7 +404,8 @@ def _unsealed(totals: Totals) -> int:
 
 
 def _without_layout(records: int) -> str:
-    return f"nothing says how many partitions the topic had when {counted(records, 'record', form=',')} were written"
+    written = f"{counted(records, 'record', form=',')} {one_or_many(records, 'was', 'were')} written"
+    return f"nothing says how many partitions the topic had when {written}"
 
 
 def _suspects(found: Found, records: DataFrame) -> DataFrame:
@@ -442,11 +448,9 @@ def _consumer_rules(found: Found) -> Iterator[Rule]:
     def decide_order(totals: Totals) -> Decided:
         unplaced = deliveries.undecided_deliveries(log, records).count()
         unread = _unread_partitions(log, totals.summaries)
-        why = (
-            [f"the files hold {counted(unplaced, 'delivered record', form=',')} not, or no layout of theirs"]
-            if unplaced
-            else []
-        )
+        are, their = one_or_many(unplaced, "is", "are"), one_or_many(unplaced, "its", "their")
+        missing = f"{counted(unplaced, 'delivered record', form=',')} {are} not in the files"
+        why = [f"{missing}, or {their} layout is not known"] if unplaced else []
         why += [f"the consumer log has no line of {', '.join(unread[:5])}"] if unread else []
         return Decided(delivered() - unplaced, "; ".join(why) or None, unplaced)
 

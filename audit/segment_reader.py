@@ -12,6 +12,7 @@ from typing import NamedTuple
 from anabranch.audit.crc_locate import locate_changed_byte
 from anabranch.protocol.batch_layout import HEADER_BYTES
 from anabranch.protocol.compression import CompressionType, CorruptRecordError
+from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.protocol.records import Record, RecordBatch, iter_batches, read_varint
 
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
@@ -40,8 +41,9 @@ class Row(NamedTuple):
 
 def describe_damaged_length(length: int | None, position: int, left: int) -> str:
     """The error of a batch with a length of ``length`` (None when it is cut off), with ``left`` bytes left."""
-    claim = "has no length" if length is None else f"claims {length} bytes"
-    return f"batch at byte {position} {claim}, {left} are left; the rest of the file is not readable"
+    claim = "is cut off before its length" if length is None else f"has the length {length}"
+    rest = f"{counted(left, 'byte')} {one_or_many(left, 'is', 'are')} left"
+    return f"batch at byte {position} {claim}, and {rest} in the file, which cannot be read from here on"
 
 
 def read_batch(data: bytes, position: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Row]:

@@ -100,10 +100,10 @@ def test_giving_a_partition_up_flushes_it_and_getting_one_loads_it() -> None:
     later = [assigned("two", 2, PARENT, CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*BEGIN, assigned("one", 1, PARENT), A, revoked, *later]) == []
     lost = Revoked(3.0, "g", "one", 1, [PARENT], lost=True)
-    assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *later]) == [], "another has it: nothing to flush"
+    assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *later]) == [], "another member took it over"
     nobody = [assigned("two", 2, CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*BEGIN, assigned("one", 1, PARENT), A, *nobody]) == ["promise"]
-    assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *nobody]) == ["promise"], "there is somebody to ask"
+    assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *nobody]) == ["promise"], "no member took it over"
 
 
 def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:

@@ -146,7 +146,7 @@ def test_a_missing_segment_and_a_cut_one(tmp_path: Path, audit: Audit) -> None:
     found = failed(audit(tmp_path))
     assert sorted(found) == ["log ends", "segment files"]
     assert len(found["segment files"]) == 2
-    assert any("the log starts at offset 0" in x for x in found["log ends"])
+    assert any("the log start offset is 0" in x for x in found["log ends"])
     assert any(f"the high watermark is {writer.partitions[1].offset}" in x for x in found["log ends"])
 
 
@@ -204,7 +204,7 @@ def test_records_of_a_key_out_of_order(tmp_path: Path, audit: Audit) -> None:
     found = failed(audit(tmp_path))
     assert list(found) == ["key order"]
     assert "order value 3 comes after 441" in found["key order"][0]
-    assert "no integer" in found["key order"][1]
+    assert "not an integer" in found["key order"][1]
 
 
 def test_records_of_a_key_out_of_order_by_a_field_of_json(tmp_path: Path, audit: Audit) -> None:
@@ -318,7 +318,7 @@ def test_tombstones_of_moved_keys(tmp_path: Path, audit: Audit) -> None:
     found = [message.split(": ", 1)[1] for message in failed(audit(tmp_path))["placement"]]
     assert found == [
         f"{said}; the header {MOVED_HEADER} is for tombstones, this record has a value",
-        f"{said}; its tombstone with the header {MOVED_HEADER} lies where the key never lived",
+        f"{said}; its tombstone with the header {MOVED_HEADER} is where the key never was",
         said,
     ]
 
@@ -440,7 +440,7 @@ def test_a_stream_follows_an_export_and_goes_on_from_its_checkpoint(tmp_path: Pa
     writer.partitions[1].append([(b"key", b"3\tnew")])
     export()
     writer.partitions[1].segments[-1].unlink()
-    with pytest.raises(StreamingQueryException, match=r"has no bytes, the export wrote .*failOnDataLoss=false goes on"):
+    with pytest.raises(StreamingQueryException, match=r"is missing, the export wrote .*failOnDataLoss=false goes on"):
         follow()
     assert follow(failOnDataLoss="false") == []
 
@@ -647,9 +647,9 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_checked(
     name = f"{log.parent.name}/{log.name}"
     violations = {check.name: check.violations for check in report.checks}
     assert [(x.segment, x.message) for x in violations["readable batches"]] == [
-        (name, "the file cannot be read: no regular file")
+        (name, "the file cannot be read: not a regular file")
     ]
-    assert [x.message for x in violations["indexes"]] == ["the index cannot be read: no regular file"]
+    assert [x.message for x in violations["indexes"]] == ["the index cannot be read: not a regular file"]
     assert name in {x.segment for x in violations["segment files"]}
     assert report.batches == whole.batches - lost + 1
     unknown = {check.name: check.unknown for check in report.checks if check.status is Status.UNKNOWN}

@@ -26,8 +26,10 @@ def read_segment(file: BinaryIO, size_bytes: int) -> Iterator[Row]:
         length = int.from_bytes(prefix[8:], "big", signed=True) + LENGTH_PREFIX_BYTES
         left = size_bytes - position
         if len(prefix) < LENGTH_PREFIX_BYTES or length > left or length < HEADER_BYTES:
-            claim = f"claims {length} bytes" if len(prefix) == LENGTH_PREFIX_BYTES else "has no length"
-            message = f"batch at byte {position} {claim}, {left} are left; the rest of the file is not readable"
+            has_length = len(prefix) == LENGTH_PREFIX_BYTES
+            claim = f"has the length {length}" if has_length else "is cut off before its length"
+            rest = "1 byte is left" if left == 1 else f"{left} bytes are left"
+            message = f"batch at byte {position} {claim}, and {rest} in the file, which cannot be read from here on"
             yield Row(None, position, True, None, False, message)
             return
         yield from read_batch(prefix + file.read(length - LENGTH_PREFIX_BYTES), position)

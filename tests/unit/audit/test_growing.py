@@ -180,7 +180,7 @@ def expire(export: Export) -> None:
 
 
 LOSSES = {
-    vanish: (r"has no bytes, the export wrote \d+", []),
+    vanish: (r"is missing, the export wrote \d+", []),
     cut: (r"has \d+ bytes, the export wrote \d+", records(0, 5, 8)),
     cut_behind_the_manifest: ("ends at offset 8, the export wrote it up to offset 10", records(0, 5, 8)),
     compact: ("offset 6 follows offset 4", records(0, 6, 10)),

@@ -55,9 +55,9 @@ def test_offset_index(entries: tuple[tuple[int, int], ...], said: list[str]) -> 
     [
         (((1009, 50), (1029, 90), (1049, 95)), False, []),
         (((1005, 50),), False, []),  # Kafka's leaders write this: the record itself
-        (((1029, 89),), False, ["a batch that ends at or before that offset has 90"]),
-        (((1039, 80),), False, ["a batch that ends at or before that offset has 90"]),
-        (((1019, 61),), False, ["the batch with that offset has 60"]),
+        (((1029, 89),), False, ["a batch that ends at or before that offset has the timestamp 90"]),
+        (((1039, 80),), False, ["a batch that ends at or before that offset has the timestamp 90"]),
+        (((1019, 61),), False, ["the batch with that offset has the timestamp 60"]),
         (((1019, 61),), True, []),
         (((1050, 95),), False, ["the log ends at offset 1049"]),
     ],
@@ -82,7 +82,7 @@ def test_entries_ascend_and_are_whole() -> None:
     assert list(file_faults(index(*OFFSETS))) == []
     back = index((1009, 0), (1029, 200), (1019, 300), rest=3)
     assert [(x.position, x.offset) for x in file_faults(back)] == [(24, None), (16, 1019)]
-    assert "follows offset 1029 at 200" in list(file_faults(back))[1].message
+    assert "from offset 1029 at byte 200, the entry before" in list(file_faults(back))[1].message
 
 
 def test_an_index_file_is_read_up_to_the_zeros_that_were_reserved(tmp_path: Path) -> None:

@@ -89,10 +89,10 @@ def test_times_and_partitions_are_selected(tmp_path: Path) -> None:
     for option, named in (("assign", '{"events": [1]}'), ("endingOffsets", '{"events": {"1": 7}}')):
         with pytest.raises(ValueError, match=f"option {option}: topic events has no partition 1"):
             wanted({option: named}).check({"events": {0}})
-    with pytest.raises(ValueError, match="option startingOffsets: there is no topic 'event', but events"):
+    with pytest.raises(ValueError, match="option startingOffsets: there is no topic 'event', only events"):
         wanted({"startingOffsets": '{"event": {"0": 7}}'}).check({"events": {0}})
     assert wanted({"startingOffsets": '{"events": {"0": 7}}'}).of("events", 0) == Bounds(first_offset=7)
-    with pytest.raises(ValueError, match=r"option startingOffsets is '7', and is written as"):
+    with pytest.raises(ValueError, match=r"option startingOffsets is '7', but has to be like"):
         wanted({"startingOffsets": "7"})
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_is_an_error_or_a_row_with_one(tmp_path: Path
     (part,) = segment_parts(discover(tmp_path))
     index.with_suffix(".log").unlink()
     make(index.with_suffix(".log"))
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         list(read_part(part))
     (rows,) = read_part(part, report_unreadable=True)
-    assert rows.run.errors == ["the file cannot be read: no regular file"]
+    assert rows.run.errors == ["the file cannot be read: not a regular file"]

@@ -74,7 +74,7 @@ def test_a_manifest_or_checkpoint_that_is_no_regular_file_is_refused(
         without_manifest(export)
     (export / name).unlink()
     make(export / name)
-    with pytest.raises(ManifestError, match=f"{name}: it cannot be read: no regular file"):
+    with pytest.raises(ManifestError, match=f"{name} cannot be read: not a regular file"):
         discover(export)
 
 
@@ -82,7 +82,7 @@ def test_a_manifest_or_checkpoint_that_is_no_regular_file_is_refused(
 def test_a_manifest_or_checkpoint_that_may_not_be_opened_is_refused(export: Path, name: str) -> None:
     if name != MANIFEST_NAME:
         without_manifest(export)
-    with denied(export / name), pytest.raises(ManifestError, match=f"{name}: it cannot be read: Permission denied"):
+    with denied(export / name), pytest.raises(ManifestError, match=f"{name} cannot be read: Permission denied"):
         discover(export)
 
 
@@ -134,11 +134,11 @@ def test_what_cannot_be_read_is_wrong_usage_before_spark_starts(export: Path) ->
     with pytest.raises(UsageError, match=rf"--consumer-log {log}: there is no such file"):
         audit(export, consumer_log=log)
     os.mkfifo(log)
-    with pytest.raises(UsageError, match=rf"--consumer-log {log}: no regular file"):
+    with pytest.raises(UsageError, match=rf"--consumer-log {log}: not a regular file"):
         audit(export, consumer_log=log)
     directory.mkdir()
     log.rename(directory / "m1.jsonl")
-    with pytest.raises(UsageError, match=rf"--consumer-log {directory / 'm1.jsonl'}: no regular file"):
+    with pytest.raises(UsageError, match=rf"--consumer-log {directory / 'm1.jsonl'}: not a regular file"):
         audit(export, consumer_log=directory)
     (export / MANIFEST_NAME).unlink()
     with denied(export / "events-0"), pytest.raises(UsageError, match=rf"{export / 'events-0'}: Permission denied"):
