@@ -120,7 +120,7 @@ def test_what_is_left_out_is_said_with_the_option_that_shows_it() -> None:
         "Not shown: 1 earlier layout. --html-rows",
         "A box stands for 10 partitions from its number on. --html-lanes",
         "Not shown: 31 further merges. --html-rows",
-        "37 others",
+        "37 more",
         "Not shown: 81 further leader epochs. --html-rows",
     ):
         assert sentence in " ".join(text.split()), sentence
