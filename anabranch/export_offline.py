@@ -65,7 +65,7 @@ def export_offline(log_dir: Path, topic: str, to: str | Path, *, progress: Progr
                 _copy(log_dir, meta.broker_id, partitions, run)
             except SourceChangedError as error:
                 raise CommandError(
-                    f"{error}: a compaction was interrupted; start and stop the broker, it finishes that"
+                    f"{error}: a compaction was interrupted; start the broker, which finishes it, and stop it again"
                 ) from None
             return run.finish()
 
@@ -126,7 +126,7 @@ def _locked(log_dir: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(descriptor)
         raise CommandError(
-            f"a broker runs on {log_dir}, it holds {path}: stop it, or export from the running cluster (no --offline)"
+            f"a broker runs on {log_dir} and holds {path}: stop it, or export from the running cluster (no --offline)"
         ) from None
     try:
         yield

@@ -202,7 +202,9 @@ class ExportRun:
                     entry = self._write(key, source.broker, piece) if piece.size_bytes else None
                     self.copies[key] = copy = grown(copy, entry, piece.end_offset)
             except HistoryChangedError as error:
-                raise CommandError(f"{what}: offset {start} begins no batch any more: {error}") from None
+                raise CommandError(
+                    f"{what}: no batch begins at offset {start} any more: {error}; export into another directory"
+                ) from None
             if self._unsaved >= self._partial_every:
                 self.save_partial()
         self._done.add(key)
@@ -248,7 +250,7 @@ class ExportRun:
         except OSError as error:
             raise CommandError(
                 f"cannot write {path} in {self._destination.name}: {error.strerror or error}; "
-                "what is copied stays, the same command goes on from there"
+                "the copied files stay, and the same command continues the export"
             ) from error
 
     def stop(self) -> None:

@@ -28,6 +28,7 @@ from anabranch.audit.manifest import (
     SegmentEntry,
 )
 from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, PARTITION_METADATA
+from anabranch.protocol.plurals import counted
 
 CHECKPOINTS = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, PARTITION_COUNT_CHECKPOINT)
 """Files that are copied whole besides the segments, and replaced by each export; the manifest has their content too."""
@@ -113,15 +114,15 @@ def continued(copy: Copy, bounds: Bounds, what: str) -> Copy:
     """
     if bounds.high_watermark < copy.end_offset:
         raise ExportConflictError(
-            f"{what}: {copy.end_offset} offsets are exported, its high watermark is {bounds.high_watermark}: "
-            "its end was cut off, by an unclean election it may be"
+            f"{what}: exported up to offset {copy.end_offset}, but its high watermark is {bounds.high_watermark}: "
+            "the log was truncated, perhaps by an unclean election"
         )
     last = copy.end_offset - 1
     exported, present = _epoch_at(copy.leader_epochs, last), _epoch_at(bounds.leader_epochs, last)
     if None not in (exported, present) and exported != present:
         raise ExportConflictError(
             f"{what}: offset {last} was exported in leader epoch {exported} and is now of leader epoch {present}: "
-            "the log was cut below it and written again, by an unclean election it may be"
+            "the log was truncated and written again, perhaps after an unclean election"
         )
     newer = [
         epoch
@@ -176,7 +177,7 @@ class Head:
 def check_belongs(manifest: Manifest, head: Head, where: str) -> None:
     """Raise ExportConflictError when ``where`` has the export of another topic or an older version."""
     if manifest.version == 1:
-        raise ExportConflictError(f"{where} was exported by an earlier version, to which nothing can be added")
+        raise ExportConflictError(f"{where} was exported by an earlier version, and nothing can be added to it")
     if manifest.topic != head.topic:
         raise ExportConflictError(f"{where} holds an export of topic {manifest.topic}, not of {head.topic}")
     clusters, ids = (manifest.cluster_id, head.cluster_id), (manifest.topic_id, head.topic_id)
@@ -187,7 +188,7 @@ def check_belongs(manifest: Manifest, head: Head, where: str) -> None:
         if differ:
             raise ExportConflictError(
                 f"{where} holds an export of topic {manifest.topic} of {what} {exported}, "
-                f"this {head.topic} is of {what} {present}"
+                f"but the topic to export is of {what} {present}"
             )
 
 
@@ -215,7 +216,7 @@ def wrong_files(manifest: Manifest, sizes: Mapping[str, int]) -> list[str]:
                 if present is None:
                     found.append(f"{directory}/{name} is missing")
                 elif present != size:
-                    found.append(f"{directory}/{name} has {present} bytes, {size} were exported")
+                    found.append(f"{directory}/{name} has {counted(present, 'byte')}, {size} were exported")
     return found
 
 

@@ -79,7 +79,10 @@ async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source)
         if attempts > COPY_ATTEMPTS:
             if changed is None:
                 return  # an in-sync replica lacks records: the audit reports that
-            raise CommandError(f"{source.directory} changed {attempts} times while it was copied, at last: {changed}")
+            raise CommandError(
+                f"{source.directory} changed {attempts} times while it was copied, most recently: {changed}; "
+                "export again later"
+            )
         await anyio.sleep(RETRY_DELAY_S)
         present = (await cluster.look(run, key.partition)).sources.get(key)
         if present is None:
@@ -161,7 +164,8 @@ class _Cluster:
         without = sorted(p.partition for p in partitions if p.leader < 0)
         if without:
             raise CommandError(
-                f"partition {without[0]} of {self._topic} has no leader; start its broker and export again"
+                f"partition {without[0]} of {self._topic} has no leader; start a broker with an in-sync replica of it, "
+                "and export again"
             )
         return partitions
 
@@ -186,12 +190,12 @@ class _Places:
         path = self.of(broker, tp)
         if path is None:
             raise CommandError(
-                f"broker {broker} does not say where {tp.topic}-{tp.partition} is; try again in a moment"
+                f"broker {broker} reports no log directory for {tp.topic}-{tp.partition}; try again in a moment"
             )
         if not os.access(path, os.R_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise CommandError(
-                f"cannot read {path} of broker {broker} from here; run this on its machine or name where its log "
-                f"directory is seen with --log-dir {broker}=PATH"
+                f"cannot read {path} of broker {broker} on this machine; run the export on the broker's machine, or "
+                f"give the path of its log directory here with --log-dir {broker}=PATH"
             )
         return path
 

@@ -162,8 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m anabranch.health", description="Does this server serve?")
     parser.add_argument("role", choices=sorted(CHECKS))
     parser.add_argument("--config", type=Path, help="the properties file of the server")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
-    parser.add_argument("--strict", action="store_true", help="exit status 1 when background work fails, too")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrides the other sources")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 also when background work fails")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     arguments = parser.parse_args(argv)
     error: UnhealthyError | None = None

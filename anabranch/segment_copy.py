@@ -82,7 +82,7 @@ class Piece:
         while position < self.end:
             chunk = os.pread(self.descriptor, min(CHUNK_BYTES, self.end - position), position)
             if not chunk:
-                raise SourceChangedError(f"{self.source} ends at byte {position}")
+                raise SourceChangedError(f"{self.source} ends at byte {position} now, not at byte {self.end}")
             position += len(chunk)
             yield chunk
 
@@ -198,7 +198,7 @@ def _boundary(
     for at, first, last, end in _batches(descriptor, position, size):
         if last >= offset:
             if first < offset and not at_most:
-                raise HistoryChangedError(f"a batch holds offsets {first}-{last}")
+                raise HistoryChangedError(f"one has the offsets {first}-{last}")
             return at, reached
         position, reached = end, last + 1
     return position, reached

@@ -74,7 +74,7 @@ def dump_file(path: Path, what: What) -> Iterator[Line]:
     for suffix, reader in READERS.items():
         if path.name.endswith(suffix):
             return reader(path, what)
-    raise UnknownFileError(f"{path}: no file of a partition ({', '.join(READERS)})")
+    raise UnknownFileError(f"{path} is no file of a partition: these end with {', '.join(READERS)}")
 
 
 def _mapped(path: Path) -> memoryview:
@@ -299,7 +299,7 @@ def _text(path: Path, _what: What) -> Iterator[Line]:
 def _base_offset(path: Path) -> int:
     name = path.name.split(".")[0]
     if not name.isdecimal():
-        raise UnknownFileError(f"{path}: the name of such a file begins with its base offset")
+        raise UnknownFileError(f"{path}: the file's name has to begin with its base offset")
     return int(name)
 
 

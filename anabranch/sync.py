@@ -48,7 +48,7 @@ class _Blocking(Generic[T]):
 
     def __enter__(self) -> Self:
         if self._portal is not None:
-            raise ClientClosedError(f"this {type(self).__name__} was entered before")
+            raise ClientClosedError(f"a {type(self).__name__} can be entered once: this one was entered before")
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal(self._backend))
             stack.enter_context(portal.wrap_async_context_manager(self._client))

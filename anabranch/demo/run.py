@@ -185,7 +185,7 @@ async def _group_is_complete(consumers: list[Worker]) -> None:
             await trio.sleep(0.02)
         return
     state = {worker.name: worker.assigned for worker in consumers}
-    raise CommandError(f"the consumer group did not divide the partitions in {GROUP_READY_DEADLINE_S:g} s: {state}")
+    raise CommandError(f"the consumers did not get all partitions within {GROUP_READY_DEADLINE_S:g} s: {state}")
 
 
 async def _all_delivered(
@@ -269,7 +269,7 @@ async def run_demo(
         control = NewTopic(CONTROL, PARTITIONS, brokers, {**TOPIC_CONFIGS, "enable.ordered.delivery": "false"})
         await admin.create_topics([ordered, control])
     sides, producers, steps, produce_s, deliver_s = await stream_events(cluster, directory, limit, seconds, view)
-    view.stage("checking what was delivered")
+    view.stage("checking the deliveries")
     verdict, observed, flushes = judge(sides[0], producers, limit)
     control_verdict, control_observed, _ = judge(sides[1], producers, limit)
     first_shrink_ns = next((done.began_ns for done in steps if done.shrinks), None)

@@ -120,7 +120,7 @@ def verify(
     for path, last in right.items():
         if saved.get(path) != last:
             verdict.wrong_at_the_end += 1
-            verdict.note(f"wrong at the end: key {path!r} was saved as {saved.get(path)}, right is {last}")
+            verdict.note(f"wrong at the end: key {path!r} was saved as {saved.get(path)} instead of {last}")
     return verdict
 
 
@@ -137,15 +137,15 @@ def _check_records(
         where = _place(record)
         if written.get(event.sequence) != event:
             verdict.altered += 1
-            verdict.note(f"altered: {where} holds {event}, written was {written.get(event.sequence)}")
+            verdict.note(f"altered: {where} has {event} instead of {written.get(event.sequence)}")
         if places.get(event.sequence) != (record.partition, record.offset):
             verdict.misplaced += 1
             verdict.note(f"misplaced: event {event.sequence} at {where}, acknowledged at {places.get(event.sequence)}")
         if record.changes_known != changes_before.get(event.sequence):
             verdict.wrong_states += 1
             verdict.note(
-                f"wrong state: key {event.path!r}: event {event.sequence} ({where}) met a state of "
-                f"{record.changes_known} changes, {changes_before.get(event.sequence)} came before it"
+                f"wrong state: key {event.path!r}: event {event.sequence} ({where}) found a state with "
+                f"{record.changes_known} changes instead of {changes_before.get(event.sequence)}"
             )
 
 

@@ -29,6 +29,7 @@ from anabranch.local.plan import (
 from anabranch.local.ports import held_port
 from anabranch.local.supervisor import Child, Supervisor
 from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.plurals import counted
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
 from anabranch.runtime.real_trio import RealNetwork
@@ -113,7 +114,7 @@ class LocalCluster:
         children = self.supervisor.children.values()
         down = [child for child in children if not child.running] or list(children)
         reports = "; ".join(f"{child.name}: {child.last_lines(3) or 'no output'}" for child in down)
-        raise CommandError(f"the cluster did not serve within {READY_DEADLINE_S:g} s: {reports}")
+        raise CommandError(f"the cluster was not ready within {READY_DEADLINE_S:g} s: {reports}")
 
     async def _knows_all(self, plan: ProcessPlan) -> bool:
         with trio.move_on_after(CHECK_TIMEOUT_S):
@@ -191,7 +192,7 @@ async def _run_on_ports(
             say("starting ZooKeeper")
             supervisor.add(Child(ZOOKEEPER, zookeeper.command, str(directory / "logs" / "zookeeper.log")), nursery)
             await zookeeper.wait_until_serving(READY_DEADLINE_S)
-            say(f"starting {config.controllers} controller(s) and {config.brokers} broker(s)")
+            say(f"starting {counted(config.controllers, 'controller')} and {counted(config.brokers, 'broker')}")
             for plan in [*cluster.controllers, *cluster.brokers]:
                 Path(plan.config_path).write_text(plan.properties_text())
                 argv = [sys.executable, "-m", f"anabranch.{plan.role}", "--config", plan.config_path]

@@ -35,7 +35,8 @@ class DataLossError(Exception):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}. Set failOnDataLoss to false to go on without them, or begin with a new checkpoint location"
+            f"{what}. Set failOnDataLoss to false to go on without the lost records, or begin with a new checkpoint "
+            "location"
         )
 
 
@@ -122,7 +123,7 @@ class Looks:
             for name, partitions in named.items():
                 unknown = [p for p in partitions if name not in topics or p not in self.partitions(topics[name])]
                 if unknown:
-                    raise OptionError(option, f"topic {name} has no partition {unknown[0]}, or it is not read")
+                    raise OptionError(option, f"topic {name} has no partition {unknown[0]}, or it is not selected")
         for name, topic in topics.items():
             given = begin.offsets.get(name, {})
             for p in self.partitions(topic):
@@ -381,7 +382,7 @@ def _check_identity(cluster: Cluster, offsets: Offsets) -> None:
     if offsets.cluster_id and cluster.cluster_id and offsets.cluster_id != cluster.cluster_id:
         raise CheckpointError(
             f"the checkpoint is of cluster {offsets.cluster_id}, kafka.bootstrap.servers leads to cluster "
-            f"{cluster.cluster_id}: use another checkpoint location, or the servers of before"
+            f"{cluster.cluster_id}: use another checkpoint location, or servers of cluster {offsets.cluster_id}"
         )
     for name, known in offsets.topics.items():
         topic = cluster.topics.get(name)

@@ -149,7 +149,7 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
     if "endingOffsets" in found and (
         found["endingOffsets"] == "earliest" or EARLIEST_TIMESTAMP in _values(end.offsets)
     ):
-        raise OptionError("endingOffsets", "earliest would read nothing")
+        raise OptionError("endingOffsets", "earliest would read nothing in a batch query")
     return ReadOptions(
         client=client,
         subscription=_subscription(found),
@@ -176,7 +176,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     _flag("includeHeaders", found.get("includeHeaders", "false"))  # only checked: a column of headers is enough
     config = ProducerConfig.parse(client)
     if not config.enable_idempotence:
-        raise OptionError("kafka.enable.idempotence", "records must not be written twice: leave acks, retries as is")
+        problem = "has to be true, with the defaults of acks and retries: otherwise a retry may write a record twice"
+        raise OptionError("kafka.enable.idempotence", problem)
     return WriteOptions(client, found.get("topic"))
 
 
@@ -216,7 +217,7 @@ def _subscription(found: Mapping[str, str]) -> Subscription:
     given = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
     if len(given) != 1:
         what = (
-            f"{' and '.join(given)} exclude each other" if given else "is missing, as are subscribePattern and assign"
+            f"{' and '.join(given)} exclude each other" if given else "is missing: give it, subscribePattern or assign"
         )
         raise OptionError(given[-1] if given else "subscribe", what)
     text = found[given[0]]
@@ -252,7 +253,7 @@ def _offsets(option: str, text: str) -> Begin:
                 and offset >= EARLIEST_TIMESTAMP
             ):
                 raise OptionError(
-                    option, f"{topic}: {p!r}: {offset!r} is no partition and offset (-2 earliest, -1 latest)"
+                    option, f"{topic}: {p!r}: {offset!r} is not a partition with an offset (-2: earliest, -1: latest)"
                 )
             found.setdefault(topic, {})[int(p)] = offset
     return Begin(EARLIEST_TIMESTAMP if option == "startingOffsets" else LATEST_TIMESTAMP, found, option=option)

@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         (
             "engine",
             {"choices": ENGINES},
-            "docker: containers; processes: local ones; auto: containers where they can be",
+            "docker: containers; processes: local processes; auto: containers if they can run here, else processes",
         ),
         ("brokers", {"type": int, "metavar": "N"}, "how many brokers"),
         ("image", {"metavar": "IMAGE"}, "Anabranch's container image"),

@@ -247,7 +247,7 @@ def test_a_running_brokers_directory_is_refused_and_a_stopped_ones_is_exported(
     log_dir = cluster.log_dir(1)
     refused = anabranch(cluster, "export", "--topic", TOPIC, "--to", str(tmp_path / "out"), "--offline", str(log_dir))
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"anabranch: a broker runs on {log_dir}, it holds {log_dir}/.lock: stop it")
+    assert refused.stderr.startswith(f"anabranch: a broker runs on {log_dir} and holds {log_dir}/.lock: stop it")
     shutil.copytree(log_dir, tmp_path / "stopped")
     report = export(cluster, tmp_path / "out", "--offline", str(tmp_path / "stopped"))
     assert report["partitions"] == len(list(log_dir.glob(f"{TOPIC}-*"))) > 0

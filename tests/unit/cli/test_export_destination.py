@@ -158,7 +158,7 @@ def test_a_replica_that_may_not_be_read(shared: Cluster) -> None:
     os.chmod(shared.replica(1).directory, 0o000)
     with (
         unprivileged(),
-        pytest.raises(CommandError, match=r"cannot read \S+ of broker 1 from here; .*--log-dir 1="),
+        pytest.raises(CommandError, match=r"cannot read \S+ of broker 1 on this machine; .*--log-dir 1="),
     ):
         shared.export()
 
