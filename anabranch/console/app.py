@@ -116,9 +116,9 @@ class Console:
             ((m.groupdict(), page) for pattern, page in self._live if (m := pattern.fullmatch(target.path))), None
         )
         if found is None:
-            return PlainTextResponse(f"{target.path} does not change while it is open", 404)
+            return PlainTextResponse(f"{target.path} has no live updates", 404)
         if self._streams >= STREAMS:
-            return PlainTextResponse(f"{STREAMS} pages are open already", 503, {"retry-after": "10"})
+            return PlainTextResponse(f"{STREAMS} pages are open, the most at a time", 503, {"retry-after": "10"})
         params, page = found
 
         async def events() -> AsyncIterator[str]:

@@ -33,7 +33,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
     found = []
     if group["state"] in ("PreparingRebalance", "CompletingRebalance"):
         # No member owns partitions until the rebalance is over, so any other reason would be obsolete at once.
-        todo = "It passes within seconds. If it lasts, a member joins and leaves again and again: look at their logs."
+        todo = "This ends within seconds. If it lasts, a member joins and leaves repeatedly: look at the members' logs."
         return [Reason("warning", "The group rebalances: its members agree on who reads what.", todo)]
     lag = sum(row["lag"] or 0 for row in rows)
     if lag and not group["members"]:
@@ -96,8 +96,8 @@ def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
         todo = f"Look why {member} is slow, or add members: there are partitions enough for them."
     else:
         todo = (
-            f"Look why {member} is slow. More members need more partitions: resize the topic. Each new one then waits"
-            " until the older records of its keys are read."
+            f"Look why {member} is slow. More members need more partitions: resize the topic. Each new partition then"
+            " waits until the older records of its keys are read."
         )
     return Reason("warning", text, todo)
 
@@ -132,13 +132,13 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
     if left and read:
         pace = f" At {read:,.0f} records/s this takes {duration(left / read)}."
     elif left and read is not None:
-        pace = f" {member} does not move."
+        pace = f" {member} makes no progress."
     host = f" on {row['host']}" if row is not None and row["host"] else ""
     return Reason(
         "error" if left and read is not None and read <= 0 else "warning",
         f"{text} {member}{host} reads {'it' if left == 1 else 'them'}.{pace}",
-        f"Look at {member}: when it has processed partition {on} up to there, partition {partition} goes on by itself."
-        + (" Retention removes some of these records within ten minutes." if wait["expiring"] else ""),
+        f"Look at {member}: when it has processed the older changes in partition {on}, partition {partition} goes on by"
+        " itself." + (" Retention removes some of these records within ten minutes." if wait["expiring"] else ""),
     )
 
 

@@ -46,7 +46,7 @@ async def plan_of_resize(watch: Watch, query: Query, bootstrap: str) -> Plan:
     topic = await watch.existing_topic(query.get("topic", ""))
     count = query.number("count", topic.partition_count)
     details: dict[str, Any] = {"count": count}
-    refused = "it has so many" if count == topic.partition_count else None
+    refused = f"{topic.name} has {counted(count, 'partition')} already" if count == topic.partition_count else None
     if refused is None:
         details["plan"] = await plan_resize(watch.admin, topic.name, count, {})
         refused = details["plan"]["refused"]
@@ -75,14 +75,14 @@ async def plan_of_reset(watch: Watch, query: Query, bootstrap: str) -> Plan:
     try:
         rows = await plan_reset(watch.admin, group, topic.name, partitions, where)
         if (await watch.admin.describe_groups([group]))[group].members:
-            refused = f"{group} has members: its offsets can be set when they have left"
+            refused = f"{group} has members: its offsets can be set when all members have left"
     except (CommandError, KafkaError) as error:
         refused = str(error)
     chosen = [part for p in partitions or () for part in ("--partition", str(p))]
     command = _command("groups", "reset-offsets", group, "--topic", topic.name, *option, *chosen, bootstrap=bootstrap)
     form = {"group": group, "topic": topic.name, "to": to, "value": value, "partitions": query.get("partitions", "")}
     details = {"rows": rows, "places": PLACES}
-    return Plan(f"Set where {group} goes on in {topic.name}", _path("groups", group), command, form, refused, details)
+    return Plan(f"Set the offsets of {group} in {topic.name}", _path("groups", group), command, form, refused, details)
 
 
 def _where(to: str, value: str) -> tuple[Where, list[str]]:
@@ -92,15 +92,15 @@ def _where(to: str, value: str) -> tuple[Where, list[str]]:
         return Where(to_latest=True), ["--to-latest"]
     if to == "offset":
         if not is_number(value):
-            raise ValueError(f"{value!r} is no offset")
+            raise ValueError(f"offset is {value!r}: a number is needed")
         return Where(to_offset=int(value)), ["--to-offset", value]
     if to != "time":
-        raise ValueError(f"{to!r}: one of {', '.join(PLACES)}")
+        raise ValueError(f"to is {to!r}: one of {', '.join(PLACES)} is needed")
     at_ms = milliseconds("time", value, UTC)
     try:
         at = datetime.fromtimestamp(at_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{value}: no calendar has this time") from None
+        raise ValueError(f"time is {value}: it is outside the years 1 to 9999") from None
     return Where(to_ms=at_ms), ["--to-datetime", at.isoformat()]
 
 

@@ -291,7 +291,7 @@ async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rende
     if how == BY_SCHEMA and watch.registry is None:
         raise BadQueryError("format is 'schema': this console was started without --schema-registry")
     if how not in formats:
-        raise BadQueryError(f"format is {how!r}: one of {', '.join(formats)}")
+        raise BadQueryError(f"format is {how!r}: one of {', '.join(formats)} is needed")
     values["how"], texts = how, Texts(how, watch.registry)
     try:
         partitions = parse_partitions(query.get("partitions", ""), numbers)

@@ -43,8 +43,8 @@ def find_problems(
         found.append(
             Problem(
                 "error",
-                "No controller is active: nothing can be created, resized or elected.",
-                "Start a controller (anabranch controller), and look whether ZooKeeper answers.",
+                "No controller is active: no topic can be created or resized, and no leader can be elected.",
+                "Start a controller (anabranch controller), and check that ZooKeeper responds.",
             )
         )
     found += [
@@ -61,7 +61,7 @@ def find_problems(
                 "error",
                 f"Nobody can read or write {_some(leaderless)}: no leader.",
                 "Start the brokers that have their replicas. If they are lost: anabranch topics elect-leaders --unclean"
-                " makes leaders of what is left, and may lose records.",
+                " elects leaders among the remaining replicas, and may lose records.",
             )
         )
     if under_replicated:
@@ -69,8 +69,8 @@ def find_problems(
             Problem(
                 "warning",
                 f"Not all replicas are in sync: {_some(under_replicated)}.",
-                "After a restart this passes when they have caught up. If it lasts: look at the disk and the log of"
-                " their brokers.",
+                "After a restart this ends when the replicas have caught up. If it lasts: look at the disk and the log"
+                " of their brokers.",
             )
         )
     found += [

@@ -38,6 +38,8 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
+from anabranch.protocol.plurals import counted, one_or_many
+
 DECODED_BYTES = 1024 * 1024
 """A larger key or value is not decoded."""
 SCHEMA_BYTES = 4 * 1024 * 1024
@@ -116,7 +118,8 @@ def _avro(schema: Schema) -> Decoder:
         file = io.BytesIO(data)
         found = avro.io.DatumReader(parsed).read(avro.io.BinaryDecoder(file))
         if left := len(data) - file.tell():
-            raise UndecodableError(f"it does not fit its schema: {left:,} bytes are left")
+            rest = f"{counted(left, 'byte', form=',')} {one_or_many(left, 'is', 'are')} left"
+            raise UndecodableError(f"it does not fit its schema: {rest}")
         return json.dumps(found, indent=2, ensure_ascii=False, default=_other)
 
     return decode
@@ -182,7 +185,7 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if data[at - 1] < 0x80:
             return found >> 1 ^ -(found & 1), at
-    raise UndecodableError("it ends in the number of its message")
+    raise UndecodableError("the number of its message is cut off or too long")
 
 
 class Registry:

@@ -297,7 +297,7 @@ def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> Non
         ("/configs/broker/%C2%B2", 404, "is no broker"),
         ("/change/nothing", 404, "no page"),
         ("/nothing", 404, "no page"),
-        ("/live?path=/nothing", 404, "does not change"),
+        ("/live?path=/nothing", 404, "has no live updates"),
     ],
 )
 def test_what_is_not_there_is_said(console: Served, path: str, status: int, says: str) -> None:

@@ -149,7 +149,7 @@ def test_what_has_no_schema(data: bytes, why: str) -> None:
     ("schema", "data", "why"),
     [
         (Schema("AVRO", json.dumps(USER)), ANNA[:-1], "does not fit its schema"),
-        (Schema("AVRO", json.dumps(USER)), ANNA + b"\x00", "1 bytes are left"),
+        (Schema("AVRO", json.dumps(USER)), ANNA + b"\x00", "1 byte is left"),
         (Schema("AVRO", '{"type": "array", "items": "null"}'), b"\xfe\xff\xff\xff\x0f\x00", "does not fit its schema"),
         (Schema("AVRO", '{"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}'),
          b"\x02" * 100_000 + b"\x00", "does not fit its schema: RecursionError"),
@@ -157,7 +157,7 @@ def test_what_has_no_schema(data: bytes, why: str) -> None:
         (Schema("PROTOBUF", proto("a.proto", text=(1, "string"))), b"\x00\x0a\xff", "does not fit its schema"),
         (Schema("PROTOBUF", proto("a.proto", text=(1, "string"))), b"\x02\x7e", "does not fit its schema"),
         (Schema("PROTOBUF", proto("a.proto", text=(1, "string"))), b"\x01", "does not name a message"),
-        (Schema("PROTOBUF", proto("a.proto", text=(1, "string"))), b"\xff\xff", "ends in the number"),
+        (Schema("PROTOBUF", proto("a.proto", text=(1, "string"))), b"\xff\xff", "number of its message is cut off"),
         (Schema("PROTOBUF", proto("a.proto", "gone.proto")), b"\x00", "schema cannot be used"),
         (Schema("PROTOBUF", "!"), b"\x00", "schema cannot be used"),
         (Schema("JSON", "{}"), b"{", "does not fit its schema"),

@@ -83,7 +83,7 @@ def test_each_problem_says_what_to_do() -> None:
     ]
     found = find_problems(cluster(1, controller=-1), [topic(*partitions)], {1: ["/d"]})
     texts = [problem.text for problem in found]
-    assert "No controller is active: nothing can be created, resized or elected." in texts
+    assert "No controller is active: no topic can be created or resized, and no leader can be elected." in texts
     assert f"Broker 3 is away: {NAMED + 3} replicas are on it." in texts
     assert any(text.startswith("Nobody can read or write t-1, t-2") and "and 2 more" in text for text in texts)
     assert "Not all replicas are in sync: t-0." in texts
