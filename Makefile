@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo up test check lint unit sim soak model compose-test bench docs gen clean help
 
-demo: $(VENV)/.user ## the main job on the embedded default
+demo: $(VENV)/.user ## a stream of events through live resizes, then the audit, on a local cluster
 	$(BIN)/anabranch demo $(ARGS)
 
 up: $(VENV)/.user ## a local cluster in the foreground
@@ -41,13 +41,13 @@ lint: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto tests/unit tests/property tests/golden --ignore tests/property/protocol
 
-sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on
+sim: $(VENV)/.dev ## the simulation tests, for SEEDS seeds from FIRST on
 	ANABRANCH_SIM_SEEDS=$(SEEDS) ANABRANCH_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
 
-soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SEED; ARGS=--kills: kill -9 alone
+soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SEED; ARGS=--kills: only kill -9
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-model: $(VENV)/.dev ## the TLA+ models of docs/model, every configuration; ARGS=NAME: one; needs Java
+model: $(VENV)/.dev ## the TLA+ models of docs/model, every configuration, or one with ARGS=NAME; needs Java
 	nice $(BIN)/python docs/model/run.py $(ARGS)
 
 # The same tests as elsewhere, against brokers in containers and a real ZooKeeper in one.
@@ -55,7 +55,7 @@ IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test
 	tests/interop/test_python_clients.py tests/interop/test_client_features.py \
 	tests/interop/test_groups.py::test_a_group_of_different_libraries
 
-compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.testing; an engine is set up where none answers
+compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.testing; sets up a container engine if none answers
 	PYTHON=$(BIN)/python tests/with-engine tests/with-images sh -ec '\
 		docker info >/dev/null 2>&1 || exec $(BIN)/python -m pytest tests/compose $(ARGS); \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --anabranch-engine=docker tests/compose $(IN_CONTAINERS) $(ARGS)'
@@ -66,15 +66,15 @@ bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with
 docs: $(VENV)/.dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-gen: $(VENV)/.dev ## what is generated: message classes, codecs, the configuration reference
+gen: $(VENV)/.dev ## generate the message classes, codecs, configuration reference and sync.pyi
 	$(BIN)/python -m anabranch.protocol.generate
 	$(BIN)/python -m anabranch.config_reference
 	$(BIN)/python -m anabranch.sync_types
 
-help: ## this
+help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-clean: ## remove the virtual environment and all that was made
+clean: ## remove the virtual environment, caches and built files
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 $(VENV)/bin/python:
@@ -82,11 +82,11 @@ $(VENV)/bin/python:
 
 # What a user needs: the cluster, the embedded ZooKeeper, the audit.
 $(VENV)/.user: pyproject.toml | $(VENV)/bin/python
-	@echo "installing into $(VENV), about 900 MB: some minutes at the first time"
+	@echo "installing into $(VENV), about 900 MB: this takes some minutes the first time"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,audit,console]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	@echo "installing into $(VENV), about 1.3 GB: some minutes at the first time"
+	@echo "installing into $(VENV), about 1.3 GB: this takes some minutes the first time"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@ $(VENV)/.user
