@@ -1,6 +1,6 @@
 """``make bench``: rounds of A/B/A/B on one machine, then the table with medians and ranges.
 
-No round counts before both sides are warm (``warm_up``), and the table says how long that took.
+Rounds count only once both sides are warm (``warm_up``). The table says how long that took.
 
 ``python -m bench [--rounds N] [--scale F] [--only WORD ...] [--json FILE]``. Without Maven there is no Kafka column.
 """
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anabranch.protocol.plurals import counted
 from bench.compiled import NotCompiled, client_environment, install_compiled
 from bench.failover import fail_over
 from bench.kafka_peer import PeerUnavailable, kafka_jars
@@ -249,47 +250,47 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
     columns = [
         ("records/s", "records_per_s"),
         ("CPU s/GB", "cpu_s_per_gb"),
-        ("CPU s/GB of ZooKeeper and the controller, where they are processes of their own", "others_cpu_s_per_gb"),
-        ("from the assignment to the first records, ms, which the rate leaves out", "first_records_ms"),
+        ("CPU s/GB of ZooKeeper and the controller, if they are separate processes", "others_cpu_s_per_gb"),
+        ("from the assignment to the first records, ms; not included in the rate", "first_records_ms"),
         ("p50 ms", "p50_ms"),
         ("p99 ms", "p99_ms"),
         ("from kill -9 of the leader to the next acknowledgement, s", "fail_over_s"),
-        ("what a record by key takes longer with ordered delivery, % (at most 3)", "order_percent"),
-        ("the same without, against itself, %", "order_control_percent"),
-        ("what it costs the client's processor more, %", "order_client_cpu_percent"),
-        ("the same without, against itself, %", "order_client_cpu_control_percent"),
-        ("what it costs the brokers' processors more, %", "order_broker_cpu_percent"),
-        ("the same without, against itself, %", "order_broker_cpu_control_percent"),
-        ("what reading a record takes longer behind gates of past resizes, %", "gate_percent"),
-        ("the same without, against itself, %", "gate_control_percent"),
-        ("what it costs the client's processor more, %", "gate_client_cpu_percent"),
-        ("the same without, against itself, %", "gate_client_cpu_control_percent"),
+        ("extra time to produce a record with a key, with ordered delivery, % (at most 3)", "order_percent"),
+        ("control: the same between two topics without ordered delivery, %", "order_control_percent"),
+        ("extra CPU of the client, with ordered delivery, %", "order_client_cpu_percent"),
+        ("control: the same between two topics without ordered delivery, %", "order_client_cpu_control_percent"),
+        ("extra CPU of the brokers, with ordered delivery, %", "order_broker_cpu_percent"),
+        ("control: the same between two topics without ordered delivery, %", "order_broker_cpu_control_percent"),
+        ("extra time to read a record behind gates of past resizes, %", "gate_percent"),
+        ("control: the same between two topics without ordered delivery, %", "gate_control_percent"),
+        ("extra CPU of the client behind gates of past resizes, %", "gate_client_cpu_percent"),
+        ("control: the same between two topics without ordered delivery, %", "gate_client_cpu_control_percent"),
         ("hand-over p50, ms (at most 10)", "hand_over_p50_ms"),
         ("hand-over p99, ms (at most 50)", "hand_over_p99_ms"),
         (
-            "a resize's slowest second against those before, % (at least 80): the median resize",
+            "rate of a resize's slowest second, % of the rate before (at least 80): the median resize",
             "window_percent",
         ),
-        ("the same of as many seconds without a resize, %", "window_before_percent"),
+        ("control: the same for as many seconds without a resize, %", "window_before_percent"),
         (
-            "a resize's slowest second against those before, % (at least 80): the worst resize",
+            "rate of a resize's slowest second, % of the rate before (at least 80): the worst resize",
             "least_window_percent",
         ),
-        ("the same of as many seconds without a resize, %", "least_window_before_percent"),
+        ("control: the same for as many seconds without a resize, %", "least_window_before_percent"),
         ("the longest time without an acknowledgement in the seconds of a resize, ms", "longest_stop_ms"),
-        ("the same of as many seconds without a resize, ms", "longest_stop_before_ms"),
-        ("processor time that the machine's host took around the worst resize, %", "stolen_percent"),
+        ("control: the same for as many seconds without a resize, ms", "longest_stop_before_ms"),
+        ("CPU time that the machine's host took (steal) around the worst resize, %", "stolen_percent"),
         ("from 1,000 to 2,000 partitions, s", "doubling_s"),
         ("the largest znode of a partition, bytes (below 1,024)", "partition_znode_bytes"),
         ("the znode of the topic, bytes (below 65,536)", "topic_znode_bytes"),
         ("from 4 to 2,000 partitions the first time, which creates them, s", "wide_first_grow_s"),
         ("from 2,000 to 4 partitions, s", "wide_shrink_s"),
         ("from 4 to 2,000 partitions that drain, which revives them, s", "wide_revival_s"),
-        ("the largest znode of a partition then, bytes (below 65,536)", "wide_partition_znode_bytes"),
-        ("the znode of the topic then, bytes (below 65,536)", "wide_topic_znode_bytes"),
+        ("the largest znode of a partition after these, bytes (below 65,536)", "wide_partition_znode_bytes"),
+        ("the znode of the topic after these, bytes (below 65,536)", "wide_topic_znode_bytes"),
         ("from 4 to 8 partitions while 1,996 drain, s", "grow_while_draining_s"),
         ("the same while four drain, s", "grow_alone_s"),
-        ("a fixed piece of Python before each of these: how fast the machine was, ms", "loop_ms"),
+        ("a fixed piece of Python before each run: how fast the machine was, ms", "loop_ms"),
         ("RSS of all brokers at the start, MB", "rss_start_mb"),
         ("RSS of all brokers half-way, MB", "rss_middle_mb"),
         ("RSS of all brokers at the end, MB", "rss_end_mb"),
@@ -306,7 +307,8 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
     for target in targets:
         start_mb, most_mb = target.start_rss / 1e6, target.load_rss / 1e6
         print(
-            f"\n{target.name}, {target.replicas} broker(s): RSS {start_mb:,.0f} MB at start, at most {most_mb:,.0f} MB"
+            f"\n{target.name}, {counted(target.replicas, 'broker')}: RSS {start_mb:,.0f} MB at the start, "
+            f"at most {most_mb:,.0f} MB"
         )
 
 
@@ -314,7 +316,7 @@ def print_warm_ups(targets: list[Target], workloads: list[Workload]) -> None:
     """Print the time until each side was warm, and the sides that never were."""
     warmed = [workload for workload in workloads if workload.name in targets[0].warm_ups]
     if warmed:
-        print("\nbefore the first round: until two rounds in a row agreed within 10 %")
+        print("\nwarm-up before the first round: until two rounds in a row agreed within 10 %")
     for workload in warmed:
         cells = [f"{target.name} {target.warm_ups[workload.name]!s:<36}" for target in targets]
         print(f"  {workload.name:<38} {' '.join(cells)}")
@@ -331,7 +333,7 @@ def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
                     statistics.median(sample["records_per_s"] for sample in target.samples[name])
                     for name in (workload.name, f"{what}, {other}")
                 )
-                print(f"{what}: our client over {other}'s rate {ours / theirs:.2f}")
+                print(f"{what}: rate of our client over that of {other} {ours / theirs:.2f}")
 
 
 def ratio(targets: list[Target], workload: Workload, key: str) -> str:
@@ -348,7 +350,7 @@ def ratio(targets: list[Target], workload: Workload, key: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="multiply the records by this, not the resizes")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the records, not the resizes")
     parser.add_argument("--only", nargs="*", default=[], help="workloads whose name contains one of these words")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--no-kafka", action="store_true")

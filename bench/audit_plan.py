@@ -1,7 +1,7 @@
-"""``python -m bench.audit_plan``: what each check of the audit shuffles, by Spark's own event log.
+"""``python -m bench.audit_plan``: the bytes that each check of the audit shuffles, from Spark's own event log.
 
 Writes a topic of segment files with indexes (deleted afterwards), and applies the audit's checks to it one after the
-other. Figures for other sizes follow: docs/audit-planning.md.
+other. docs/audit-planning.md derives the figures for other sizes.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--codec", default="none")
     parser.add_argument("--order-by", default="tsv:0")
-    parser.add_argument("--copied", type=int, default=1, help="so many of the partitions have a replica")
+    parser.add_argument("--copied", type=int, default=1, help="the number of partitions that have a replica")
     parser.add_argument("--consumer-log", action="store_true", help="with a consumer log of all records")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as scratch:

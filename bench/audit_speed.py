@@ -1,7 +1,7 @@
 """``python -m bench.audit_speed``: the audit of a topic in Kafka against ``kafka-consumer-perf-test``, in turns.
 
 Kafka's own broker holds the topic; the audit reads the broker's segment files with all checks. Both are timed from the
-start of the process to its end, and beyond what they take for a topic of a few records.
+start of the process to its end, and without the time that they take for a topic of a few records.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def seconds(command: list[str], expected: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.audit_speed", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=4_000_000, help="of 100 B; a quarter as many of 1 KiB")
+    parser.add_argument("--records", type=int, default=4_000_000, help="records of 100 B; a quarter as many of 1 KiB")
     parser.add_argument("--codec", default="none")
     arguments = parser.parse_args()
     workloads = [("few", FEW, 100), ("100 B", arguments.records, 100), ("1 KiB", arguments.records // 4, 1024)]
@@ -108,9 +108,9 @@ def main() -> None:
         whole = {who: statistics.median(took[name, who]) for who in ("audit", "consumer")}
         beyond = {who: whole[who] - statistics.median(took["few", who]) for who in whole}
         print(
-            f"{name}: audit {records / beyond['audit']:,.0f} records/s beyond its fixed part, "
+            f"{name}: audit {records / beyond['audit']:,.0f} records/s without its fixed time, "
             f"{beyond['consumer'] / beyond['audit']:.2f} of the consumer's rate; "
-            f"{whole['consumer'] / whole['audit']:.2f} of it from start to end"
+            f"with the fixed time {whole['consumer'] / whole['audit']:.2f} of it"
         )
 
 

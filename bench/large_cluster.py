@@ -1,8 +1,8 @@
 """Whether a cluster of many partitions and groups stays usable: ``python -m bench.large_cluster``.
 
-One broker with 10,000 partitions, a fifth of them of one topic, and 1,000 groups that committed. How long a scrape of
-its ``/metrics`` takes and how large it is, with the limits of series as they are by default and above all there is; how
-long pages of the console take, the first time and when they are looked at again.
+One broker has 10,000 partitions, a fifth of them of one topic, and 1,000 groups that committed. The table has the time
+and size of a scrape of its ``/metrics``, with the default limits of series and without limits, and the time of the
+console's pages, for the first request and for later ones.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="bytes of each value")
-    parser.add_argument("--pids", type=int, nargs="*", default=[], help="of the brokers, whose CPU is counted")
+    parser.add_argument("--pids", type=int, nargs="*", default=[], help="pids of the brokers, whose CPU is counted")
     arguments = parser.parse_args()
     print(json.dumps(LOADS[arguments.kind](arguments)))
 

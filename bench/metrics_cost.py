@@ -1,9 +1,9 @@
-"""What metrics add to producing: ``python -m bench.metrics_cost``.
+"""The cost of metrics for producing: ``python -m bench.metrics_cost``.
 
-Three brokers, each with a ZooKeeper and a controller of its own, are written to in turns that are shorter than the
-machine's slow moments. One counts and is scraped; two do not count (``uncounted/``) and are not scraped: the second is
-the control, what two turns differ by without metrics. Once with batches as large as a busy producer's, once with a
-request for every ten records, where counting requests weighs most.
+A producer writes to three brokers in turn; each has its own ZooKeeper and controller. A turn is shorter than the
+machine's slow moments. One broker counts and is scraped. The two others do not count (``uncounted/``) and are not
+scraped; the second of them is the control: how much two turns differ without metrics. It is measured once with batches
+as large as a busy producer's, and once with a request for every ten records, when counting requests costs most.
 """
 
 from __future__ import annotations

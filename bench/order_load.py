@@ -1,9 +1,9 @@
 """The cost of ordered delivery with Anabranch's client: one process writes to three topics in turn.
 
-One topic keeps the order of keys across resizes, and two do not (``enable.ordered.delivery=false``). All else is the
-same, also the producer and its processor. A turn is shorter than the machine's slow moments. Each round gives the cost
-of the ordered topic against the first of the others, in percent. The control is the cost of the second of the others:
-the difference of two turns without order. ``--records`` is the number of rounds, ``--size`` the size of values.
+One topic keeps the order of keys across resizes, and two do not (``enable.ordered.delivery=false``). All else, the
+producer and its processor included, is the same. A turn is shorter than the machine's slow moments. Each round gives
+the cost of the ordered topic against the first of the others, in percent. The control is the cost of the second of the
+others: the difference of two turns without order. ``--records`` is the number of rounds, ``--size`` the size of values.
 
 ``cost-of-the-gate`` reads the same three topics. The ordered topic was resized several times before, and all records
 that its gates wait for are processed.

@@ -12,9 +12,9 @@ Thus the wait until a key is written does not count. The commit, the messages be
 the fetches of missing metadata and records do count. A move is left out if its first record came after the others had
 opened the way: it waited for nothing (``anabranch.demo.hand_over``).
 
-``resize-throughput`` counts acknowledged records in the seconds of a split and a merge. Its producer sends half of its
-highest rate, that of ``resize-throughput-saturated`` all it can. ``resize-thousand`` doubles a topic once.
-``--records`` is the number of resizes; ``--size`` is for hand-overs the ms between two records of a key.
+``resize-throughput`` counts acknowledged records in the seconds of a split and a merge. Its producer sends at half of
+its highest rate; the producer of ``resize-throughput-saturated`` sends at its highest rate. ``resize-thousand`` doubles
+a topic once. ``--records`` is the number of resizes. For hand-overs ``--size`` is the ms between two records of a key.
 """
 
 from __future__ import annotations

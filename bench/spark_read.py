@@ -1,7 +1,7 @@
 """``python -m bench.spark_read``: a topic read by ``format("anabranch")`` and by Spark's own Kafka source, in turns.
 
-Both read the same broker of ours in one session on two cores, as a batch query and as a stream that reads what is there
-(Trigger.AvailableNow), into a sink that takes rows and drops them. The first rounds warm the JVM and do not count.
+Both read the same Anabranch broker in one session on two cores, as a batch query and as a stream that reads the present
+records (Trigger.AvailableNow), into a sink that drops all rows. The first rounds warm the JVM and do not count.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def produce(bootstrap: str, topic: str, records: int, size: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spark_read", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=2, help="rounds before those")
-    parser.add_argument("--records", type=int, default=2_000_000, help="of 100 B; a quarter as many of 1 KiB")
+    parser.add_argument("--warm-up", type=int, default=2, help="earlier rounds that do not count")
+    parser.add_argument("--records", type=int, default=2_000_000, help="records of 100 B; a quarter as many of 1 KiB")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     rates: dict[str, list[float]] = {}
@@ -96,7 +96,7 @@ def main() -> None:
         what, _, source = name.rpartition(", ")
         if source == "anabranch":
             ours, theirs = (statistics.median(rates[f"{what}, {one}"]) for one in FORMATS)
-            print(f"  {what}: our source over Spark's Kafka source {ours / theirs:.2f}")
+            print(f"  {what}: rate of our source over that of Spark's Kafka source {ours / theirs:.2f}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rates, indent=2) + "\n")
 

@@ -1,7 +1,7 @@
 """Count a topic's records by key in a Spark stream, and check that no key went back.
 
-It reads what is there, prints a line for each micro-batch, and ends. The next run goes on from the checkpoint, also
-when the topic was resized in between. Values are whole numbers that rise within a key.
+It reads the present records, prints a line for each micro-batch, and ends. The next run continues from the checkpoint,
+also if the topic was resized in between. The values have to be whole numbers that rise within a key.
 """
 
 import argparse

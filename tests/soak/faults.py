@@ -133,7 +133,7 @@ class Faults:
     async def whole(self) -> None:
         """Wait until every partition has its whole ISR."""
         if lacking := await self._observer.wait_until_in_sync(self._topics, len(BROKERS), SYNC_LIMIT_S):
-            self._recorder.problem(f"not whole after {SYNC_LIMIT_S:g} s: {lacking}")
+            self._recorder.problem(f"not every ISR was whole after {SYNC_LIMIT_S:g} s: {lacking}")
 
     async def _do(self, plan: Plan) -> None:
         method: Callable[[Plan], Awaitable[None]] = getattr(self, f"_{plan.kind}")

@@ -103,7 +103,7 @@ class Observer:
 
     async def wait_until_in_sync(self, topics: list[str], replicas: int, limit_s: float) -> str:
         """Wait until every partition has a leader and its whole ISR. Returns "", or the missing ones at the limit."""
-        lacking = "nothing was answered"
+        lacking = "no metadata response"
         with trio.move_on_after(limit_s):
             async with self._admin() as admin:
                 while lacking:

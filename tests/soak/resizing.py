@@ -156,7 +156,7 @@ class Resizer:
             while self._left():
                 await trio.sleep(_LOOK_EVERY_S)  # polls: until all is done
         if left := self._left():
-            self._recorder.problem(f"a resize is not carried out after {FINISH_LIMIT_S:g} s: {left}")
+            self._recorder.problem(f"a resize was not complete after {FINISH_LIMIT_S:g} s: {left}")
 
     def _left(self) -> str:
         return self._incarnations.unfinished(self._znode) if self._znode is not None else "no znode was read"
@@ -206,7 +206,7 @@ class Resizer:
         """
         highest, logs = self._ends[life.tp, life.incarnation], self._kept_logs(life, ARCHIVE)
         if max((end for _, end, _ in logs.values()), default=0) < highest:
-            self._recorder.problem(f"{life.tp} was removed before its log could be kept: {highest} is its end")
+            self._recorder.problem(f"{life.tp} was removed before its log was copied up to its end, offset {highest}")
         isr = life.state.isr if life.state is not None else []
         in_sync = [log for broker, log in logs.items() if broker in isr]
         return max(in_sync or logs.values(), key=itemgetter(1), default=(highest, highest, []))
