@@ -157,7 +157,7 @@ def sentences(change: Change) -> list[str]:
     else:
         found = [f"{counted(change.move_count, change.kind, form=',')}."]
     first = change.after.total.first_timestamp
-    found.append(f"The first record after it is of {time_text(first)}." if first is not None else "No record follows.")
+    found.append(f"The first record after it: {time_text(first)}." if first is not None else "No record follows.")
     if change.outcome == "broken":
         are = "is" if change.order_violations == 1 else "are"
         found.append(

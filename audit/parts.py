@@ -95,8 +95,8 @@ def read_part(
         file = open_file(path)
     except FileNotFoundError:
         raise MissingSegmentError(
-            f"{path} is not there on {socket.gethostname()}, and was when the query was planned: the directory has to "
-            f"be at the same path on the driver and on every worker, and must not lose files while it is read"
+            f"{path} is missing on {socket.gethostname()}, but was there when the query was planned: the directory has "
+            f"to be at the same path on the driver and on every worker, and must not lose files while it is read"
         ) from None
     except OSError as error:
         if not report_unreadable:

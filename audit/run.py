@@ -23,6 +23,7 @@ from anabranch.audit.order_field import OrderField
 from anabranch.audit.progress import Nobody, Progress, watched
 from anabranch.audit.report import AuditReport, Check, HotKey
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
+from anabranch.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -288,9 +289,8 @@ def audit_with(
         only = topics[0].manifest.topic if len(topics) == 1 else None
         log = read_deliveries(spark, str(consumer_log), only).persist()
     try:
-        said.begin(
-            f"reading {sum(len(x.segments) for copy in copies for x in copy.manifest.partitions):,} segment files"
-        )
+        segments = sum(len(x.segments) for copy in copies for x in copy.manifest.partitions)
+        said.begin(f"reading {counted(segments, 'segment file', form=',')}")
         rows = kept.coalesce(max(spark.sparkContext.defaultParallelism, _size(copies) // BYTES_PER_TASK))
         found = Found(spark, rows, read, topics, copies, order_by, log, batches_of)
         checks, sums, hot_keys = _judged(found, kept, first, said)

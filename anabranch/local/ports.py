@@ -28,7 +28,9 @@ def held_port(host: str, port: int = 0, key: str = "--port") -> Iterator[int]:
         try:
             holder.bind((host, port))
         except OSError as error:
-            raise CommandError(f"port {port} is taken ({error.strerror}); choose another with {key}") from error
+            raise CommandError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another port with {key}"
+            ) from error
         chosen: int = holder.getsockname()[1]
         if sys.platform != "linux":
             holder.close()

@@ -90,7 +90,7 @@ def _check(schema: StructType, options: WriteOptions) -> None:
     found = {field.name: field.dataType for field in schema}
     for name, kind in found.items():
         if name not in _TYPES:
-            raise SinkError(f"column {name!r} cannot be written; there are {', '.join(_TYPES)}: select(...) those")
+            raise SinkError(f"column {name!r} cannot be written: select(...) only {', '.join(_TYPES)}")
         if not _fits(name, kind):
             raise SinkError(f"column {name!r} is {kind.simpleString()}, not {_TYPES[name]}: cast it")
     if "value" not in found:

@@ -179,7 +179,9 @@ class AnabranchCluster:
                 for broker_id in self.broker_ids:
                     self._wait_until_serving(broker_id, set(self.broker_ids))
             except TimeoutError as error:
-                raise RuntimeError(f"the cluster did not come up: {self._tails()}") from error
+                raise RuntimeError(
+                    f"the cluster did not start: {error}; the ends of the logs: {self._tails()}"
+                ) from error
             self._stack = stack.pop_all()
         return self
 

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             {"choices": ENGINES},
             "docker: containers; processes: local processes; auto: containers if they can run here, else processes",
         ),
-        ("brokers", {"type": int, "metavar": "N"}, "how many brokers"),
+        ("brokers", {"type": int, "metavar": "N"}, "how many brokers, 1 by default"),
         ("image", {"metavar": "IMAGE"}, "Anabranch's container image"),
         ("zookeeper-image", {"metavar": "IMAGE"}, "ZooKeeper's container image"),
     ]

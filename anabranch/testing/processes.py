@@ -67,7 +67,7 @@ class ProcessCluster:
         except BaseException as error:
             said = self._tail()
             self.__exit__(None, None, None)
-            raise RuntimeError(f"anabranch up did not come up: {said}") from error
+            raise RuntimeError(f"anabranch up did not start the cluster: {said}") from error
         return self
 
     def __exit__(
@@ -86,7 +86,7 @@ class ProcessCluster:
 
     def _is_ready(self) -> bool:
         if self._process is None or self._process.poll() is not None:
-            raise RuntimeError("it exited")
+            raise RuntimeError("anabranch up exited")
         return self._ready_file.exists()
 
     def _tail(self) -> str:
@@ -153,5 +153,5 @@ def wait_for(condition: Callable[[], Any], deadline_s: float, what: str) -> None
     deadline = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {deadline_s:g} s: {what}")
+            raise TimeoutError(f"not true after {deadline_s:g} s: {what}")
         time.sleep(CHECK_EVERY_S)

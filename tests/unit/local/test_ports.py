@@ -42,5 +42,5 @@ def test_many_ports_are_different() -> None:
 def test_a_port_someone_listens_on_is_refused_with_what_to_do() -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(CommandError, match=rf"port {port} is taken .*--port"), held_port(HOST, port):
+        with pytest.raises(CommandError, match=rf"cannot listen on {HOST}:{port}: .*--port"), held_port(HOST, port):
             pass
