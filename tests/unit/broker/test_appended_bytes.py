@@ -7,7 +7,7 @@ from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
 
 
-def test_only_what_is_wanted_is_reported() -> None:
+def test_only_topics_that_the_controller_asks_about_are_reported() -> None:
     metrics = BrokerMetrics()
     metrics.appended_bytes.add("t", by=70)
     metrics.appended_bytes.add("t", by=30)

@@ -61,33 +61,33 @@ def log() -> Log:
 
 
 @pytest.mark.parametrize("refusal", [code for code in ErrorCode if code.retriable])
-def test_whatever_it_is_refused_for_a_batch_is_repeated_before_later_ones(log: Log, refusal: ErrorCode) -> None:
+def test_after_any_retriable_error_the_batch_is_written_before_later_ones(log: Log, refusal: ErrorCode) -> None:
     assert log.send(0, refusal=refusal) == refusal
     assert [log.send(2), log.send(4)] == [AGAIN, AGAIN]
     assert [log.send(first) for first in (0, 2, 4)] == [WRITTEN] * 3
     assert not log.awaited
 
 
-def test_the_earliest_of_those_refused_is_the_first(log: Log) -> None:
+def test_of_several_refused_batches_the_earliest_is_written_first(log: Log) -> None:
     for first in (2, 0, 4):
         log.send(first, refusal=UNKNOWN)
     assert [log.send(2), log.send(4), log.send(0), log.send(2)] == [AGAIN, AGAIN, WRITTEN, WRITTEN]
 
 
-def test_one_that_is_refused_again_is_still_the_first(log: Log) -> None:
+def test_a_batch_that_is_refused_again_is_still_written_first(log: Log) -> None:
     log.send(0, refusal=UNKNOWN)
     log.send(0, refusal=ErrorCode.KAFKA_STORAGE_ERROR)
     assert [log.send(2), log.send(0)] == [AGAIN, WRITTEN]
 
 
-def test_one_that_was_written_after_all_is_not_awaited(log: Log) -> None:
+def test_a_refused_batch_that_is_in_the_log_is_not_awaited(log: Log) -> None:
     log.send(0)
     log.send(0, refusal=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     assert log.send(0) == WRITTEN
     assert not log.awaited
 
 
-def test_an_earlier_one_may_come(log: Log) -> None:
+def test_a_batch_before_the_refused_one_is_written(log: Log) -> None:
     log.send(2, refusal=UNKNOWN)
     assert [log.send(0), log.send(2)] == [WRITTEN, WRITTEN]
 
@@ -105,7 +105,7 @@ def test_a_log_that_knows_the_producer_checks_the_sequence_itself(log: Log) -> N
     assert not log.awaited
 
 
-def test_a_log_that_no_longer_knows_the_producer_takes_no_later_one(log: Log) -> None:
+def test_a_log_that_forgot_the_producer_refuses_batches_after_the_awaited_one(log: Log) -> None:
     """The producer's records expired, were deleted, or were truncated."""
     log.send(0)
     log.send(2, refusal=UNKNOWN)
@@ -113,19 +113,19 @@ def test_a_log_that_no_longer_knows_the_producer_takes_no_later_one(log: Log) ->
     assert [log.send(4), log.send(2), log.send(4)] == [AGAIN, WRITTEN, WRITTEN]
 
 
-def test_a_log_that_knows_an_earlier_epoch_does_not_know_this_one(log: Log) -> None:
+def test_an_awaited_batch_of_a_new_producer_epoch_is_written_before_later_ones(log: Log) -> None:
     log.send(0)
     log.send(0, epoch=1, refusal=UNKNOWN)
     assert [log.send(2, epoch=1), log.send(0, epoch=1)] == [AGAIN, WRITTEN]
 
 
-def test_a_producer_that_goes_on_in_another_epoch_is_not_held_up(log: Log) -> None:
+def test_a_producer_that_continues_in_a_new_epoch_is_not_held_up(log: Log) -> None:
     log.send(0, refusal=UNKNOWN)
     assert log.send(0, epoch=1) == WRITTEN
     assert not log.awaited
 
 
-def test_what_comes_of_an_earlier_epoch_changes_nothing(log: Log) -> None:
+def test_a_batch_of_an_earlier_producer_epoch_changes_nothing(log: Log) -> None:
     log.send(0, epoch=1, refusal=UNKNOWN)
     log.send(8, epoch=0, refusal=UNKNOWN)
     assert log.send(2, epoch=1) == AGAIN
@@ -151,14 +151,14 @@ def test_a_refused_batch_is_awaited_as_long_as_it_is_repeated(log: Log) -> None:
         assert [log.send(0, refusal=UNKNOWN), log.send(2)] == [UNKNOWN, AGAIN]
 
 
-def test_behind_a_batch_refused_for_good_the_next_is_the_first(log: Log) -> None:
+def test_after_a_batch_is_refused_for_good_the_next_refused_one_is_awaited(log: Log) -> None:
     log.send(0, refusal=UNKNOWN)
     log.send(2, refusal=UNKNOWN)
     assert log.send(0, refusal=FOR_GOOD) == FOR_GOOD
     assert [log.send(4), log.send(2), log.send(4)] == [AGAIN, WRITTEN, WRITTEN]
 
 
-def test_a_batch_refused_for_good_at_first_holds_up_nothing(log: Log) -> None:
+def test_a_batch_that_is_refused_for_good_at_once_holds_up_nothing(log: Log) -> None:
     assert [log.send(0, refusal=FOR_GOOD), log.send(2)] == [FOR_GOOD, WRITTEN]
     assert not log.awaited
 
@@ -166,5 +166,5 @@ def test_a_batch_refused_for_good_at_first_holds_up_nothing(log: Log) -> None:
 @pytest.mark.parametrize(
     "records", [None, memoryview(b""), memoryview(bytes(61)), memoryview(build_batch([(b"k", b"v", (), 1)]))]
 )
-def test_what_no_idempotent_producer_numbered_is_not_remembered(log: Log, records: memoryview | None) -> None:
+def test_records_that_no_idempotent_producer_sent_are_not_remembered(log: Log, records: memoryview | None) -> None:
     assert SentBatch.read(log.awaited, SimpleNamespace(monotonic=lambda: 0.0), KEY, records) is None  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 MINIMAL = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
 
 
-def test_an_unknown_key_names_the_nearest() -> None:
+def test_the_error_for_an_unknown_key_names_the_nearest_key() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         BrokerConfig.from_given({**MINIMAL, "num.partition": "3"})
 
@@ -22,7 +22,7 @@ def test_listeners_without_a_host_are_advertised_by_host_name() -> None:
     assert config.inter_broker_listener == "PLAINTEXT"
 
 
-def test_two_listeners_of_one_protocol() -> None:
+def test_two_listeners_may_have_the_same_protocol() -> None:
     given = {
         **MINIMAL,
         "listeners": "IN://0.0.0.0:9092,OUT://0.0.0.0:9093",
@@ -48,12 +48,12 @@ def test_two_listeners_of_one_protocol() -> None:
         ({"log.dirs": "/a,/a"}, "twice"),
     ],
 )
-def test_what_cannot_work_is_refused(given: dict[str, str], message: str) -> None:
+def test_invalid_listeners_and_repeated_log_dirs_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BrokerConfig.from_given({**MINIMAL, **given})
 
 
-def test_listeners_may_be_reached_elsewhere_and_are_the_same_ones() -> None:
+def test_advertised_listeners_may_change_their_addresses_but_not_their_names() -> None:
     given = {
         "broker.id": "1",
         "zookeeper.connect": "z:1",

@@ -25,7 +25,7 @@ TIMEOUT_S = 1.0
 
 
 @pytest.mark.trio
-async def test_questions_to_a_broker_share_one_connection_until_it_fails(autojump_clock: MockClock) -> None:
+async def test_requests_to_a_broker_share_one_connection_until_it_fails(autojump_clock: MockClock) -> None:
     fabric = SimFabric(random.Random(1), delay_s=lambda: 0.01)
     metadata = MetadataCache()
     metadata.brokers[PEER] = BrokerInfo(PEER, {"PLAINTEXT": Endpoint("PLAINTEXT", "peer", 1)})

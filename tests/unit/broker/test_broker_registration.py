@@ -43,7 +43,7 @@ def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
     return admit
 
 
-async def test_waits_until_the_old_ephemeral_is_gone(autojump_clock: trio.testing.MockClock) -> None:
+async def test_registration_waits_for_the_end_of_the_old_session(autojump_clock: trio.testing.MockClock) -> None:
     """KAFKA-7165, 14845: a restarted broker does not take its expiring session's registration for its own."""
     zk = await server()
     old, new = zk.session(), zk.session()
@@ -59,7 +59,7 @@ async def test_waits_until_the_old_ephemeral_is_gone(autojump_clock: trio.testin
     assert (stat.ephemeral_owner, stat.czxid) == (new.session_id, successor.epoch)
 
 
-async def test_a_create_whose_answer_was_lost_counts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_registration_whose_response_was_lost_counts(autojump_clock: trio.testing.MockClock) -> None:
     """KAFKA-13407: the existing znode is our own."""
     zk = await server()
     session = zk.session()
@@ -71,14 +71,14 @@ async def test_a_create_whose_answer_was_lost_counts(autojump_clock: trio.testin
     assert ours.epoch > 0
 
 
-async def test_a_second_broker_with_the_id_gives_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_second_broker_with_the_same_id_gives_up(autojump_clock: trio.testing.MockClock) -> None:
     zk = await server()
     await registration(zk.session()).register()
     with pytest.raises(DuplicateBrokerError, match=r"broker\.id"):
         await registration(zk.session(), wait_s=5).register()
 
 
-async def test_registers_again_after_expiry_and_after_a_deletion(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_broker_registers_again_after_expiry_and_deletion(autojump_clock: trio.testing.MockClock) -> None:
     zk = await server()
     session, admin = zk.session(), zk.session()
     ours = registration(session)
@@ -119,7 +119,7 @@ class Described:
         self.registration.refresh()
 
 
-async def test_the_znode_follows_what_is_to_be_described_and_keeps_its_epoch(
+async def test_a_changed_registration_is_written_and_keeps_the_broker_epoch(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The broker keeps its epoch when it rewrites its znode.
@@ -142,7 +142,7 @@ async def test_the_znode_follows_what_is_to_be_described_and_keeps_its_epoch(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_changed_before_the_registration_is_described(
+async def test_a_change_during_the_registration_is_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     zk = await server()
@@ -160,7 +160,7 @@ async def test_what_changed_before_the_registration_is_described(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_change_that_zookeeper_does_not_take_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_change_without_a_zookeeper_connection_is_written_later(autojump_clock: trio.testing.MockClock) -> None:
     zk = await server()
     ours = Described(zk.session())
     await ours.registration.register()
@@ -177,7 +177,7 @@ async def test_a_change_that_zookeeper_does_not_take_is_tried_again(autojump_clo
         nursery.cancel_scope.cancel()
 
 
-async def test_two_brokers_never_give_out_the_same_id(autojump_clock: trio.testing.MockClock) -> None:
+async def test_two_brokers_never_give_out_the_same_producer_id(autojump_clock: trio.testing.MockClock) -> None:
     zk = await server()
     brokers = [ProducerIds(zk.session(), broker_id) for broker_id in (1, 2)]
     taken = [await brokers[turn % 2].take_or_claim() for turn in range(3 * BLOCK_SIZE)]

@@ -140,7 +140,7 @@ async def test_answers_come_whole_and_in_order(seed: int) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_left_before_a_shutdown_is_not_sent_again(seed: int) -> None:
+async def test_bytes_sent_before_a_shutdown_are_not_sent_again(seed: int) -> None:
     for passes in range(5, 80):
         sent, served = await serve(seed, passes)
         assert answers_to(served).startswith(sent)

@@ -56,7 +56,7 @@ def znode(host: str, elected_ms: int) -> bytes:
 
 @pytest.mark.trio
 @pytest.mark.parametrize(("host", "asked"), [("first", (1, 0)), ("second", (1, 1))])
-async def test_a_request_outlives_an_election_of_the_controller_that_has_it(
+async def test_a_request_is_sent_again_only_when_another_controller_is_elected(
     host: str, asked: tuple[int, int], autojump_clock: MockClock
 ) -> None:
     """A request survives an election of the controller that has received it.

@@ -35,14 +35,14 @@ def test_partitions_of_a_new_topic_were_not_created_by_a_resize() -> None:
     assert created_by(MetadataCache(), 2, (0, 7), (1, 8)) == {}
 
 
-def test_a_partition_of_a_resized_topic_that_was_not_known_was_created() -> None:
+def test_an_unknown_partition_of_a_resized_topic_was_created_by_the_resize() -> None:
     cache = MetadataCache()
     created_by(cache, 0, (0, 7))
     assert created_by(cache, 1, (0, 7), (1, 8)) == {T1: Creation(0, 8)}
     assert created_by(cache, 1, (1, 8)) == {}, "a creation is reported once"
 
 
-def test_one_that_was_removed_and_created_again_begins_at_its_base() -> None:
+def test_a_partition_that_was_removed_and_created_again_begins_at_its_base_offset() -> None:
     cache = MetadataCache()
     created_by(cache, 1, (0, 7), (1, 8))
     created_by(cache, 2, (1, 8), leader=LEADER_DURING_DELETE)
@@ -50,19 +50,19 @@ def test_one_that_was_removed_and_created_again_begins_at_its_base() -> None:
     assert created_by(cache, 5, (1, 11), base=60) == {T1: Creation(60, 11)}, "although the broker missed its removal"
 
 
-def test_a_partition_that_is_revived_was_not_created() -> None:
+def test_a_revived_partition_was_not_created_by_a_resize() -> None:
     cache = MetadataCache()
     created_by(cache, 1, (0, 7), (1, 8))
     assert created_by(cache, 2, (0, 7), (1, 8)) == {} == created_by(cache, 3, (0, 7), (1, 8))
 
 
-def test_another_topic_of_the_name_was_not_resized_by_that() -> None:
+def test_partitions_of_another_topic_of_the_same_name_were_not_created_by_a_resize() -> None:
     cache = MetadataCache()
     created_by(cache, 1, (0, 7))
     assert created_by(cache, 1, (0, 17), (1, 18), topic=16) == {}
 
 
-def test_is_resized() -> None:
+def test_a_topic_counts_as_resized_from_layout_version_1() -> None:
     cache = MetadataCache()
     assert not cache.is_resized("t")
     created_by(cache, 0, (0, 7))

@@ -49,7 +49,7 @@ ADVERTISED = {
 }
 
 
-def test_the_table_is_what_is_advertised() -> None:
+def test_every_advertised_api_has_a_handler_and_the_expected_versions() -> None:
     shown = {ApiKey(api.api_key).name: (api.min_version, api.max_version) for api in Dispatcher().advertised}
     assert shown == ADVERTISED
     assert {key.name for key in HANDLERS} == set(ADVERTISED)

@@ -77,7 +77,7 @@ async def test_without_features_and_while_they_are_disabled_nothing_is_finalized
 
 
 @pytest.mark.parametrize("own", [{}, {GROUPS: VersionRange(1, 1)}, {GROUPS: VersionRange(3, 4)}])
-async def test_a_broker_that_does_not_fit_does_not_register(own: Mapping[str, VersionRange]) -> None:
+async def test_a_broker_without_the_finalized_level_does_not_register(own: Mapping[str, VersionRange]) -> None:
     """Model: off_look."""
     zk = await server(levels(2))
     registration = registering(zk, FinalizedFeatures(zk, own))
@@ -86,13 +86,13 @@ async def test_a_broker_that_does_not_fit_does_not_register(own: Mapping[str, Ve
     assert await zk.children(paths.BROKER_IDS) == []
 
 
-async def test_features_that_cannot_be_read_are_refused_at_the_start_and_named() -> None:
+async def test_a_broker_that_cannot_read_the_features_znode_does_not_register() -> None:
     zk = await server(b"{")
     with pytest.raises(IncompatibleFeaturesError, match=paths.FEATURES):
         await registering(zk, FinalizedFeatures(zk, OWN)).register()
 
 
-async def test_a_broker_follows_updates() -> None:
+async def test_a_broker_follows_updates_of_the_finalized_features() -> None:
     zk = await server()
     features = FinalizedFeatures(zk, OWN)
     async with following(features):
@@ -105,7 +105,7 @@ async def test_a_broker_follows_updates() -> None:
             assert features.level(GROUPS) == level
 
 
-async def test_what_was_read_last_counts_while_the_znode_cannot_be_read() -> None:
+async def test_the_features_read_last_count_while_the_znode_cannot_be_read() -> None:
     zk = await server(levels(2))
     features = FinalizedFeatures(zk, OWN)
     async with following(features):
@@ -114,7 +114,7 @@ async def test_what_was_read_last_counts_while_the_znode_cannot_be_read() -> Non
         assert features.level(GROUPS) == 2
 
 
-async def test_a_broker_that_fits_no_longer_ends() -> None:
+async def test_a_broker_that_no_longer_supports_the_finalized_level_stops() -> None:
     zk = await server(levels(1))
     features = FinalizedFeatures(zk, OWN)
     with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match="level 3")):
@@ -142,7 +142,7 @@ def registering(zk: FakeSession, features: FinalizedFeatures) -> Registration:
     return Registration(zk, 1, lambda: described, features.load, 30.0)
 
 
-async def test_a_broker_looks_again_when_the_features_change_before_it_registers() -> None:
+async def test_a_broker_checks_the_features_again_when_they_change_before_it_registers() -> None:
     """Model: off_broker_checks. The update comes between the broker's check and its registration."""
     zk = await server(levels(1))
     features = FinalizedFeatures(zk, {GROUPS: VersionRange(1, 1)})
@@ -163,7 +163,7 @@ async def test_a_broker_looks_again_when_the_features_change_before_it_registers
     assert (looks, await zk.children(paths.BROKER_IDS)) == (2, [])
 
 
-async def test_each_registration_sets_the_lock() -> None:
+async def test_each_registration_bumps_the_version_of_the_lock() -> None:
     """Each registration bumps the lock's version. Model: off_broker_sets.
 
     A controller that checked the brokers earlier then fails to write its decision.
@@ -242,7 +242,7 @@ async def test_api_versions_has_no_epoch_and_no_level_while_nothing_is_finalized
             nursery.cancel_scope.cancel()
 
 
-async def test_a_broker_names_its_ranges_in_its_registration(autojump_clock: object) -> None:
+async def test_a_registration_names_the_supported_version_ranges_of_features(autojump_clock: object) -> None:
     broker = Broker()
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
@@ -251,7 +251,7 @@ async def test_a_broker_names_its_ranges_in_its_registration(autojump_clock: obj
         nursery.cancel_scope.cancel()
 
 
-async def test_a_broker_that_stops_fitting_shuts_down_in_order(autojump_clock: object) -> None:
+async def test_a_broker_without_a_newly_finalized_level_shuts_down_cleanly(autojump_clock: object) -> None:
     """The broker deletes its registration, and its next start recovers no log."""
     broker = Broker(levels(2))
     with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match="level 3"), flatten_subgroups=True):
@@ -265,7 +265,7 @@ async def test_a_broker_that_stops_fitting_shuts_down_in_order(autojump_clock: o
     assert broker.disk.mount().exists(f"/logs/{CLEAN_SHUTDOWN_MARKER}")
 
 
-async def test_an_update_sent_to_a_broker_that_finds_no_controller_is_answered_so(autojump_clock: object) -> None:
+async def test_a_feature_update_fails_when_the_broker_finds_no_controller(autojump_clock: object) -> None:
     """A broker is not a controller, so it forwards the request, as it does for topics (KIP-590)."""
     broker = Broker(levels(1))
     async with trio.open_nursery() as nursery:

@@ -56,7 +56,7 @@ def ask_from(session: FetchSession, offset: int) -> None:
     session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
 
 
-def test_a_held_fetch_that_is_answered_early_loses_nothing_it_was_not_told_of() -> None:
+def test_a_held_fetch_that_is_answered_early_includes_an_undelivered_change() -> None:
     """A held fetch that is answered early includes a change before its delivery.
 
     The change is delivered in the next turn of the loop. A follower that misses it holds up every acks=all.
@@ -89,7 +89,7 @@ def size_of(response: FetchResponse) -> int:
     return sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
 
 
-def test_appends_visit_an_idle_session_once_and_a_session_that_reads_again() -> None:
+def test_appends_visit_an_idle_session_once_and_a_reading_session_after_each_read() -> None:
     world = ReplicaWorld(1)
     world.elect(1, 1, [1])
     CountingSession.visits = 0
@@ -136,7 +136,7 @@ def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_f
     assert size_of(read.response())
 
 
-def test_a_follower_whose_fetch_moves_the_watermark_is_told_of_the_next_append() -> None:
+def test_a_follower_whose_fetch_moves_the_watermark_is_notified_of_the_next_append() -> None:
     """A follower's session is notified of the append after a fetch that moved the watermark.
 
     A change that the fetch itself causes marks the session, too, and only once until the session reads again.
@@ -157,7 +157,7 @@ def test_a_follower_whose_fetch_moves_the_watermark_is_told_of_the_next_append()
     assert list(session.dirty) == [TopicPartition("t", 0)]
 
 
-def test_what_an_answer_has_no_room_for_is_in_the_next_one() -> None:
+def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
     """Partitions without room in one response are in the next one.
 
     An incremental fetch names only partitions whose records arrived, so no other request names these partitions.

@@ -51,7 +51,7 @@ def test_a_full_cache_keeps_sessions_in_use() -> None:
     assert sessions.get(first.session_id) is first
 
 
-def test_an_unused_session_makes_way() -> None:
+def test_an_unused_session_is_evicted_for_a_new_one() -> None:
     sessions, clock = cache(2)
     first, second = made(sessions, 9), made(sessions, 1)
     clock.now = EVICTION_S + 1
@@ -61,7 +61,7 @@ def test_an_unused_session_makes_way() -> None:
     assert sessions.get(second.session_id) is second
 
 
-def test_a_smaller_session_makes_way_for_a_larger_one() -> None:
+def test_a_smaller_session_is_evicted_for_a_larger_one() -> None:
     sessions, clock = cache(2)
     small, large = made(sessions, 1), made(sessions, 9)
     clock.now = EVICTION_S + 1

@@ -69,14 +69,14 @@ def test_a_held_consumer_is_given_batches_up_to_the_cap() -> None:
     assert whole == all_of_it and answer.high_watermark == 5
 
 
-def test_with_read_committed_it_is_the_same() -> None:
+def test_a_held_consumer_with_read_committed_is_given_the_same_batches() -> None:
     world = world_of_two_epochs()
     serve(world, 1)
     size, answer = fetched(world, read_committed=True)
     assert size == fetched(world)[0] and answer.last_stable_offset == 3
 
 
-def test_an_answer_that_is_too_old_serves_what_no_group_can_wait_for() -> None:
+def test_an_expired_cap_serves_only_records_that_no_group_can_wait_for() -> None:
     world = world_of_two_epochs()
     serve(world, 2, until=world.clock.monotonic() + 3, at_least=1)
     assert fetched(world)[1].high_watermark == 5
@@ -84,14 +84,14 @@ def test_an_answer_that_is_too_old_serves_what_no_group_can_wait_for() -> None:
     assert fetched(world)[1].high_watermark == 3
 
 
-def test_the_log_does_not_end_below_a_reader_above_the_cap() -> None:
+def test_the_high_watermark_is_not_below_a_reader_above_the_cap() -> None:
     world = world_of_two_epochs()
     serve(world, 1)
     size, answer = fetched(world, offset=4)
     assert (size, answer.error_code, answer.high_watermark) == (0, 0, 4)
 
 
-def test_own_consumers_followers_and_debugging_consumers_are_not_held() -> None:
+def test_anabranch_consumers_followers_and_debugging_consumers_are_not_held() -> None:
     world = world_of_two_epochs()
     assert fetched(world, is_stock=False)[1].high_watermark == 5
     for replica_id in (1, -2):
@@ -132,7 +132,7 @@ def test_a_reader_at_the_end_of_the_log_is_not_held() -> None:
     assert not read_of(world, session_of(world, 5)).held
 
 
-def test_a_leader_that_led_before_keeps_its_cap_and_one_that_begins_knows_nothing() -> None:
+def test_a_leader_keeps_its_cap_in_its_next_epoch_and_loses_it_as_a_follower() -> None:
     world = world_of_two_epochs()
     serve(world, 2)
     world.elect(1, 3, [1])

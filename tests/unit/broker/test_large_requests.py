@@ -107,7 +107,7 @@ SIZES = [[1], [3], [4], [2, 2], [3, 3], [1, 7, 0, 2], [10], [0, 0, 5], [6, 1]]
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("key", list(NAMED), ids=lambda key: key.name)
-def test_the_joined_answers_are_the_answer(key: ApiKey, sizes: list[int]) -> None:
+def test_the_joined_responses_of_the_slices_equal_the_response_to_the_whole(key: ApiKey, sizes: list[int]) -> None:
     request = request_of(key, sizes)
     slices = cut(key, request)
     named = NAMED[key]
@@ -143,7 +143,7 @@ async def serve(handle: Any, request: Any, key: ApiKey = ApiKey.LIST_OFFSETS) ->
 
 
 @pytest.mark.trio
-async def test_others_run_between_two_slices() -> None:
+async def test_other_tasks_run_between_two_slices() -> None:
     probe = LoopProbe()
 
     def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:
@@ -157,7 +157,7 @@ async def test_others_run_between_two_slices() -> None:
 
 
 @pytest.mark.trio
-async def test_the_answer_waits_for_the_last_slice_that_waits() -> None:
+async def test_the_response_waits_until_every_slice_is_done() -> None:
     parked: list[tuple[Deferred[Any], Any]] = []
 
     def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:
@@ -174,7 +174,7 @@ async def test_the_answer_waits_for_the_last_slice_that_waits() -> None:
 
 
 @pytest.mark.trio
-async def test_a_produce_without_answers_is_applied_to_its_end_before_an_error_closes_the_connection() -> None:
+async def test_all_slices_of_an_acks_0_produce_are_applied_before_an_error_closes_the_connection() -> None:
     applied = 0
 
     def handle(_ctx: Any, _request: Any) -> Any:
@@ -208,7 +208,7 @@ def test_a_slice_holds_few_bytes_of_records() -> None:
 
 
 @pytest.mark.trio
-async def test_what_slices_leave_to_be_done_later_is_done_in_turn() -> None:
+async def test_deferred_work_of_slices_runs_one_slice_after_the_other() -> None:
     """Deferred work of the slices runs one slice after the other: all of it at once would block the event loop."""
     begun: list[Deferred[Any]] = []
 
@@ -228,7 +228,7 @@ async def test_what_slices_leave_to_be_done_later_is_done_in_turn() -> None:
 
 
 @pytest.mark.trio
-async def test_what_refuses_one_slice_as_a_whole_is_the_answer() -> None:
+async def test_an_error_for_one_whole_slice_is_the_error_of_the_response() -> None:
     """An error for a whole slice is the error of the whole response.
 
     One example is a group whose coordinator moves meanwhile: the slice then has no result for its partitions.

@@ -139,7 +139,7 @@ async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
         assert answer is not None and (number, answer.over_end_offset) == (number, end)
 
 
-async def test_what_never_was_is_unknown_and_costs_no_read() -> None:
+async def test_a_partition_that_never_existed_is_unknown_and_causes_no_read() -> None:
     world = World()
     await world.create()
     await world.ask()
@@ -158,7 +158,7 @@ async def test_before_the_first_update_metadata_an_unknown_partition_may_exist()
     assert await world.ask(TopicPartition("u", 0)) is None
 
 
-async def test_a_number_that_is_assigned_and_not_created_is_waited_for() -> None:
+async def test_an_assigned_partition_that_is_not_created_yet_gets_no_answer() -> None:
     world = World()
     await world.create(p1=state())
     assert await world.ask() is None
@@ -166,14 +166,14 @@ async def test_a_number_that_is_assigned_and_not_created_is_waited_for() -> None
     assert told(await world.ask())[0] == 0
 
 
-async def test_a_partition_that_was_never_led_is_waited_for() -> None:
+async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
     world = World()
     await world.create(p5=PartitionState(1, -1, -1, []))
     assert await world.ask() is None
 
 
 @pytest.mark.parametrize("before", [TOPIC, STATE])
-async def test_a_number_removed_while_it_is_asked_for_is_never_without_both(before: str) -> None:
+async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epoch(before: str) -> None:
     """An answer with neither state nor last epoch would mean "gone, and nothing is known of it"."""
     world = World()
     await world.create()
@@ -181,7 +181,7 @@ async def test_a_number_removed_while_it_is_asked_for_is_never_without_both(befo
     assert told(await world.ask()) == (-1, 2, -1, [])
 
 
-async def test_a_number_that_comes_again_is_read_anew() -> None:
+async def test_a_partition_that_is_created_again_is_read_again() -> None:
     world = World()
     await world.create()
     await world.ask()
@@ -191,7 +191,7 @@ async def test_a_number_that_comes_again_is_read_anew() -> None:
     assert told(await world.ask()) == (3, 2, -1, [(3, {1: 4})])
 
 
-async def test_it_reads_once_and_after_a_sync() -> None:
+async def test_repeated_requests_read_each_znode_once_after_a_sync() -> None:
     world = World()
     await world.create()
     for _ in range(3):
@@ -199,7 +199,7 @@ async def test_it_reads_once_and_after_a_sync() -> None:
     assert (world.zk.syncs, world.zk.reads) == (1, [TOPIC, STATE])
 
 
-async def test_who_asks_at_once_shares_a_read() -> None:
+async def test_concurrent_requests_share_one_read() -> None:
     world = World()
     await world.create()
     async with trio.open_nursery() as nursery:
@@ -208,7 +208,7 @@ async def test_who_asks_at_once_shares_a_read() -> None:
     assert world.zk.reads == [TOPIC, STATE]
 
 
-async def test_another_topic_of_the_name_is_never_answered_by_the_one_before() -> None:
+async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_one() -> None:
     world = World()
     first = await world.create()
     answer = await world.ask(topic_incarnation=first)
@@ -222,7 +222,7 @@ async def test_another_topic_of_the_name_is_never_answered_by_the_one_before() -
     assert world.lineages.topic_incarnation("t") == second
 
 
-async def test_the_topic_deleted_and_created_again_between_two_reads_gives_no_mixture() -> None:
+async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both() -> None:
     world = World()
     await world.create(p5=state(7))
 
@@ -235,7 +235,7 @@ async def test_the_topic_deleted_and_created_again_between_two_reads_gives_no_mi
     assert told(await world.ask())[:2] == (10, 9)
 
 
-async def test_without_zookeeper_what_may_have_changed_has_to_wait() -> None:
+async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer() -> None:
     world = World()
     await world.create()
     await world.ask()
@@ -261,7 +261,7 @@ async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(pat
     assert told(await world.ask())[0] == 2
 
 
-async def test_a_lineage_that_cannot_be_has_to_wait() -> None:
+async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() -> None:
     """The entries descend, as after an edit by hand."""
     world = World()
     await world.create(p5=state(lineage=(LineageEntry(2, {1: 2}), LineageEntry(0, {1: 0}))))
@@ -269,7 +269,7 @@ async def test_a_lineage_that_cannot_be_has_to_wait() -> None:
     assert answer is not None and answer.error_code == NOT_YET
 
 
-async def test_a_layout_that_was_stored_without_a_lineage_has_to_wait() -> None:
+async def test_a_partition_with_a_later_layout_and_no_lineage_gets_no_answer() -> None:
     """A partition without stored entries may have waits: the controller writes them with the next leader epoch."""
     world = World()
     older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
@@ -278,7 +278,7 @@ async def test_a_layout_that_was_stored_without_a_lineage_has_to_wait() -> None:
     assert told(await world.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
 
 
-async def test_it_keeps_no_more_than_its_limit_and_answers_all_the_same() -> None:
+async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered() -> None:
     world = World(max_bytes=2_000)
     await world.create(**{f"p{number}": state(number, ()) for number in range(6)})
     questions = [Question(TopicPartition("t", number)) for number in range(6)]
@@ -290,7 +290,7 @@ async def test_it_keeps_no_more_than_its_limit_and_answers_all_the_same() -> Non
         assert told(await world.ask(question.tp))[0] == number
 
 
-async def test_version_0_is_told_of_topics_that_were_never_resized() -> None:
+async def test_version_0_is_answered_only_for_topics_that_were_never_resized() -> None:
     """Consumers of version 0 know only one ancestor and one survivor of a partition."""
     world = World()
     await world.create(resized(version=0), p1=PartitionState(1, 1, 0, [1]))
@@ -302,7 +302,7 @@ async def test_version_0_is_told_of_topics_that_were_never_resized() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_an_answer_is_of_one_moment_whatever_is_written_meanwhile(
+async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Each answer is the state of both znodes at one time, while partition 5 is bumped, removed and created again."""
@@ -345,7 +345,7 @@ async def test_an_answer_is_of_one_moment_whatever_is_written_meanwhile(
             await trio.sleep(0.01)  # polls: virtual time
 
 
-async def test_the_cleaner_is_told_the_first_entry_that_names_what_is_not_over() -> None:
+async def test_the_first_kept_epoch_passes_entries_whose_ancestors_are_removed() -> None:
     world = World()
     await world.create(p5=state(4))
     assert await world.lineages.first_kept_epoch(T5) == 0
@@ -357,7 +357,7 @@ async def test_the_cleaner_is_told_the_first_entry_that_names_what_is_not_over()
         assert await world.lineages.first_kept_epoch(T5) == kept_from
 
 
-async def test_where_a_lineage_cannot_be_known_all_tombstones_stay() -> None:
+async def test_all_tombstones_stay_while_the_lineage_is_not_known() -> None:
     world = World()
     assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "there is no znode"
     await world.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))

@@ -52,7 +52,7 @@ def test_refusals_are_counted_by_topic() -> None:
     assert metrics.legacy_refusals.values == {("u",): 1}
 
 
-def test_a_topics_refusals_give_one_line_in_a_while() -> None:
+def test_each_kind_of_refusal_is_logged_once_per_topic_and_interval() -> None:
     clock = ManualClock()
     refusals = LayoutRefusals(clock, BrokerMetrics())
     with capture_logs() as lines:
@@ -68,7 +68,7 @@ def test_a_topics_refusals_give_one_line_in_a_while() -> None:
     ]
 
 
-def test_topics_above_the_limit_are_summed_and_what_clients_make_up_is_never_a_label() -> None:
+def test_topics_above_the_limit_are_summed_and_unknown_topics_are_never_labels() -> None:
     existing = {"a", "b", "c", "d"}
     metrics = BrokerMetrics(lambda topic: topic in existing)
     metrics.shown_topics = ShownTopics(2, lambda: existing)
@@ -83,7 +83,7 @@ def test_topics_above_the_limit_are_summed_and_what_clients_make_up_is_never_a_l
     assert of_topics(values, "kafka_server_brokertopicmetrics_messagesin_total") == {"b": 4, "c": 8, OTHERS: 17}
 
 
-def test_series_of_one_number_are_bounded_whatever_its_labels() -> None:
+def test_the_number_of_series_of_one_metric_is_bounded() -> None:
     metrics = BrokerMetrics()
     metrics.most_series = 2
     for number in range(5):
@@ -144,7 +144,7 @@ def test_errors_are_counted_by_api_and_code() -> None:
     assert values["kafka_server_brokertopicmetrics_failedproducerequests_total", ("t",)] == 1
 
 
-def test_what_is_fetched_counts_for_consumers_and_followers_apart() -> None:
+def test_fetched_bytes_are_counted_separately_for_consumers_and_followers() -> None:
     metrics = BrokerMetrics()
     partitions = [PartitionData(partition_index=0, records=b"12345"), PartitionData(partition_index=1, records=None)]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])

@@ -42,7 +42,7 @@ async def running() -> AsyncIterator[Purgatory]:
         nursery.cancel_scope.cancel()
 
 
-async def test_many_changes_in_one_turn_are_one_look(autojump_clock: trio.testing.MockClock) -> None:
+async def test_many_changes_in_one_turn_are_delivered_once(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as purgatory:
         probe = Probe(trio.current_time() + 10, needed=2)
         purgatory.park(probe)
@@ -57,7 +57,7 @@ async def test_many_changes_in_one_turn_are_one_look(autojump_clock: trio.testin
         assert probe.expired_at is None
 
 
-async def test_deadlines_come_in_order_and_an_earlier_one_is_not_missed(
+async def test_an_operation_parked_later_with_an_earlier_deadline_expires_in_time(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as purgatory:
@@ -71,7 +71,7 @@ async def test_deadlines_come_in_order_and_an_earlier_one_is_not_missed(
     assert late.expired_at == pytest.approx(start + 5)
 
 
-async def test_close_answers_what_waits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_close_completes_waiting_operations(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as purgatory:
         probe = Probe(trio.current_time() + 100)
         purgatory.park(probe)

@@ -22,7 +22,7 @@ def update(cache: MetadataCache, leader: int, incarnation: int) -> dict[TopicPar
     return cache.update(UpdateMetadataRequest(topic_states=topics))
 
 
-def test_a_removed_partition_is_told_with_the_incarnation_it_had() -> None:
+def test_the_removal_of_a_partition_is_reported_with_its_incarnation() -> None:
     cache = MetadataCache()
     assert update(cache, 1, 7) == {}
     assert cache.incarnation("t", 0) == 7
@@ -31,11 +31,11 @@ def test_a_removed_partition_is_told_with_the_incarnation_it_had() -> None:
     assert cache.incarnation("t", 0) == -1
 
 
-def test_the_removal_of_a_partition_that_was_never_heard_of_is_told() -> None:
+def test_the_removal_of_an_unknown_partition_is_reported() -> None:
     assert update(MetadataCache(), LEADER_DURING_DELETE, 7) == {T0: 7}
 
 
-def test_a_partition_counts_as_merged_away_while_it_is_gone() -> None:
+def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
     """A partition counts as merged away only while it is removed.
 
     An unknown partition may be too new for this broker, so its clients ask again (hole 28).
@@ -69,14 +69,14 @@ def test_a_broker_learns_of_a_merge_that_it_missed() -> None:
     assert not cache.merged_away("t", 0) and not cache.merged_away("t", 2)
 
 
-def test_hole_20_a_late_removal_does_not_take_the_newborn() -> None:
+def test_hole_20_a_late_removal_keeps_the_partition_that_was_created_again() -> None:
     cache = MetadataCache()
     update(cache, 1, 9)
     assert update(cache, LEADER_DURING_DELETE, 7) == {T0: 7}
     assert cache.incarnation("t", 0) == 9
 
 
-def test_what_a_new_topic_id_does_not_name_is_gone() -> None:
+def test_partitions_that_an_update_with_a_new_topic_id_omits_are_removed() -> None:
     """The broker missed the removal of partition 1, because it had lost its registration then."""
     cache = MetadataCache()
 
@@ -92,7 +92,7 @@ def test_what_a_new_topic_id_does_not_name_is_gone() -> None:
     assert not cache.contains("t", 1)
 
 
-def test_offsets_of_a_partition_that_was_merged_away_go_on() -> None:
+def test_committed_offsets_of_a_merged_partition_stay_until_its_topic_is_deleted() -> None:
     """The offsets of a merged partition stay until its topic is deleted.
 
     The deletion then also drops the offsets of partitions that were removed earlier.
@@ -114,7 +114,7 @@ def test_offsets_of_a_partition_that_was_merged_away_go_on() -> None:
     assert not cache.goes_on("t", 0) and not cache.goes_on("t", 1)
 
 
-def test_offsets_of_a_partition_that_was_created_again_go_on_whatever_is_heard_late() -> None:
+def test_committed_offsets_of_a_partition_created_again_survive_a_late_removal() -> None:
     cache = MetadataCache()
     states = [UpdateMetadataPartitionState(partition_index=0, leader=1, incarnation=9, base_offset=40)]
     cache.update(
@@ -124,7 +124,7 @@ def test_offsets_of_a_partition_that_was_created_again_go_on_whatever_is_heard_l
     assert cache.goes_on("t", 0) and cache.base_offset("t", 0) == 40
 
 
-def test_a_topic_that_was_created_anew_has_merged_nothing_away() -> None:
+def test_a_topic_that_was_created_anew_has_no_merged_partitions() -> None:
     """The broker missed the deletion of the first topic.
 
     The new topic has fewer partitions, and its partition 0 has another incarnation.

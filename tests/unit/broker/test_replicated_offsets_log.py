@@ -81,7 +81,7 @@ async def test_every_call_is_fenced_by_the_leader_epoch(epoch: int, error: str) 
     assert coordinator.end_offset == 0
 
 
-async def test_what_an_earlier_leadership_appended_is_never_called_committed() -> None:
+async def test_an_append_of_an_earlier_leadership_never_counts_as_committed() -> None:
     """An append of an earlier leadership never counts as committed.
 
     Between two checks the replica follows, is cut off, and leads again with others' records below the watermark.
@@ -99,7 +99,7 @@ async def test_what_an_earlier_leadership_appended_is_never_called_committed() -
     assert fate(appended) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_leading_on_into_the_next_epoch_fails_nothing() -> None:
+async def test_an_append_does_not_fail_when_the_leader_continues_in_the_next_epoch() -> None:
     coordinator = Coordinator()
     appended = coordinator.append()
     coordinator.world.elect(1, 6, coordinator.isr)
@@ -109,7 +109,7 @@ async def test_leading_on_into_the_next_epoch_fails_nothing() -> None:
     assert fate(appended) is ErrorCode.NONE
 
 
-async def test_no_time_is_too_long_for_an_append() -> None:
+async def test_an_append_never_times_out() -> None:
     """The coordinator answers its clients by itself.
 
     The record is in the log and may be committed at any later time.
@@ -188,7 +188,7 @@ async def test_a_load_that_waits_fails_when_the_leadership_ends(nursery: Any) ->
     assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-async def test_leadership_is_confirmed_by_what_followers_fetch_after_the_question() -> None:
+async def test_leadership_is_confirmed_by_fetches_of_followers_after_the_request() -> None:
     coordinator = Coordinator()
     coordinator.followers_fetch()
     confirmed = coordinator.log.confirm_leadership(0, 5)

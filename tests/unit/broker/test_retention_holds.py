@@ -89,14 +89,14 @@ def leader(broker: Broker) -> Broker:
     return broker
 
 
-def test_a_leader_holds_from_where_it_is_told(leader: Broker) -> None:
+def test_retention_removes_no_record_from_the_held_offset_on(leader: Broker) -> None:
     leader.send(4)
     assert leader.apply_retention() == 4
     leader.send(6)
     assert leader.apply_retention() == 6
 
 
-def test_what_is_not_said_again_is_forgotten(leader: Broker) -> None:
+def test_a_hold_that_is_not_repeated_expires(leader: Broker) -> None:
     leader.send(4, held_ms=60_000)
     leader.later(59.9)
     assert leader.held_from() == 4
@@ -145,18 +145,18 @@ def test_nothing_is_removed_by_time_before_a_role_is_given(broker: Broker) -> No
     assert broker.apply_retention() == 0
 
 
-def test_every_replica_ends_at_the_bound(broker: Broker) -> None:
+def test_records_past_the_bound_are_removed_even_before_a_role_is_given(broker: Broker) -> None:
     broker.clock.ms += BOUND_MS
     assert broker.apply_retention() == 8
 
 
-def test_a_topic_that_does_not_wait_is_left_to_retention(world: LogWorld) -> None:
+def test_a_topic_whose_retention_does_not_wait_is_not_held(world: LogWorld) -> None:
     broker = Broker(world, ordered_delivery_retention_waits=False)
     broker.partition.make_follower(2, 3, [1, 2], [1, 2])
     assert broker.apply_retention() == 8
 
 
-def test_switched_on_it_begins_with_a_lease(world: LogWorld) -> None:
+def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(world: LogWorld) -> None:
     """A topic begins with a lease when it is switched on.
 
     This also holds where an earlier hold has ended: the controller sends the next hold in its next round.
@@ -190,7 +190,7 @@ def test_held_records_that_retention_by_size_removes_are_warned_of_and_counted(w
     assert leader.metrics.held_records_removed.values == {("t", "slow"): 2}
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["the hold ended", "the hold is behind them"])
+@pytest.mark.parametrize("ends", [True, False], ids=["the hold ended", "the hold begins after them"])
 def test_records_without_a_hold_are_removed_without_a_warning(leader: Broker, ends: bool) -> None:
     if ends:
         leader.held_from()
@@ -217,12 +217,12 @@ def test_gauges_show_held_records_by_group_and_since_when(leader: Broker) -> Non
     assert gauges(leader) == {name: {} for name in shown}
 
 
-def test_a_follower_shows_nothing(broker: Broker) -> None:
+def test_gauges_of_a_follower_show_nothing(broker: Broker) -> None:
     broker.partition.make_follower(2, 3, [1, 2], [1, 2])
     assert not any(gauges(broker).values())
 
 
-def test_a_disk_that_fails_shows_nothing(leader: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauges_show_nothing_when_the_disk_fails(leader: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     leader.send(4)
 
     def refuse(_segment: LogSegment) -> int:

@@ -76,7 +76,7 @@ def test_a_batch_that_is_not_repeated_is_given_up_and_never_written_late() -> No
     assert order.turn(batch(1), GIVE_UP_S + 0.3) is Turn.NEVER
 
 
-def test_nothing_is_given_up_while_the_broker_is_yet_to_lead() -> None:
+def test_no_batch_is_given_up_before_the_broker_leads() -> None:
     order = RetryOrder(0.0)
     late = 2 * GIVE_UP_S
     order.refused_before_leading(batch(1))

@@ -87,7 +87,7 @@ async def test_of_two_changes_that_overlap_the_later_one_is_in_force_everywhere(
     assert {log.config.retention_ms for log in broker.logs()} == {2}
 
 
-async def test_a_log_that_went_meanwhile_is_left_alone() -> None:
+async def test_a_log_that_is_removed_meanwhile_is_not_configured() -> None:
     broker = Broker(topics=1, partitions=2 * MAX_STEPS)
     last = broker.logs()[-1]
     async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ async def test_reading_everything_again_reports_only_what_changed(autojump_clock
     assert await zk.read_all_again() == []
 
 
-async def test_a_default_of_all_topics_reports_all(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_changed_default_of_all_topics_reports_all_topics(autojump_clock: trio.testing.MockClock) -> None:
     zk = Zk()
     await zk.start()
     await zk.set(ConfigZnode.broker_path(None), {"log.retention.ms": "77"})
@@ -156,7 +156,7 @@ async def test_a_default_of_all_topics_reports_all(autojump_clock: trio.testing.
     assert await zk.read_all_again() == [], "no topic inherits that key"
 
 
-async def test_what_was_read_before_the_connection_failed_is_reported(
+async def test_topics_read_before_the_connection_failed_are_reported(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = Zk()

@@ -49,7 +49,7 @@ async def test_a_start_goes_on_when_the_connection_is_back(lose: object, autojum
 
 
 @pytest.mark.trio
-async def test_a_start_waits_no_longer_than_for_the_first_connection(autojump_clock: MockClock) -> None:
+async def test_a_start_fails_when_the_connection_is_not_back_in_time(autojump_clock: MockClock) -> None:
     env, session = connected()
     session.disconnect()
     begun = trio.current_time()
@@ -59,7 +59,7 @@ async def test_a_start_waits_no_longer_than_for_the_first_connection(autojump_cl
 
 
 @pytest.mark.trio
-async def test_nobody_reaches_a_broker_while_its_id_belongs_to_an_earlier_session(autojump_clock: MockClock) -> None:
+async def test_no_client_reaches_a_broker_before_it_is_registered(autojump_clock: MockClock) -> None:
     """No client reaches a broker before it is registered.
 
     The broker knows no topic, and would answer its clients, who take it for the leader, that no topic exists.

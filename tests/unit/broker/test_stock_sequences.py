@@ -87,20 +87,20 @@ def leader() -> Leader:
     return Leader()
 
 
-def test_a_log_without_a_batch_of_the_producer_begins_with_the_refused_one(leader: Leader) -> None:
+def test_a_log_without_a_batch_of_the_producer_takes_the_refused_one_first(leader: Leader) -> None:
     late = 2 * IN_FLIGHT_S
     assert [leader.send(0, 0.0), leader.send(1, late), leader.send(2, late)] == [REFUSED] * 3
     assert [leader.send(n, 2 * late) for n in range(3)] == [ErrorCode.NONE] * 3
 
 
-def test_a_batch_refused_behind_another_is_waited_for_too(leader: Leader) -> None:
+def test_a_batch_refused_after_one_of_another_producer_is_awaited_too(leader: Leader) -> None:
     assert leader.send(0, 0.0, producer=6) == REFUSED
     assert leader.send(0, IN_FLIGHT_S / 2) == REFUSED
     assert leader.send(1, 2 * IN_FLIGHT_S) == REFUSED
     assert [leader.send(n, 3 * IN_FLIGHT_S) for n in range(2)] == [ErrorCode.NONE] * 2
 
 
-def test_the_log_itself_sees_to_the_order_of_a_producer_it_knows(leader: Leader) -> None:
+def test_a_log_that_knows_the_producer_checks_the_order_itself(leader: Leader) -> None:
     leader.info.refreshes_stock_producers = False
     assert leader.send(0, 0.0) == ErrorCode.NONE
     leader.info.refreshes_stock_producers = True
@@ -121,7 +121,7 @@ def test_a_split_waits_until_every_batch_in_flight_was_repeated(leader: Leader) 
     assert not leader.is_waited_for(8.0 + 2 * SILENCE_S)
 
 
-def test_after_a_misplaced_key_another_is_waited_for(leader: Leader) -> None:
+def test_after_a_misplaced_key_a_split_waits_for_more_of_them(leader: Leader) -> None:
     """A split waits while the producer may still write keys placed by the old count.
 
     A producer writes its records placed by the old count before those placed by the new one, however slow it is.
@@ -136,7 +136,7 @@ def test_after_a_misplaced_key_another_is_waited_for(leader: Leader) -> None:
     assert not leader.is_waited_for(1.0 + SILENCE_S / 2)
 
 
-def test_a_busy_producer_is_waited_for_until_it_is_heard_of(leader: Leader) -> None:
+def test_a_split_waits_a_bounded_time_for_a_busy_producer(leader: Leader) -> None:
     """The producer may be about to write records placed by the old count."""
     leader.key = STAYING
     leader.info.refreshes_stock_producers = False
@@ -148,7 +148,7 @@ def test_a_busy_producer_is_waited_for_until_it_is_heard_of(leader: Leader) -> N
     assert not leader.is_waited_for(0.3 + SILENCE_S)
 
 
-def test_what_is_heard_of_a_producer_ends_the_wait_for_it(leader: Leader) -> None:
+def test_the_next_batch_of_a_busy_producer_ends_the_wait_for_it(leader: Leader) -> None:
     leader.key = STAYING
     leader.info.refreshes_stock_producers = False
     assert leader.send(0, 0.0) == ErrorCode.NONE
@@ -158,7 +158,7 @@ def test_what_is_heard_of_a_producer_ends_the_wait_for_it(leader: Leader) -> Non
     assert not leader.is_waited_for(0.2)
 
 
-def test_an_idle_producer_is_not_waited_for(leader: Leader) -> None:
+def test_a_split_does_not_wait_for_an_idle_producer(leader: Leader) -> None:
     leader.key = STAYING
     leader.info.refreshes_stock_producers = False
     assert leader.send(0, 0.0) == ErrorCode.NONE
@@ -166,7 +166,7 @@ def test_an_idle_producer_is_not_waited_for(leader: Leader) -> None:
     assert not leader.is_waited_for(SILENCE_S + 0.1)
 
 
-def test_a_batch_that_does_not_come_again_holds_up_nothing_for_good(leader: Leader) -> None:
+def test_a_batch_that_is_not_repeated_does_not_block_its_producer_for_ever(leader: Leader) -> None:
     assert leader.send(0, 0.0) == REFUSED
     assert leader.send(0, 1.0, epoch=1) == ErrorCode.NONE
     other = Leader()
@@ -174,13 +174,13 @@ def test_a_batch_that_does_not_come_again_holds_up_nothing_for_good(leader: Lead
     assert other.send(0, GIVE_UP_S + 2, epoch=1) == ErrorCode.NONE
 
 
-def test_a_topic_created_again_sends_the_same_connection_for_metadata_again(leader: Leader) -> None:
+def test_a_topic_created_again_makes_a_connection_refresh_its_metadata_again(leader: Leader) -> None:
     assert [leader.send(0, 0.0), leader.send(0, 1.0)] == [REFUSED, ErrorCode.NONE]
     leader.info.topic_id = uuid.uuid4()
     assert leader.send(1, 100.0) == REFUSED
 
 
-def test_an_order_that_is_over_is_not_kept(leader: Leader) -> None:
+def test_a_finished_retry_order_is_not_kept(leader: Leader) -> None:
     """Each record that the connection writes later is compared with the kept orders."""
     assert [leader.send(0, 0.0, producer=-1), leader.send(0, 1.0, producer=-1)] == [REFUSED, ErrorCode.NONE]
     assert leader.send(1, 2.0, producer=-1) == ErrorCode.NONE

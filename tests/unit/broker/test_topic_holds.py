@@ -46,7 +46,7 @@ def test_nothing_is_served_of_an_entry_until_every_coordinator_has_answered() ->
     assert cap(topic, 0, partitions=2) == 0
 
 
-def test_an_answer_counts_from_when_it_was_asked_for_and_no_longer_than_a_lease() -> None:
+def test_an_answer_counts_for_one_lease_from_the_time_of_its_request() -> None:
     topic = split()
     answered(topic, 1.0, DONE)
     decision = decided(topic, 2.0)
@@ -55,7 +55,7 @@ def test_an_answer_counts_from_when_it_was_asked_for_and_no_longer_than_a_lease(
     assert cap(topic, 4.0) == -1, "a group that the answer does not name may exist by now"
 
 
-def test_the_oldest_of_the_newest_answers_counts() -> None:
+def test_a_cap_expires_with_the_oldest_of_the_coordinators_latest_answers() -> None:
     topic = split()
     answered(topic, 0.0, DONE, coordinated=(0, 1), broker=1)
     answered(topic, 2.0, coordinated=(1,), broker=2)
@@ -80,7 +80,7 @@ def test_a_group_whose_commit_is_lowered_is_waited_for_again() -> None:
     assert cap(topic, 1) == -1
 
 
-def test_a_group_is_let_go_after_max_hold_and_another_is_waited_for_on() -> None:
+def test_a_group_is_let_go_after_max_hold_while_a_later_group_is_still_awaited() -> None:
     topic, other = split(), Reader("other", 1)
     answered(topic, 0, BEHIND)
     assert not decided(topic, 0).let_go
@@ -93,7 +93,7 @@ def test_a_group_is_let_go_after_max_hold_and_another_is_waited_for_on() -> None
     assert cap(topic, 61) == 0
 
 
-def test_a_group_of_the_same_name_is_waited_for_anew() -> None:
+def test_a_new_group_of_the_same_name_is_waited_for_again() -> None:
     topic = split()
     answered(topic, 0, BEHIND)
     decided(topic, 0)
@@ -116,7 +116,7 @@ def test_a_cluster_without_groups_holds_no_partition() -> None:
     assert cap(split(), 0, partitions=0) == 0
 
 
-def test_what_no_group_can_wait_for_is_served_without_an_answer() -> None:
+def test_records_that_no_group_can_wait_for_are_served_without_an_answer() -> None:
     topic = split()
     topic.facts.on_log_start(0, 100)
     assert topic.is_open_to_any_group([1])
@@ -124,7 +124,7 @@ def test_what_no_group_can_wait_for_is_served_without_an_answer() -> None:
     assert not TopicHold(5).is_open_to_any_group([1]), "the lineage of the partition is not known"
 
 
-def test_ends_are_asked_of_leaders_above_the_epoch_and_again_after_a_leader_change() -> None:
+def test_ends_of_epochs_are_asked_of_later_leaders_and_again_after_a_leader_change() -> None:
     topic = TopicHold(5)
     topic.facts.on_lineage(0, Lineage(1))
     topic.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))

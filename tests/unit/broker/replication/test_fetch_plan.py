@@ -23,7 +23,7 @@ def named(plan: FetchPlan, broker_epoch: int) -> list[int]:
     return [asked.partition for topic in request.topics for asked in topic.partitions]
 
 
-def test_in_a_session_only_what_changed_is_named() -> None:
+def test_a_fetch_in_a_session_names_only_changed_partitions() -> None:
     plan = FetchPlan()
     for key in KEYS:
         plan.want(key)
@@ -33,7 +33,7 @@ def test_in_a_session_only_what_changed_is_named() -> None:
     assert named(plan, broker_epoch=10) == [1]
 
 
-def test_under_a_new_registration_everything_is_named_again() -> None:
+def test_a_follower_names_every_partition_again_after_a_new_registration() -> None:
     """KIP-903: after a new registration a follower names every partition again.
 
     A leader proposes a replica with the broker epoch of its last fetch, so an idle replica would stay refused.

@@ -33,7 +33,7 @@ CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 
 
 @pytest.mark.trio
-async def test_what_another_process_or_epoch_left_unsynced_is_synced_before_it_is_claimed() -> None:
+async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() -> None:
     """With ``log.flush=ack`` a fetch from offset n claims that everything below n is on the follower's disk."""
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
@@ -68,7 +68,7 @@ def unsynced_by(world: ReplicaWorld) -> tuple[ReplicaFetcher, list[TopicPartitio
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_truncated_is_synced_before_the_leader_hears_of_it(seed: int) -> None:
+def test_a_truncation_is_synced_before_the_leader_learns_of_it(seed: int) -> None:
     """A truncation is synced before the leader learns of it (hole 30).
 
     Otherwise a power failure brings back a record after the leader has claimed that no in-sync replica has it.
@@ -83,7 +83,7 @@ def test_what_was_truncated_is_synced_before_the_leader_hears_of_it(seed: int) -
     assert world[2].values() == []
 
 
-def test_what_a_killed_process_truncated_is_synced_by_the_next() -> None:
+def test_a_truncation_of_a_killed_process_is_synced_by_the_next_process() -> None:
     world = truncated_follower()
     trio.run(partial(world[2].restart, power_failure=False))
     world.tell(2, 1, 1, [1, 2])
@@ -91,7 +91,7 @@ def test_what_a_killed_process_truncated_is_synced_by_the_next() -> None:
     assert unsynced_by(world)[1] == [KEY]
 
 
-def test_a_leader_is_followed_once_its_own_truncation_is_on_disk() -> None:
+def test_a_leader_counts_as_followed_once_its_own_truncation_is_on_disk() -> None:
     world = truncated_follower()
     world.elect(2, 2, [1, 2])
     world.catch_up(2, 1)
@@ -184,7 +184,7 @@ async def flush_fails(world: ReplicaWorld, number: int) -> ReplicaFetcher:
 
 @pytest.mark.trio
 @pytest.mark.parametrize(("number", "is_followed"), [(errno.ENOSPC, True), (errno.EIO, False)])
-async def test_a_follower_that_cannot_sync_for_want_of_space_tries_again(number: int, is_followed: bool) -> None:
+async def test_a_follower_retries_a_failed_sync_only_if_the_disk_is_full(number: int, is_followed: bool) -> None:
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
@@ -221,7 +221,7 @@ def answer_of(data: Any) -> FetchResponse:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("leads", [True, False])
-async def test_a_new_leader_epoch_ends_a_half_appended_answer(leads: bool) -> None:
+async def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(leads: bool) -> None:
     """A new leader epoch ends an append in slices.
 
     The appended batches stay whole, so the new leader or its followers can compare them. The rest is not appended.
@@ -305,7 +305,7 @@ def followed_out_of_range() -> tuple[ReplicaWorld, ReplicaFetcher]:
 
 
 @pytest.mark.trio
-async def test_a_follower_that_starts_again_asks_for_producers_of_which_no_record_is_left() -> None:
+async def test_a_follower_that_starts_its_log_anew_asks_for_producers_without_records() -> None:
     world, fetcher = followed_out_of_range()
     channel: Any = AnsweringLeader(world)
     await fetcher._find_range(channel, list(fetcher._followed.values()))
@@ -315,7 +315,7 @@ async def test_a_follower_that_starts_again_asks_for_producers_of_which_no_recor
 
 
 @pytest.mark.trio
-async def test_a_follower_whose_leader_names_no_producers_does_not_start_again_yet() -> None:
+async def test_a_follower_starts_its_log_anew_only_after_its_leader_names_producers() -> None:
     world, fetcher = followed_out_of_range()
     channel: Any = AnsweringLeader(world, describes=False)
     await fetcher._find_range(channel, list(fetcher._followed.values()))

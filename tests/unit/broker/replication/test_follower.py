@@ -19,7 +19,7 @@ def test_a_follower_copies_its_leader() -> None:
     assert world[2].log.leader_epoch_cache.entries == world[1].log.leader_epoch_cache.entries
 
 
-def test_a_deposed_leader_cuts_what_its_successor_never_had() -> None:
+def test_a_deposed_leader_truncates_records_that_its_successor_never_had() -> None:
     """KIP-101, scenario 2: both wrote at the same offset."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
@@ -34,7 +34,7 @@ def test_a_deposed_leader_cuts_what_its_successor_never_had() -> None:
 
 
 @pytest.mark.trio
-async def test_a_follower_that_restarts_keeps_what_is_committed() -> None:
+async def test_a_follower_that_restarts_keeps_committed_records() -> None:
     """KIP-101, scenario 1: the follower does not truncate to its own watermark.
 
     That watermark lags, so the follower would lose a committed record and then lead.
@@ -84,7 +84,7 @@ def test_a_leader_epoch_without_records_is_forgotten() -> None:
     assert world[1].log.leader_epoch_cache.entries == [(0, 0), (2, 1)]
 
 
-def test_a_diverging_follower_does_not_count() -> None:
+def test_the_fetch_offset_of_a_diverging_follower_does_not_count() -> None:
     """KAFKA-13141: its fetch offset belongs to records that the leader does not have."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
@@ -99,7 +99,7 @@ def test_a_diverging_follower_does_not_count() -> None:
     assert world[2].log.high_watermark == 1 and world[1].values() == [b"x"]
 
 
-def test_an_answer_of_an_earlier_epoch_is_not_appended() -> None:
+def test_the_fetch_state_of_an_earlier_leader_epoch_is_not_current() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
@@ -112,7 +112,7 @@ def test_an_answer_of_an_earlier_epoch_is_not_appended() -> None:
     assert answer.records
 
 
-def test_a_follower_of_an_old_epoch_is_fenced_and_of_a_new_one_waits() -> None:
+def test_a_follower_in_an_older_epoch_is_fenced_and_in_a_newer_one_retries() -> None:
     world = ReplicaWorld()
     world.elect(1, 1, [1, 2])
     world.elect(1, 2, [1, 2], tell=[1])
@@ -122,7 +122,7 @@ def test_a_follower_of_an_old_epoch_is_fenced_and_of_a_new_one_waits() -> None:
     assert world.fetch(2, 1) is Outcome.RETRY_LATER
 
 
-def test_a_follower_below_the_leaders_log_starts_again_where_that_begins() -> None:
+def test_a_follower_that_ends_below_the_leaders_log_start_starts_its_log_there() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1])
     for number in range(20):
@@ -141,9 +141,7 @@ def append_by(world: ReplicaWorld, leader: int, producer_id: int, sequence: int)
 @pytest.mark.trio
 @pytest.mark.parametrize("behind", [0, 3], ids=["new", "behind"])
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_follower_that_starts_again_knows_producers_of_which_no_record_is_left(
-    behind: int, restarts: bool
-) -> None:
+async def test_a_follower_that_starts_its_log_anew_knows_producers_without_records(behind: int, restarts: bool) -> None:
     """The follower takes over such a producer.
 
     Otherwise a batch whose response was lost is written twice once this replica leads.
@@ -169,7 +167,7 @@ async def test_a_follower_that_starts_again_knows_producers_of_which_no_record_i
     assert append_by(world, 2, 7, 4) == 5
 
 
-def test_a_log_start_past_the_end_of_the_follower_is_asked_for() -> None:
+def test_a_follower_moves_its_log_start_no_further_than_its_log_end() -> None:
     """The follower asks its leader for producers.
 
     They are the only source for producers of records that it never fetches.
@@ -197,7 +195,7 @@ def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
     assert world[2].log.log_start_offset == 10
 
 
-def test_a_follower_ahead_of_an_unclean_leader_goes_back_to_its_end() -> None:
+def test_a_follower_truncates_to_the_end_of_an_unclean_leader() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1])
     world.append(1, b"a", b"b")
@@ -215,7 +213,7 @@ def created_at(world: ReplicaWorld, base: int, *replicas: int) -> None:
         world[replica].partition.base_offset = base
 
 
-def test_replicas_of_a_partition_that_was_created_again_begin_where_it_ended() -> None:
+def test_replicas_of_a_partition_created_again_begin_at_its_base_offset() -> None:
     world = ReplicaWorld()
     created_at(world, 40, 1, 2, 3)
     world.elect(1, 3, [1, 2, 3])
@@ -229,7 +227,7 @@ def test_replicas_of_a_partition_that_was_created_again_begin_where_it_ended() -
     assert {world[replica].log.end_offset_for_epoch(1) for replica in (1, 2, 3)} == {(1, 40)}
 
 
-def test_a_replica_that_begins_elsewhere_goes_where_its_leader_begins() -> None:
+def test_a_replica_created_at_another_offset_moves_to_its_leaders_log_start() -> None:
     """A broker of an earlier version creates the replica at offset 0."""
     for leader, begins_at in ((1, 40), (2, 0)):
         world = ReplicaWorld(2)

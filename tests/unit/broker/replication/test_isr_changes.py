@@ -65,7 +65,7 @@ async def until(condition: Any) -> None:
             await trio.sleep(0.01)  # polls: virtual time
 
 
-async def test_a_change_is_asked_for_and_taken_over(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_an_isr_change_is_requested_and_applied(nursery: trio.Nursery, autojump_clock: object) -> None:
     controller = Controller(ErrorCode.NONE)
     broker = Broker(controller, nursery)
     await until(lambda: broker.partition.pending_isr is None)
@@ -110,7 +110,7 @@ async def test_a_refused_change_ends_and_the_isr_is_reviewed_again(
     await until(lambda: broker.partition.isr == (1, 2))
 
 
-async def test_a_new_role_ends_the_question(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_new_role_ends_the_retries_of_an_isr_change(nursery: trio.Nursery, autojump_clock: object) -> None:
     controller = Controller(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller"))
     broker = Broker(controller, nursery)
     await until(lambda: len(controller.asked) == 2)

@@ -69,7 +69,7 @@ def refusal(
         (UNKNOWN, StoredLayout(4, 0)),  # the controller did not send a layout, so there is nothing to compare with
     ],
 )
-def test_the_partitions_own_layout_needs_no_look_at_the_batch(layout: Layout, client: StoredLayout | None) -> None:
+def test_batches_with_the_partitions_layout_are_not_verified(layout: Layout, client: StoredLayout | None) -> None:
     assert produce_admission(1, layout, RULES, client) is None
 
 
@@ -82,7 +82,7 @@ def test_the_partitions_own_layout_needs_no_look_at_the_batch(layout: Layout, cl
         StoredLayout(9, 2),  # the client has a newer layout than the broker
     ],
 )
-def test_another_layout_is_refused_to_a_producer(client: StoredLayout | None) -> None:
+def test_a_producer_with_another_layout_is_refused(client: StoredLayout | None) -> None:
     assert refusal(1, GROWN, client) is ErrorCode.INVALID_PARTITION_METADATA
 
 
@@ -99,7 +99,7 @@ def test_a_sealed_partition_takes_nothing() -> None:
     assert refusal(5, SHRUNK, None) is ErrorCode.POLICY_VIOLATION
 
 
-def test_hole_4_a_survivor_waits_although_a_sibling_is_sealed() -> None:
+def test_hole_4_a_survivor_keeps_its_old_layout_while_a_marked_partition_is_sealed() -> None:
     """While 6 -> 4 runs, 5 has the new layout and 1 the old one: each decides by its own layout."""
     assert refusal(1, GROWN, StoredLayout(6, 1)) is ErrorCode.NONE
     assert refusal(1, GROWN, StoredLayout(4, 2)) is ErrorCode.INVALID_PARTITION_METADATA
@@ -157,7 +157,7 @@ def test_hole_29_the_refusal_says_what_to_do() -> None:
         sealed(keyed(None))
 
 
-def test_hole_29_reject_and_accept() -> None:
+def test_hole_29_reject_refuses_a_well_placed_key_and_accept_takes_a_misplaced_one() -> None:
     misrouted = keyed(key_of(5))
     reject, accept = (DeliveryRules(True, legacy) for legacy in (LegacyProducers.REJECT, LegacyProducers.ACCEPT))
     assert refusal(1, GROWN, None, reject, keyed(key_of(1))) is ErrorCode.POLICY_VIOLATION
@@ -173,7 +173,7 @@ def test_keys_after_a_shrink_are_verified_under_the_new_count() -> None:
 # ---------------------------------------------------------------- without ordered delivery, without a layout
 
 
-def test_without_ordered_delivery_only_the_seal_holds() -> None:
+def test_without_ordered_delivery_only_sealed_partitions_refuse_batches() -> None:
     """A record behind a seal would be removed unread, whether its order matters or not."""
     misrouted = keyed(key_of(5))
     for client in (None, StoredLayout(4, 0)):

@@ -32,7 +32,7 @@ def test_the_watermark_waits_for_every_member_of_the_isr() -> None:
     assert world[1].log.high_watermark == 2
 
 
-def test_the_watermark_does_not_wait_for_a_replica_that_is_far_behind() -> None:
+def test_the_watermark_does_not_wait_for_a_lagging_replica_outside_the_isr() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
@@ -40,7 +40,7 @@ def test_the_watermark_does_not_wait_for_a_replica_that_is_far_behind() -> None:
     assert world[1].log.high_watermark == 1
 
 
-def test_a_follower_learns_the_watermark_and_never_beyond_its_log() -> None:
+def test_a_follower_learns_the_watermark_but_keeps_it_within_its_log() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
@@ -50,7 +50,7 @@ def test_a_follower_learns_the_watermark_and_never_beyond_its_log() -> None:
     assert world[3].log.high_watermark == 0
 
 
-def test_a_pending_expansion_holds_the_watermark() -> None:
+def test_the_watermark_waits_for_a_replica_of_a_pending_isr_expansion() -> None:
     """A pending expansion holds the watermark.
 
     KIP-497: from the moment of the request, the controller may have made the replica electable.
@@ -70,7 +70,7 @@ def test_a_pending_expansion_holds_the_watermark() -> None:
     assert world[1].log.high_watermark == 2
 
 
-def test_a_pending_shrink_waits_for_the_committed_isr() -> None:
+def test_the_watermark_waits_for_the_committed_isr_while_a_shrink_is_pending() -> None:
     """A pending shrink keeps the committed ISR in force.
 
     KAFKA-13091: the watermark moves when the shrink is committed, neither earlier nor only at the next fetch.
@@ -89,7 +89,7 @@ def test_a_pending_shrink_waits_for_the_committed_isr() -> None:
     assert world[1].log.high_watermark == 1 and leader.isr == (1, 2) and leader.pending_isr is None
 
 
-def test_a_refused_change_leaves_the_committed_isr_and_waits_before_the_next() -> None:
+def test_after_a_refused_isr_change_the_isr_stays_and_the_next_change_waits() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2, 3)
@@ -108,7 +108,7 @@ def test_a_refused_change_leaves_the_committed_isr_and_waits_before_the_next() -
     assert leader.pending_isr is not None
 
 
-def test_an_answer_that_was_overtaken_changes_nothing() -> None:
+def test_a_response_to_an_isr_change_of_an_earlier_leader_epoch_changes_nothing() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2, 3)
@@ -121,7 +121,7 @@ def test_an_answer_that_was_overtaken_changes_nothing() -> None:
     assert leader.isr == (1, 2)
 
 
-def test_a_replica_joins_only_with_all_that_is_committed_and_all_of_earlier_epochs() -> None:
+def test_a_replica_joins_the_isr_only_with_all_committed_records() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1])
     world.append(1, b"a")
@@ -133,7 +133,7 @@ def test_a_replica_joins_only_with_all_that_is_committed_and_all_of_earlier_epoc
     assert world[1].partition.pending_isr is not None
 
 
-def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
+def test_a_replica_without_all_records_of_earlier_epochs_does_not_join_the_isr() -> None:
     """The watermark of a new leader lags: acknowledged records may lie beyond it."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
@@ -154,7 +154,7 @@ def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
     assert world[2].partition.pending_isr is not None
 
 
-def test_a_fetch_of_a_process_that_is_gone_does_not_count() -> None:
+def test_a_fetch_with_an_older_broker_epoch_does_not_count() -> None:
     """KIP-903: a fetch of a stopped process does not count.
 
     It may still be on the wire when the next process, which has lost records, already fetches.
@@ -171,7 +171,7 @@ def test_a_fetch_of_a_process_that_is_gone_does_not_count() -> None:
     assert world[1].log.high_watermark == 0
 
 
-def test_the_controller_hears_under_which_registration_each_replica_fetched() -> None:
+def test_an_isr_change_names_the_broker_epoch_of_each_replicas_last_fetch() -> None:
     world = ReplicaWorld()
     world.broker_epochs.update({2: 12, 3: 13})
     world.elect(1, 0, [1, 2])
@@ -180,7 +180,7 @@ def test_the_controller_hears_under_which_registration_each_replica_fetched() ->
     assert pending is not None and dict(zip(pending.isr, pending.broker_epochs)) == {1: -1, 2: 12, 3: 13}
 
 
-def test_a_replica_that_was_refused_is_proposed_again_though_it_is_quiet() -> None:
+def test_a_refused_replica_is_proposed_again_without_another_fetch() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2, 3)
@@ -216,7 +216,7 @@ def test_under_load_a_follower_of_a_lone_leader_gets_into_the_isr() -> None:
     assert world[1].partition.pending_isr is not None
 
 
-def test_a_quiet_follower_is_not_lagging_and_one_that_stops_is() -> None:
+def test_a_follower_lags_only_when_it_does_not_fetch_new_records() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
@@ -296,7 +296,7 @@ def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
     assert visits
 
 
-def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
+def test_acks_all_fails_when_the_isr_shrinks_below_the_minimum_after_the_append() -> None:
     world = ReplicaWorld(min_insync_replicas=2)
     world.elect(1, 0, [1, 2])
     awaited = _awaited(world, world.append(1, b"a", all_in_sync=True))
@@ -307,7 +307,7 @@ def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
     assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-def test_a_leader_that_was_deposed_in_between_acknowledges_nothing_of_before() -> None:
+def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() -> None:
     """A deposed leader acknowledges none of its earlier appends.
 
     Another leader may have written other records at the offset, and the watermark may have passed those.
@@ -324,7 +324,7 @@ def test_a_leader_that_was_deposed_in_between_acknowledges_nothing_of_before() -
     assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_leader_that_goes_on_in_a_new_epoch_acknowledges_what_came_before() -> None:
+def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     awaited = _awaited(world, world.append(1, b"a"))
@@ -333,7 +333,7 @@ def test_a_leader_that_goes_on_in_a_new_epoch_acknowledges_what_came_before() ->
     assert awaited.is_done() and not awaited.answer.error_code
 
 
-def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
+def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -> None:
     """In the missed epoch, a follower may have truncated the records that it had fetched before."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
@@ -379,7 +379,7 @@ def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
     assert world[1].log.high_watermark == 0, "the refusal does not wait until the replicas have all of the log"
 
 
-def test_a_refusal_of_a_leader_that_is_deposed_while_it_waits_says_so() -> None:
+def test_a_refusal_whose_leader_is_deposed_while_it_waits_becomes_not_leader() -> None:
     world = _deposed_with_a_batch()
     refused = _refused(world)
     world.elect(3, 2, [1, 2, 3])
@@ -412,7 +412,7 @@ def test_later_batches_of_the_producer_are_refused_behind_a_waiting_refusal() ->
     check(1)
 
 
-def test_a_leader_that_goes_on_in_a_new_epoch_refuses_at_once() -> None:
+def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
     """A resize gives this case: the replicas have followed this leader, and no other replica has led since."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
@@ -422,7 +422,7 @@ def test_a_leader_that_goes_on_in_a_new_epoch_refuses_at_once() -> None:
     assert _refused(world).is_done()
 
 
-def test_flush_on_ack_counts_what_is_on_disk_at_the_leader() -> None:
+def test_with_flush_on_ack_the_leader_counts_only_records_on_its_disk() -> None:
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     offset = world.append(1, b"a")
@@ -435,7 +435,7 @@ def test_flush_on_ack_counts_what_is_on_disk_at_the_leader() -> None:
     assert world[1].log.high_watermark == 1 and one.is_done() and every.is_done()
 
 
-def test_a_new_leader_syncs_what_is_not_on_its_disk_yet() -> None:
+def test_a_new_leader_syncs_records_that_are_not_on_its_disk_yet() -> None:
     """Without this the watermark would not move until the next produce."""
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
@@ -459,7 +459,7 @@ def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_the_low_watermark_is_where_the_last_live_replica_begins() -> None:
+def test_the_low_watermark_is_the_lowest_log_start_of_live_replicas() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     for number in range(10):
@@ -473,7 +473,7 @@ def test_the_low_watermark_is_where_the_last_live_replica_begins() -> None:
     assert world[1].partition.low_watermark == 5
 
 
-def test_a_leader_whose_disk_is_full_proposes_the_others_of_its_isr() -> None:
+def test_a_leader_with_a_full_disk_proposes_an_isr_without_itself() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2, 3])
     leader = world[1].partition
@@ -495,7 +495,7 @@ def test_a_leader_whose_disk_is_full_proposes_the_others_of_its_isr() -> None:
     )
 
 
-def test_a_leader_whose_disk_is_full_does_not_resign_to_brokers_that_are_gone() -> None:
+def test_a_leader_with_a_full_disk_does_not_resign_to_dead_brokers() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     del world.live[2]

@@ -72,7 +72,7 @@ def test_idle_time_is_not_saved_up() -> None:
     assert throttle.is_throttled(LISTED)
 
 
-def test_who_is_not_listed_neither_waits_nor_counts() -> None:
+def test_a_replica_that_is_not_listed_neither_waits_nor_counts() -> None:
     throttle = quota(ManualClock())
     throttle.used(OTHER, 10_000)
     assert not throttle.is_throttled(LISTED)
@@ -81,13 +81,13 @@ def test_who_is_not_listed_neither_waits_nor_counts() -> None:
     assert quota(ManualClock(), replicas=[]).is_throttled(LISTED) is False
 
 
-def test_a_star_lists_everybody() -> None:
+def test_a_star_lists_every_replica() -> None:
     throttle = quota(ManualClock(), replicas=["*"])
     throttle.used(OTHER, 1)
     assert throttle.is_throttled(LISTED)
 
 
-def test_without_a_rate_nobody_waits() -> None:
+def test_without_a_rate_no_replica_waits() -> None:
     throttle = quota(ManualClock(), rate=UNLIMITED)
     throttle.used(LISTED, 1 << 40)
     assert not throttle.is_throttled(LISTED)
