@@ -26,7 +26,7 @@ def code_of(data: bytes | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT,
     return caught.value.code
 
 
-def test_the_usual_batch_is_taken_as_it_is_in_place() -> None:
+def test_a_valid_batch_is_used_in_place_and_unchanged() -> None:
     data = batch(b"a", b"b")
     before = bytes(data)
     found = validate(data)
@@ -45,7 +45,7 @@ def test_a_bad_checksum_is_corrupt() -> None:
     assert code_of(data, AppendOrigin.COORDINATOR) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_max_message_bytes() -> None:
+def test_a_batch_above_max_message_bytes_is_refused() -> None:
     data = batch(b"x" * 100)
     assert validate(data, max_message_bytes=len(data)).length == len(data)
     assert code_of(data, max_message_bytes=len(data) - 1) == ErrorCode.MESSAGE_TOO_LARGE
@@ -82,7 +82,7 @@ def built(*records: tuple[bytes | None, int]) -> bytes:
     return builder.build()
 
 
-def test_the_records_without_a_key_are_named() -> None:
+def test_a_refusal_names_the_records_without_a_key() -> None:
     data = built((b"k", START_MS), (None, START_MS), (b"", START_MS), (None, START_MS))
     refused = refusal_of(data, cleanup_policy=("compact",))
     assert refused.code is ErrorCode.INVALID_RECORD
@@ -91,14 +91,14 @@ def test_the_records_without_a_key_are_named() -> None:
     assert "2 of the batch's 4 records" in refused.message
 
 
-def test_the_records_with_a_time_out_of_bounds_are_named() -> None:
+def test_a_refusal_names_the_records_with_a_timestamp_out_of_bounds() -> None:
     data = built((b"k", START_MS), (b"k", START_MS - 11), (b"k", START_MS + 10), (b"k", START_MS + 11))
     refused = refusal_of(data, message_timestamp_difference_max_ms=10)
     assert refused.code is ErrorCode.INVALID_TIMESTAMP
     assert [record.batch_index for record in refused.records] == [1, 3]
 
 
-def test_a_header_whose_time_is_out_of_bounds_is_refused_though_no_record_is() -> None:
+def test_a_batch_whose_max_timestamp_alone_is_out_of_bounds_is_refused() -> None:
     data = bytearray(batch(b"a", timestamp=START_MS))
     struct.pack_into(">q", data, MAX_TIMESTAMP_AT, START_MS + 11)
     struct.pack_into(">I", data, CRC_AT, RecordBatch(data).compute_crc())
@@ -121,7 +121,7 @@ def test_log_append_time_is_stamped_under_a_new_checksum(codec: CompressionType)
     assert [record.timestamp for record in found] == [START_MS, START_MS]
 
 
-def test_a_producer_does_not_claim_log_append_time() -> None:
+def test_a_producers_batch_with_log_append_time_is_refused() -> None:
     data = batch(b"a")
     stamped = validate(data, message_timestamp_type="LogAppendTime")
     assert code_of(bytes(stamped.buffer)) == ErrorCode.INVALID_TIMESTAMP
@@ -140,7 +140,7 @@ def test_a_producer_does_not_claim_log_append_time() -> None:
         ({"message_timestamp_before_max_ms": 1000}, -1, True),
     ],
 )
-def test_timestamps_within_bounds(config: dict[str, int], timestamp: int, accepted: bool) -> None:
+def test_timestamps_are_accepted_only_within_the_bounds(config: dict[str, int], timestamp: int, accepted: bool) -> None:
     data = batch(b"a", timestamp=timestamp)
     if accepted:
         assert validate(data, **config).count == 1
@@ -153,7 +153,9 @@ def test_timestamps_within_bounds(config: dict[str, int], timestamp: int, accept
     ("name", "codec"),
     [("uncompressed", CompressionType.NONE), ("zstd", CompressionType.ZSTD), ("gzip", CompressionType.GZIP)],
 )
-def test_compression_type_of_the_topic(sent: CompressionType, name: str, codec: CompressionType) -> None:
+def test_a_batch_gets_the_compression_type_of_its_topic(
+    sent: CompressionType, name: str, codec: CompressionType
+) -> None:
     data = batch(b"a" * 500, None, b"c" * 500, compression=sent, producer_id=4, producer_epoch=1, base_sequence=7)
     original = RecordBatch(bytes(data))
     found = validate(data, compression_type=name)
@@ -163,6 +165,6 @@ def test_compression_type_of_the_topic(sent: CompressionType, name: str, codec: 
         assert getattr(found, field) == getattr(original, field)
 
 
-def test_a_batch_that_grows_too_large_when_written_plainly() -> None:
+def test_a_batch_that_is_too_large_without_compression_is_refused() -> None:
     data = batch(b"a" * 5000, compression=CompressionType.GZIP)
     assert code_of(data, compression_type="uncompressed", max_message_bytes=1000) == ErrorCode.MESSAGE_TOO_LARGE

@@ -66,7 +66,7 @@ async def stopped_with_a_record(world: LogWorld, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_creation_that_fails_leaves_nothing(world: LogWorld, name: str) -> None:
+async def test_a_failed_creation_of_a_log_leaves_no_directory(world: LogWorld, name: str) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "e")
     world.storage.full_for = name
@@ -80,7 +80,7 @@ async def test_a_creation_that_fails_leaves_nothing(world: LogWorld, name: str) 
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_what_cannot_be_removed_is_said_and_removed_at_the_next_start(world: LogWorld, name: str) -> None:
+async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(world: LogWorld, name: str) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "e")
     world.storage.full_for, world.storage.keeps_trees = name, True
@@ -95,7 +95,7 @@ async def test_what_cannot_be_removed_is_said_and_removed_at_the_next_start(worl
     assert not left.exists()
 
 
-async def test_a_log_is_created_where_one_that_failed_was_left(world: LogWorld) -> None:
+async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(world: LogWorld) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "e")
     world.storage.full_for, world.storage.keeps_trees = ".index", True
@@ -108,7 +108,7 @@ async def test_a_log_is_created_where_one_that_failed_was_left(world: LogWorld) 
 
 
 @pytest.mark.parametrize("name", ["", *FIRST_FILES])
-async def test_a_log_that_is_there_already_stays_as_it_is(world: LogWorld, name: str) -> None:
+async def test_a_creation_does_not_change_a_log_that_exists(world: LogWorld, name: str) -> None:
     there = await stopped_with_a_record(world, "e")
     kept = there.rename(world.root / "kept")
     manager = await started(world)
@@ -125,7 +125,7 @@ async def test_a_log_that_is_there_already_stays_as_it_is(world: LogWorld, name:
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_move_that_cannot_begin_leaves_nothing(world: LogWorld, name: str) -> None:
+async def test_a_move_that_cannot_begin_leaves_no_directory(world: LogWorld, name: str) -> None:
     manager = await started(world)
     here = create_with_a_record(manager)
     world.storage.full_for = name
@@ -205,14 +205,14 @@ async def test_one_of_several_blank_directories_stays(world: LogWorld) -> None:
     assert await found_after_restart(world, manager) == ("d", [])
 
 
-async def test_one_blank_directory_alone_is_a_log(world: LogWorld) -> None:
+async def test_a_blank_directory_alone_is_opened_as_an_empty_log(world: LogWorld) -> None:
     (world.root / "e" / "t-0").mkdir(parents=True)
     manager = await started(world)
     assert await found_after_restart(world, manager) == ("e", [])
 
 
 @pytest.mark.parametrize("blank", ["d", "e"])
-async def test_a_copy_that_is_complete_goes_before_a_blank_directory(world: LogWorld, blank: str) -> None:
+async def test_a_complete_copy_is_preferred_to_a_blank_directory(world: LogWorld, blank: str) -> None:
     """A crash came between the two renames that end a move."""
     path = await stopped_with_a_record(world, "d")
     path.rename(path.with_name(FUTURE))
@@ -221,7 +221,7 @@ async def test_a_copy_that_is_complete_goes_before_a_blank_directory(world: LogW
     assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
 
 
-async def test_a_copy_of_an_earlier_incarnation_goes(world: LogWorld) -> None:
+async def test_a_copy_of_an_earlier_incarnation_is_removed(world: LogWorld) -> None:
     """The copy outlived its partition, which was created again, so no record of it may come back."""
     path = await stopped_with_a_record(world, "e")
     aside = path.rename(world.root / "aside")
@@ -233,7 +233,7 @@ async def test_a_copy_of_an_earlier_incarnation_goes(world: LogWorld) -> None:
     assert not future.exists()
 
 
-async def test_the_log_of_a_move_that_just_began_stays(world: LogWorld) -> None:
+async def test_the_original_log_stays_when_a_move_has_just_begun(world: LogWorld) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "d")
     log = manager.create(T, TOPIC_ID, 7)
@@ -243,7 +243,7 @@ async def test_the_log_of_a_move_that_just_began_stays(world: LogWorld) -> None:
     assert await found_after_restart(world, manager) == ("d", [])
 
 
-async def test_a_blank_directory_that_resists_stops_the_start(world: LogWorld) -> None:
+async def test_a_start_fails_when_a_blank_directory_cannot_be_removed(world: LogWorld) -> None:
     await stopped_with_a_record(world, "d")
     (world.root / "e" / "t-0").mkdir()
     world.storage.keeps_trees = True

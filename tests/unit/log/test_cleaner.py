@@ -69,7 +69,7 @@ async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogWorld) -
     assert values(again) == values(log)
 
 
-async def test_kip_915_compaction_keeps_what_a_newer_coordinator_wrote(world: LogWorld) -> None:
+async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged(world: LogWorld) -> None:
     """KIP-915: compaction keeps the last record of each key byte for byte.
 
     This includes unknown tagged fields and unknown key types.
@@ -89,7 +89,7 @@ async def test_kip_915_compaction_keeps_what_a_newer_coordinator_wrote(world: Lo
     assert decode(key, tagged) == record
 
 
-async def test_cleaned_bytes_stay_readable_for_who_has_them(world: LogWorld) -> None:
+async def test_a_range_read_before_compaction_stays_readable(world: LogWorld) -> None:
     log = compacted(world)
     put(log, a=b"1")
     put(log, a=b"2")
@@ -101,7 +101,7 @@ async def test_cleaned_bytes_stay_readable_for_who_has_them(world: LogWorld) -> 
     assert values(log) == [(1, b"a", b"2")]
 
 
-async def test_a_tombstone_goes_delete_retention_ms_after_the_first_compaction_that_met_it(world: LogWorld) -> None:
+async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compaction(world: LogWorld) -> None:
     log = compacted(world, delete_retention_ms=DAY_MS)
     put(log, a=b"1")
     put(log, a=None, b=b"1")
@@ -171,7 +171,7 @@ async def test_the_last_batch_of_a_producer_stays_without_records(world: LogWorl
     assert again.append_as_leader(idempotent(2, keys=[b"a"]), 0).base_offset == 3
 
 
-async def test_only_what_is_old_enough_is_cleaned(world: LogWorld) -> None:
+async def test_only_records_older_than_min_compaction_lag_are_cleaned(world: LogWorld) -> None:
     log = compacted(world, min_compaction_lag_ms=1000)
     put(log, a=b"1")
     log.roll()
@@ -201,7 +201,7 @@ async def test_nothing_above_the_last_stable_offset_is_cleaned(world: LogWorld) 
     assert [offset for offset, _, _ in values(log)] == [1, 2, 3]
 
 
-async def test_dirty_ratio_and_the_longest_wait(world: LogWorld) -> None:
+async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(world: LogWorld) -> None:
     log = compacted(world, min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=5000)
     cleaner = cleaner_for(world, log)
     put(log, a=b"1" * 100)
@@ -234,7 +234,7 @@ async def test_more_keys_than_memory_take_several_runs(world: LogWorld) -> None:
     assert values(log) == [(40 + number, b"k%d" % number, b"2") for number in range(40)]
 
 
-async def test_long_keys_are_told_apart(world: LogWorld) -> None:
+async def test_long_keys_are_distinguished(world: LogWorld) -> None:
     keys = KeyOffsets(10_000)
     long = [bytes([letter]) * 100 for letter in b"abc"]
     first = RecordBatch(batch(b"1", b"1", b"1", keys=long))
@@ -245,7 +245,7 @@ async def test_long_keys_are_told_apart(world: LogWorld) -> None:
     assert keys.is_latest(second.records()[0]) and keys.end_offset == 4
 
 
-async def test_small_segments_are_put_together(world: LogWorld) -> None:
+async def test_small_segments_are_merged(world: LogWorld) -> None:
     log = compacted(world, segment_bytes=300)
     for number in range(8):
         put(log, **{f"k{number}": b"x" * 30})
@@ -258,7 +258,7 @@ async def test_small_segments_are_put_together(world: LogWorld) -> None:
     assert len(log.segments) == 4
 
 
-async def test_aborted_data_goes_and_its_marker_after_it(world: LogWorld) -> None:
+async def test_aborted_records_are_removed_and_their_marker_after_them(world: LogWorld) -> None:
     log = compacted(world, delete_retention_ms=1000)
     cleaner = cleaner_for(world, log)
 
@@ -291,7 +291,7 @@ async def test_aborted_data_goes_and_its_marker_after_it(world: LogWorld) -> Non
     assert values(log)[0] == (0, b"a", b"committed before")
 
 
-async def test_a_crash_at_every_change_leaves_each_key_s_last_value(world: LogWorld) -> None:
+async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(world: LogWorld) -> None:
     def latest(log: PartitionLog) -> dict[bytes | None, tuple[int, bytes | None]]:
         return {key: (offset, value) for offset, key, value in values(log)}
 
@@ -322,7 +322,7 @@ async def test_a_crash_at_every_change_leaves_each_key_s_last_value(world: LogWo
     assert crash_at > 40
 
 
-async def test_segments_deleted_under_the_cleaner_are_left_to_their_fate(world: LogWorld) -> None:
+async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile(world: LogWorld) -> None:
     log = compacted(world)
     put(log, a=b"1")
     put(log, a=b"2")
@@ -332,7 +332,7 @@ async def test_segments_deleted_under_the_cleaner_are_left_to_their_fate(world: 
     assert not log.replace_segments(old, log.segments[0])
 
 
-async def test_an_unreadable_log_keeps_no_other_from_being_cleaned(world: LogWorld) -> None:
+async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogWorld) -> None:
     config = LogManagerConfig(1, "c", (str(world.root / "d"),))
     manager = LogManager(config, world.env)
     await manager.start()
@@ -364,7 +364,7 @@ async def test_an_unreadable_log_keeps_no_other_from_being_cleaned(world: LogWor
 
 
 @pytest.mark.parametrize("clean_shutdown", [True, False])
-async def test_a_compacted_log_joins_when_nothing_says_any_more_that_it_was_compacted(
+async def test_a_log_that_was_compacted_loads_without_its_policy_and_checkpoint(
     world: LogWorld, clean_shutdown: bool
 ) -> None:
     """The policy is ``delete`` by now, and the cleaner's checkpoint is gone: a gap would look like lost records."""

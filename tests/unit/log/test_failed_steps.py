@@ -36,7 +36,7 @@ def with_failed_roll(world: LogWorld, suffix: str) -> PartitionLog:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
-async def test_what_follows_a_failed_roll_is_kept(world: LogWorld, suffix: str, clean: bool) -> None:
+async def test_records_after_a_failed_roll_are_kept(world: LogWorld, suffix: str, clean: bool) -> None:
     log = with_failed_roll(world, suffix)
     assert world.names(".log") == [LOG.format(0)]
     before = values(log)
@@ -48,7 +48,7 @@ async def test_what_follows_a_failed_roll_is_kept(world: LogWorld, suffix: str, 
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_an_empty_segment_that_a_roll_left_is_no_segment(world: LogWorld, clean: bool) -> None:
+async def test_an_empty_segment_that_a_failed_roll_left_is_removed(world: LogWorld, clean: bool) -> None:
     log = with_failed_roll(world, ".log")
     for _ in range(12):
         log.append_as_leader(batch(b"b" * 300), 0)
@@ -63,7 +63,7 @@ async def test_an_empty_segment_that_a_roll_left_is_no_segment(world: LogWorld, 
     assert LOG.format(4) not in world.names()
 
 
-async def test_a_new_segment_is_empty_whatever_was_left_at_its_names(world: LogWorld) -> None:
+async def test_a_new_segment_is_empty_although_files_of_its_names_exist(world: LogWorld) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
         world.file(f"{3:020d}{suffix}").write_bytes(b"left over" * 10)
@@ -73,7 +73,7 @@ async def test_a_new_segment_is_empty_whatever_was_left_at_its_names(world: LogW
     assert world.file(LOG.format(3)).stat().st_size == SIZE
 
 
-async def test_what_a_failed_append_leaves_is_cut_off(world: LogWorld) -> None:
+async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(world: LogWorld) -> None:
     log = world.create()
     log.append_as_leader(batch(b"small"), 0)
     log.segments[-1].file.append(b"a part of a batch")
@@ -84,7 +84,7 @@ async def test_what_a_failed_append_leaves_is_cut_off(world: LogWorld) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_the_rest_of_a_failed_append_is_cut_off_before_a_new_segment(world: LogWorld, clean: bool) -> None:
+async def test_a_partial_batch_is_cut_off_before_a_new_segment(world: LogWorld, clean: bool) -> None:
     """Otherwise the part stays behind the sealed segment and counts as records after a clean restart."""
     log = world.create(segment_bytes=2 * SMALL)
     log.append_as_leader(batch(b"small"), 0)
@@ -147,13 +147,13 @@ async def test_a_gap_that_compaction_made_is_no_hole(world: LogWorld) -> None:
     assert [offset for offset, _, _ in values(log)] == [0, 1, 2, 6, 7, 8]
 
 
-async def test_a_hole_below_the_log_start_is_nobodys_concern(world: LogWorld) -> None:
+async def test_a_hole_below_the_log_start_does_not_break_the_log(world: LogWorld) -> None:
     log = await hole(world, log_start_offset=6)
     assert not log.is_broken
     assert [offset for offset, _, _ in values(log)] == [6, 7, 8]
 
 
-async def test_records_that_are_there_twice_break_a_log(world: LogWorld) -> None:
+async def test_segments_with_the_same_offsets_break_a_log(world: LogWorld) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
         log.append_as_leader(idempotent(sequence), 0)
@@ -178,7 +178,7 @@ async def test_a_damaged_segment_below_the_recovery_point_is_not_cut(world: LogW
     assert (again.log_end_offset, path.stat().st_size) == (5, len(whole))
 
 
-async def test_a_follower_of_a_compacted_log_has_segments_that_join(world: LogWorld) -> None:
+async def test_a_follower_of_a_compacted_log_has_no_holes_between_segments(world: LogWorld) -> None:
     log = world.create(segment_bytes=2 * SIZE)
     for offset in (0, 4, 9, 11):
         log.append_as_follower(bytes(batch(b"v", base_offset=offset)))
@@ -191,7 +191,7 @@ async def test_a_follower_of_a_compacted_log_has_segments_that_join(world: LogWo
 # ---------------------------------------------------------------- truncation
 
 
-async def test_a_truncation_whose_producers_cannot_be_read_breaks_the_log(world: LogWorld) -> None:
+async def test_a_truncation_that_cannot_rebuild_the_producers_breaks_the_log(world: LogWorld) -> None:
     log = world.create()
     for sequence in range(4):
         log.append_as_leader(idempotent(sequence), 0)
@@ -210,7 +210,7 @@ async def test_a_truncation_whose_producers_cannot_be_read_breaks_the_log(world:
     assert (await world.reopen()).log_end_offset == 2
 
 
-async def test_a_flush_syncs_the_cut_although_a_segment_begins_there_since(world: LogWorld) -> None:
+async def test_a_flush_syncs_a_truncated_segment_although_a_new_segment_follows(world: LogWorld) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(5):
         log.append_as_leader(idempotent(sequence), 0)

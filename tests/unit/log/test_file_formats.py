@@ -36,14 +36,14 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def test_offset_checkpoint() -> None:
+def test_an_offset_checkpoint_has_kafkas_format() -> None:
     text = b"0\n2\nfile-changes 0 100\nfile-changes 10 7\n"
     offsets = {TopicPartition("file-changes", 10): 7, TopicPartition("file-changes", 0): 100}
     assert encode_offsets(offsets) == text
     assert decode_offsets("p", text) == offsets
 
 
-def test_leader_epoch_checkpoint() -> None:
+def test_a_leader_epoch_checkpoint_has_kafkas_format() -> None:
     assert encode_epochs([(0, 0), (3, 120)]) == b"0\n2\n0 0\n3 120\n"
     assert decode_epochs("p", b"0\n2\n0 0\n3 120\n") == [(0, 0), (3, 120)]
 
@@ -52,12 +52,12 @@ def test_leader_epoch_checkpoint() -> None:
     "data",
     [b"", b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"0\nx\n", b"\xff\xfe\n"],
 )
-def test_a_malformed_checkpoint_names_its_file(data: bytes) -> None:
+def test_the_error_for_a_malformed_checkpoint_names_its_file(data: bytes) -> None:
     with pytest.raises(MalformedFileError, match=r"^dir/file: "):
         decode_offsets("dir/file", data)
 
 
-def test_partition_metadata_is_read_from_kafka_and_carries_our_incarnation_in_a_third_line() -> None:
+def test_partition_metadata_has_kafkas_format_and_the_incarnation_in_a_third_line() -> None:
     topic_id = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
     kafka = b"version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u_w\n"
     assert encode_partition_metadata(PartitionMetadata(topic_id)) == kafka
@@ -75,14 +75,14 @@ def test_partition_metadata_is_read_from_kafka_and_carries_our_incarnation_in_a_
         b"version: 0\n",
         b"version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u_w\nincarnation: 4294",
     ],
-    ids=["version", "id", "no-id", "cut-off"],
+    ids=["unknown version", "malformed topic id", "no topic id", "cut off"],
 )
-def test_malformed_partition_metadata(data: bytes) -> None:
+def test_malformed_partition_metadata_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedFileError):
         decode_partition_metadata("p", data)
 
 
-def test_meta_properties() -> None:
+def test_meta_properties_have_kafkas_format() -> None:
     kafka = b"#\n#Fri Jan 02 10:00:00 UTC 2026\ncluster.id=abc\nbroker.id=3\nversion=0\n"
     assert decode_meta_properties("p", kafka) == MetaProperties(3, "abc")
     assert encode_meta_properties(MetaProperties(3, "abc")) == b"#\nbroker.id=3\ncluster.id=abc\nversion=0\n"
@@ -90,7 +90,7 @@ def test_meta_properties() -> None:
         decode_meta_properties("p", b"version=0\n")
 
 
-def test_producer_snapshot() -> None:
+def test_a_producer_snapshot_has_kafkas_format() -> None:
     body = bytes.fromhex(
         "00000001"  # one producer
         "0000000000000fa0"  # producer id 4000
@@ -117,7 +117,7 @@ def test_a_damaged_snapshot_is_refused(change) -> None:  # type: ignore[no-untyp
         decode_snapshot("p", change(data))
 
 
-def test_transaction_index(world: LogWorld) -> None:
+def test_a_transaction_index_has_kafkas_format(world: LogWorld) -> None:
     world.storage.makedirs(world.directory)
     index = TxnIndex(world.storage, str(world.file("00000000000000000000.txnindex")))
     txn = AbortedTxn(4000, 10, 20, 21)
@@ -130,7 +130,7 @@ def test_transaction_index(world: LogWorld) -> None:
     assert index.collect(21, 30) == ([], False)
 
 
-def test_log_offset_and_time_index(world: LogWorld) -> None:
+def test_a_log_and_its_offset_and_time_index_have_kafkas_format(world: LogWorld) -> None:
     """An index entry is written per batch, once more than ``index.interval.bytes`` lie between.
 
     A roll writes a final time entry.
@@ -167,7 +167,7 @@ def test_log_offset_and_time_index(world: LogWorld) -> None:
     assert world.file("leader-epoch-checkpoint").read_bytes() == b"0\n1\n4 0\n"
 
 
-def test_directory_names() -> None:
+def test_directory_names_are_those_of_kafka() -> None:
     partition = TopicPartition("my-topic.1", 12)
     assert directory_name(partition) == "my-topic.1-12"
     assert parse_directory_name("my-topic.1-12") == partition

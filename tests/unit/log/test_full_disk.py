@@ -54,7 +54,7 @@ async def test_a_flush_that_cannot_open_a_file_is_tried_again(
     log.append_as_leader(batch(b"1"), 1)
 
 
-async def test_a_failed_fdatasync_breaks_a_replica_whatever_it_says(world: LogWorld) -> None:
+async def test_a_failed_fdatasync_breaks_a_replica_even_on_a_full_disk(world: LogWorld) -> None:
     """With delayed allocation a full disk may show in fdatasync, and acknowledged pages are lost."""
     log = world.create()
     log.append_as_leader(batch(b"1"), 0)
@@ -68,7 +68,7 @@ async def test_a_failed_fdatasync_breaks_a_replica_whatever_it_says(world: LogWo
     assert log.is_broken
 
 
-async def test_which_errors_pass() -> None:
+async def test_only_errors_for_lack_of_space_descriptors_or_memory_are_temporary() -> None:
     for number in PASSING:
         assert passes(OSError(number, "")) and not passes(SyncFailedError(number, ""))
     for number in (errno.EIO, errno.EROFS, errno.ENODEV, errno.EACCES, errno.EISDIR):

@@ -57,7 +57,7 @@ class Held:
         await self.go_on.wait()
 
 
-async def test_the_log_ends_at_once_and_the_file_with_the_thread(world: LogWorld) -> None:
+async def test_a_truncation_shortens_the_log_at_once_and_the_file_in_a_thread(world: LogWorld) -> None:
     log = filled(world)
     size, kept = world.file(LOG).stat().st_size, log.read(0, 1 << 20, upper_bound=12).records
     assert log.truncate_to(12)
@@ -84,7 +84,7 @@ CHANGES: dict[str, Callable[[PartitionLog], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_change_is_refused_meanwhile(name: str, world: LogWorld) -> None:
+async def test_a_change_during_the_cut_is_refused(name: str, world: LogWorld) -> None:
     log, held = filled(world), Held(world)
     log.truncate_to(12)
     async with trio.open_nursery() as nursery:
@@ -98,7 +98,7 @@ async def test_a_change_is_refused_meanwhile(name: str, world: LogWorld) -> None
     assert world.file(LOG).stat().st_size == log.size_bytes
 
 
-async def test_housekeeping_leaves_the_log_alone_meanwhile(world: LogWorld) -> None:
+async def test_rolls_and_retention_leave_the_log_alone_during_the_cut(world: LogWorld) -> None:
     log, held = filled(world), Held(world)
     log.truncate_to(12)
     log.update_config(LogConfig(segment_ms=1, retention_ms=1))
@@ -111,7 +111,7 @@ async def test_housekeeping_leaves_the_log_alone_meanwhile(world: LogWorld) -> N
     assert log.roll_if_needed()
 
 
-async def test_a_flush_waits_for_the_thread_and_whoever_comes_cuts_once(world: LogWorld) -> None:
+async def test_concurrent_flushes_wait_for_one_cut(world: LogWorld) -> None:
     log, held = filled(world), Held(world)
     await log.sync_identity()
     log.truncate_to(12)
@@ -163,7 +163,7 @@ async def test_a_cut_that_fails_is_tried_again(world: LogWorld) -> None:
     assert again.log_end_offset == 12
 
 
-async def test_a_follower_asks_again_later_meanwhile() -> None:
+async def test_a_follower_retries_its_fetch_later_during_the_cut() -> None:
     world = ReplicaWorld(2)
     world.elect(1, 0, [1, 2])
     for _ in range(5):

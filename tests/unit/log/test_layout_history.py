@@ -18,7 +18,7 @@ def history(world: LogWorld) -> LayoutHistory:
     return found
 
 
-def test_each_change_is_a_line(world: LogWorld) -> None:
+def test_each_change_of_the_layout_is_one_line_of_the_file(world: LogWorld) -> None:
     layouts = history(world)
     for entry in (FIRST, LayoutEntry(1, 4, 4, 0), GROWN, LayoutEntry(4, 4, 6, 1), SHRUNK):
         layouts.assign(entry)  # an election that keeps the layout changes nothing
@@ -35,7 +35,7 @@ def test_known_and_older_epochs_change_nothing(world: LogWorld) -> None:
     assert history(world).entries == [GROWN]
 
 
-def test_a_write_that_failed_is_made_up_for(world: LogWorld) -> None:
+def test_a_failed_write_is_repeated_by_the_next_save(world: LogWorld) -> None:
     layouts = history(world)
     world.storage.full = True
     layouts.assign(FIRST)
@@ -57,7 +57,7 @@ def test_a_process_that_dies_leaves_the_old_or_the_new_file(world: LogWorld, cra
 
 
 @pytest.mark.parametrize("text", ["", "0\n1\n", "0\n1\n0 4 4\n", "0\n2\n3 4 4 0\n2 4 6 1\n", "0\n1\n0 4 4 x\n"])
-def test_a_damaged_file_is_as_good_as_none(world: LogWorld, text: str) -> None:
+def test_a_damaged_file_is_treated_as_missing(world: LogWorld, text: str) -> None:
     (world.root / "partition-count-checkpoint").write_text(text)
     layouts = history(world)
     assert layouts.entries == []

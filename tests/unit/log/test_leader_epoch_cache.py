@@ -27,7 +27,9 @@ def cache(world: LogWorld) -> LeaderEpochCache:
         (-1, (-1, -1)),
     ],
 )
-def test_end_offset(cache: LeaderEpochCache, asked: int, answer: tuple[int, int]) -> None:
+def test_an_epoch_ends_where_the_next_known_epoch_begins(
+    cache: LeaderEpochCache, asked: int, answer: tuple[int, int]
+) -> None:
     assert cache.end_offset_for(asked, 40) == answer
 
 
@@ -37,7 +39,7 @@ def test_known_and_older_epochs_change_nothing(cache: LeaderEpochCache) -> None:
     assert cache.entries == [(2, 0), (3, 10), (6, 25)]
 
 
-def test_an_epoch_without_records_gives_way_to_the_next(cache: LeaderEpochCache) -> None:
+def test_an_epoch_without_records_is_replaced_by_the_next(cache: LeaderEpochCache) -> None:
     cache.assign(7, 25)
     assert cache.entries == [(2, 0), (3, 10), (7, 25)]
 
@@ -52,7 +54,7 @@ def test_truncation_from_both_ends_is_on_disk(cache: LeaderEpochCache, world: Lo
     assert [again.epoch_for(offset) for offset in (3, 4, 9, 10, 99)] == [-1, 2, 2, 3, 3]
 
 
-def test_a_write_that_failed_is_made_up_for(cache: LeaderEpochCache, world: LogWorld) -> None:
+def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, world: LogWorld) -> None:
     world.storage.full = True
     cache.assign(9, 50)
     assert cache.latest_epoch == 9
@@ -63,7 +65,7 @@ def test_a_write_that_failed_is_made_up_for(cache: LeaderEpochCache, world: LogW
     assert again.latest_epoch == 9
 
 
-def test_a_malformed_file_is_named(world: LogWorld) -> None:
+def test_the_error_for_a_malformed_file_names_it(world: LogWorld) -> None:
     path = world.root / "leader-epoch-checkpoint"
     path.write_text("0\n1\nx y\n")
     with pytest.raises(MalformedFileError, match="leader-epoch-checkpoint"):

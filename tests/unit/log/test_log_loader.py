@@ -89,7 +89,7 @@ async def test_the_log_ends_before_the_first_bad_batch(world: LogWorld, damage: 
     assert again.append_as_leader(idempotent(4), 1).base_offset == 4
 
 
-async def test_segments_behind_a_bad_batch_go(world: LogWorld) -> None:
+async def test_segments_after_a_bad_batch_are_removed(world: LogWorld) -> None:
     fill(world.create(segment_bytes=3 * SIZE), 9)
     world.file(LOG).write_bytes(flipped(world.file(LOG).read_bytes()))
     again = await world.reopen()
@@ -117,7 +117,7 @@ async def test_segments_below_the_recovery_point_are_not_read(world: LogWorld) -
     assert again.log_end_offset == 9
 
 
-async def test_a_log_left_clean_with_a_damaged_tail_is_recovered_all_the_same(world: LogWorld) -> None:
+async def test_a_damaged_tail_is_recovered_even_after_a_clean_shutdown(world: LogWorld) -> None:
     log = world.create()
     fill(log, 5)
     await log.close()
@@ -128,7 +128,7 @@ async def test_a_log_left_clean_with_a_damaged_tail_is_recovered_all_the_same(wo
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "odd size", "nonsense"])
-async def test_a_sealed_segment_s_bad_index_is_built_again(world: LogWorld, suffix: str, damage: str) -> None:
+async def test_a_bad_index_of_a_sealed_segment_is_built_again(world: LogWorld, suffix: str, damage: str) -> None:
     log = world.create(segment_bytes=3 * SIZE, index_interval_bytes=10)
     fill(log, 9)
     await log.close()
@@ -167,7 +167,7 @@ async def test_the_log_start_survives_and_an_empty_log_begins_there(world: LogWo
     assert empty.append_as_leader(batch(b"next"), 9).base_offset == 3
 
 
-async def test_a_directory_without_files_is_an_empty_log_of_nobody(world: LogWorld) -> None:
+async def test_a_directory_without_files_is_an_empty_log_without_an_identity(world: LogWorld) -> None:
     world.storage.makedirs(world.directory)
     log = await world.reopen()
     assert (log.log_end_offset, log.identity.topic_id, log.identity.incarnation) == (0, ZERO_UUID, -1)
@@ -182,7 +182,7 @@ async def test_a_malformed_epoch_file_is_built_again(world: LogWorld) -> None:
     assert again.leader_epoch_cache.entries == [(0, 0), (1, 4)]
 
 
-async def test_a_damaged_snapshot_gives_way_to_the_one_before(world: LogWorld) -> None:
+async def test_an_earlier_snapshot_is_used_instead_of_a_damaged_one(world: LogWorld) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     fill(log, 8)
     await log.close()
@@ -193,7 +193,7 @@ async def test_a_damaged_snapshot_gives_way_to_the_one_before(world: LogWorld) -
     assert again.append_as_leader(idempotent(8), 1).base_offset == 8
 
 
-async def test_aborted_transactions_survive(world: LogWorld) -> None:
+async def test_aborted_transactions_survive_a_restart(world: LogWorld) -> None:
     log = world.create()
     log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
     log.append_as_leader(build_control_batch(CONTROL_ABORT, 9, 0, 1, START_MS), 0, origin=AppendOrigin.COORDINATOR)
@@ -216,7 +216,7 @@ async def test_a_full_disk_does_not_keep_a_log_from_opening(world: LogWorld) -> 
     assert [record[0] for record in values(again)] == list(range(8))
 
 
-async def test_a_crash_at_every_change_keeps_what_was_acknowledged(world: LogWorld) -> None:
+async def test_a_crash_at_any_change_keeps_acknowledged_records(world: LogWorld) -> None:
     """The run appends, rolls, flushes, applies retention and closes.
 
     It is killed before each change to the disk, with half of the change written.
@@ -258,7 +258,7 @@ async def test_a_crash_at_every_change_keeps_what_was_acknowledged(world: LogWor
     assert crash_at > 30
 
 
-async def test_epochs_follow_what_the_log_holds_when_the_file_says_otherwise(world: LogWorld) -> None:
+async def test_epochs_are_taken_from_the_log_when_the_checkpoint_contradicts_it(world: LogWorld) -> None:
     """After a truncation that a power failure undid, the old batches meet the new epochs' file (KIP-101)."""
     log = world.create()
     fill(log, 8)  # epochs 0 and 1, with four records each

@@ -74,7 +74,7 @@ async def test_logs_are_found_again_after_a_shutdown(world: LogWorld) -> None:
     again.close_at_once()
 
 
-async def test_logs_may_come_and_go_while_others_are_closed() -> None:
+async def test_a_log_may_be_created_while_others_are_closed() -> None:
     """A broker that shuts down still carries out the controller's last requests."""
     disk = SimDisk(random.Random(0), sync_delay_s=lambda: 0.01)
     env = Env(disk.clock, SimFabric(random.Random(0)).node("here"), random.Random(0), disk.mount())
@@ -92,7 +92,7 @@ async def test_logs_may_come_and_go_while_others_are_closed() -> None:
 
 
 @pytest.mark.parametrize("fault", ["broken", "a sync that fails", "no descriptor", "producers that are behind"])
-async def test_no_marker_vouches_for_a_log_that_was_not_closed(
+async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_not_close(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The next start recovers the logs of the dir and finds the acknowledged records."""
@@ -154,7 +154,7 @@ async def test_logs_are_recovered_after_a_kill(world: LogWorld) -> None:
     again.close_at_once()
 
 
-async def test_a_dir_in_use_is_refused_and_the_others_are_let_go(world: LogWorld) -> None:
+async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(world: LogWorld) -> None:
     first = manager_for(world, "d")
     await first.start()
     second = manager_for(world, "e", "d")
@@ -170,7 +170,7 @@ async def test_a_dir_in_use_is_refused_and_the_others_are_let_go(world: LogWorld
     ("settings", "message"),
     [({"broker_id": 2}, "belongs to another broker"), ({"cluster_id": "other"}, "belongs to another cluster")],
 )
-async def test_a_dir_of_others_is_refused(world: LogWorld, settings: dict[str, Any], message: str) -> None:
+async def test_a_log_dir_of_another_broker_is_refused(world: LogWorld, settings: dict[str, Any], message: str) -> None:
     manager = manager_for(world)
     await manager.start()
     await manager.shutdown()
@@ -181,14 +181,14 @@ async def test_a_dir_of_others_is_refused(world: LogWorld, settings: dict[str, A
     again.close_at_once()
 
 
-async def test_malformed_meta_properties_are_named(world: LogWorld) -> None:
+async def test_the_error_for_malformed_meta_properties_names_the_file(world: LogWorld) -> None:
     (world.root / "d").mkdir()
     (world.root / "d" / "meta.properties").write_text("nothing\n")
     with pytest.raises(LogDirError, match=r"d/meta\.properties: broker\.id is missing"):
         await manager_for(world).start()
 
 
-async def test_directories_are_removed_by_another_thread_than_the_loops(
+async def test_directories_are_removed_outside_of_the_event_loops_thread(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0))
@@ -255,7 +255,7 @@ class Steps:
         monkeypatch.setattr(TimeSlice, "due", step)
 
 
-async def test_a_deleted_log_leaves_at_once_and_its_files_later(world: LogWorld) -> None:
+async def test_a_deleted_log_is_gone_at_once_and_its_files_later(world: LogWorld) -> None:
     manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=5000))
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
@@ -272,7 +272,7 @@ async def test_a_deleted_log_leaves_at_once_and_its_files_later(world: LogWorld)
     manager.close_at_once()
 
 
-async def test_a_log_made_anew_shares_nothing_with_the_one_before(world: LogWorld) -> None:
+async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: LogWorld) -> None:
     """KAFKA-12257, 14616, 10548: checkpoints of the old log must not truncate the log of a re-created topic."""
     manager = manager_for(world)
     await manager.start()
@@ -382,7 +382,7 @@ async def test_idle_producers_are_forgotten(world: LogWorld, autojump_clock: tri
     manager.close_at_once()
 
 
-async def test_another_expiration_of_producers_counts_at_once(world: LogWorld) -> None:
+async def test_a_changed_producer_expiration_counts_at_once(world: LogWorld) -> None:
     manager = manager_for(world, producer_id_expiration_ms=1_000_000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -396,7 +396,7 @@ async def test_another_expiration_of_producers_counts_at_once(world: LogWorld) -
     manager.close_at_once()
 
 
-async def test_another_pause_of_the_cleaner_counts_at_once(world: LogWorld) -> None:
+async def test_a_changed_cleaner_backoff_counts_at_once(world: LogWorld) -> None:
     """The present pause has the old length, which may be a day."""
     manager = manager_for(world, cleaner_backoff_ms=86_400_000)
     await manager.start()
@@ -451,7 +451,7 @@ async def test_a_partition_in_two_dirs_is_refused(world: LogWorld) -> None:
         await manager_for(world, "d", "e").start()
 
 
-async def test_configuration_by_kafka_s_keys() -> None:
+async def test_configurations_are_read_by_kafkas_keys() -> None:
     values_by_key = {"log.cleaner.backoff.ms": 5, "log.retention.check.interval.ms": 6, "num.io.threads": 8}
     config = LogManagerConfig.from_values(values_by_key, broker_id=1, cluster_id="c", log_dirs=("d",))
     assert (config.cleaner_backoff_ms, config.retention_check_interval_ms) == (5, 6)
@@ -478,7 +478,7 @@ async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: Log
     manager.close_at_once()
 
 
-async def test_a_dir_that_refuses_writes_keeps_no_other_from_its_housekeeping(
+async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_writes(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     world.env.clock = LoopClock()
@@ -544,7 +544,7 @@ async def manager_that_opens_again(world: LogWorld, slowly: SlowlyReadable) -> L
     return manager
 
 
-async def test_a_log_that_is_being_opened_again_is_not_made_anew(
+async def test_a_log_that_is_being_opened_again_is_not_created(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller may create the partition in between: with a second, empty log the records would be lost."""
@@ -562,7 +562,7 @@ async def test_a_log_that_is_being_opened_again_is_not_made_anew(
     manager.close_at_once()
 
 
-async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_away(
+async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_deleted(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowly = SlowlyReadable(monkeypatch)

@@ -72,7 +72,7 @@ async def running(world: LogWorld, start_offset: int = 0) -> AsyncIterator[LogMa
     manager.close_at_once()
 
 
-async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
+async def test_a_moved_log_is_complete_and_takes_appends(world: LogWorld) -> None:
     async with running(world) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         put(manager, b"later", leader_epoch=4)
@@ -97,7 +97,7 @@ async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
         assert all(path.name.endswith("-delete") for path in Path(before.directory).parent.glob("t-*"))
 
 
-async def test_a_log_that_is_identified_while_it_moves_stays_so(
+async def test_an_identity_that_is_assigned_during_a_move_is_kept(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the new identity were lost, the next topic id would create another log in its place."""
@@ -119,7 +119,7 @@ async def test_a_log_that_is_identified_while_it_moves_stays_so(
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_moved_log_knows_producers_of_which_no_record_is_left(world: LogWorld, restarts: bool) -> None:
+async def test_a_moved_log_knows_producers_without_records(world: LogWorld, restarts: bool) -> None:
     """A batch that such a producer repeats would otherwise be written again."""
     async with running(world) as manager:
         before = log_of(manager)
@@ -143,7 +143,7 @@ async def test_a_moved_log_knows_producers_of_which_no_record_is_left(world: Log
         again.close_at_once()
 
 
-async def test_what_was_moved_is_found_after_a_restart(world: LogWorld) -> None:
+async def test_a_moved_log_is_found_after_a_restart(world: LogWorld) -> None:
     async with running(world) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         before = log_of(manager)
@@ -159,7 +159,7 @@ async def test_what_was_moved_is_found_after_a_restart(world: LogWorld) -> None:
     again.close_at_once()
 
 
-async def test_records_written_during_the_move_are_there(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_written_during_a_move_are_copied(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.broker.log.log_moves.CHUNK_BYTES", 1)
     async with running(world) as manager:
         put(manager, *[b"%d" % number for number in range(50)])
@@ -178,7 +178,7 @@ async def test_records_written_during_the_move_are_there(world: LogWorld, monkey
         assert len(values(log_of(manager))) == 51
 
 
-async def test_an_empty_log_that_begins_above_0_moves_as_such(world: LogWorld) -> None:
+async def test_an_empty_log_that_begins_above_0_keeps_its_offsets_in_a_move(world: LogWorld) -> None:
     """This is the log of a partition that was created again, before its first record."""
     async with running(world, start_offset=40) as manager:
         before = log_of(manager)
@@ -202,7 +202,7 @@ async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogWorld) -
 
 
 @pytest.mark.parametrize("start", [55, 60])
-async def test_a_log_that_lost_its_start_during_the_move_is_copied_again(
+async def test_a_log_whose_start_rises_during_a_move_is_copied_again(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, start: int
 ) -> None:
     async with running(world) as manager:
@@ -241,7 +241,7 @@ async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(worl
         assert Path(manager.create(other, TOPIC_ID, 8).directory).parent == Path(wanted)
 
 
-async def test_a_move_back_or_a_deletion_gives_the_copy_up(world: LogWorld) -> None:
+async def test_a_move_back_or_a_deletion_cancels_the_move(world: LogWorld) -> None:
     manager = manager_for(world)
     await manager.start()
     manager.create(T, TOPIC_ID, 7)
@@ -260,7 +260,7 @@ async def test_a_move_back_or_a_deletion_gives_the_copy_up(world: LogWorld) -> N
     manager.close_at_once()
 
 
-async def test_a_crash_during_the_copy_begins_it_again(world: LogWorld) -> None:
+async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(world: LogWorld) -> None:
     manager = manager_for(world)
     await manager.start()
     manager.create(T, TOPIC_ID, 7)
@@ -281,7 +281,7 @@ async def test_a_crash_during_the_copy_begins_it_again(world: LogWorld) -> None:
     again.close_at_once()
 
 
-async def test_a_crash_between_the_two_renames_leaves_the_copy(world: LogWorld) -> None:
+async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(world: LogWorld) -> None:
     async with running(world) as manager:
         put(manager, b"1", b"2")
         before = log_of(manager)

@@ -99,7 +99,7 @@ async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
     manager.close_at_once()
 
 
-async def test_an_unreadable_log_keeps_no_other_from_being_served(world: LogWorld) -> None:
+async def test_other_logs_are_served_while_one_is_unreadable(world: LogWorld) -> None:
     await filled(world)
     damaged = world.root / "d" / "a-0" / "00000000000000000000.log"
     lose(damaged)
@@ -118,7 +118,7 @@ async def test_an_unreadable_log_keeps_no_other_from_being_served(world: LogWorl
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-async def test_an_unreadable_log_is_replaced(world: LogWorld, deleted: bool) -> None:
+async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(world: LogWorld, deleted: bool) -> None:
     """The log was deleted, or belongs to an earlier incarnation than the one to be created."""
     await filled(world)
     lose(world.root / "d" / "a-0" / "00000000000000000000.log")
@@ -177,7 +177,7 @@ async def test_of_two_incarnations_in_two_dirs_the_later_stays(world: LogWorld, 
 
 
 @pytest.mark.parametrize("lost", ["d", "d/a-0/00000000000000000000.log"])
-async def test_a_copy_is_not_taken_for_its_log_while_that_cannot_be_read(world: LogWorld, lost: str) -> None:
+async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(world: LogWorld, lost: str) -> None:
     """A move that a crash cut short leaves an incomplete copy of the log."""
     await filled(world)
     copy = world.root / "e" / f"a-0.{'0' * 32}-future"
@@ -197,7 +197,7 @@ async def test_a_copy_is_not_taken_for_its_log_while_that_cannot_be_read(world: 
     manager.close_at_once()
 
 
-async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_its_recovery(
+async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_clean(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An orderly stop marks no unrecovered log as clean, and forgets no deletion of records."""

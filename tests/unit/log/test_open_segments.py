@@ -70,7 +70,7 @@ async def test_flushed_segments_are_closed(world: LogWorld) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_log_that_was_opened_holds_nothing_until_it_is_used(world: LogWorld, clean: bool) -> None:
+async def test_a_log_has_no_open_files_before_it_is_used(world: LogWorld, clean: bool) -> None:
     manager = await start(world, limit=10)
     fill(manager.create(A, TOPIC_ID, 1))
     if clean:
@@ -99,7 +99,7 @@ def open_files() -> list[str]:
     return names
 
 
-async def test_readers_hold_the_segments_of_all_logs_that_were_read_last(world: LogWorld) -> None:
+async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(world: LogWorld) -> None:
     manager = await start(world, limit=10)
     logs = [manager.create(partition, TOPIC_ID, 1) for partition in (A, B)]
     for log in logs:

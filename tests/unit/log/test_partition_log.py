@@ -31,7 +31,7 @@ def code_of(call, *args, **kwargs) -> ErrorCode:  # type: ignore[no-untyped-def]
     return caught.value.code
 
 
-def test_offsets_are_given_in_order_and_written_into_the_sender_s_buffer(world: LogWorld) -> None:
+def test_offsets_are_assigned_in_order_and_written_into_the_batches(world: LogWorld) -> None:
     log = world.create()
     data = batch(b"a", b"b")
     first = log.append_as_leader(memoryview(data), 7)
@@ -48,7 +48,7 @@ def test_log_append_time_is_reported(world: LogWorld) -> None:
     assert log.append_as_leader(batch(b"a"), 0).log_append_time_ms == START_MS + 5
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offsets(world: LogWorld) -> None:
+def test_a_repeated_batch_gets_the_offsets_of_its_first_append(world: LogWorld) -> None:
     log = world.create()
     log.append_as_leader(idempotent(0, 3), 0)
     log.append_as_leader(batch(b"other"), 0)
@@ -67,7 +67,7 @@ def test_reads_begin_with_the_batch_that_holds_the_offset(world: LogWorld) -> No
         assert found.records.read() == bytes(first.buffer), offset  # type: ignore[union-attr]
 
 
-def test_reads_end_below_the_bound_and_within_the_bytes(world: LogWorld) -> None:
+def test_reads_end_below_the_upper_bound_and_within_the_size_limit(world: LogWorld) -> None:
     log = world.create()
     fill(log, 10)
     size = read_all(log)[0].length
@@ -80,13 +80,13 @@ def test_reads_end_below_the_bound_and_within_the_bytes(world: LogWorld) -> None
 
 
 @pytest.mark.parametrize("offset", [-1, 21])
-def test_reads_outside_of_the_log(world: LogWorld, offset: int) -> None:
+def test_reads_outside_of_the_log_are_out_of_range(world: LogWorld, offset: int) -> None:
     log = world.create()
     fill(log, 10)
     assert code_of(log.read, offset, 100, upper_bound=20) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_range_handed_out_outlives_its_segment(world: LogWorld) -> None:
+def test_a_range_that_was_read_outlives_its_segment(world: LogWorld) -> None:
     log = world.create(file_delete_delay_ms=0)
     fill(log, 1)
     expected = bytes(read_all(log)[0].buffer)
@@ -99,7 +99,7 @@ def test_a_range_handed_out_outlives_its_segment(world: LogWorld) -> None:
 # ---------------------------------------------------------------- roll
 
 
-def test_roll_by_size(world: LogWorld) -> None:
+def test_a_segment_is_rolled_by_size(world: LogWorld) -> None:
     size = len(batch(b"a0", b"b0"))
     log = world.create(segment_bytes=3 * size)
     fill(log, 7)
@@ -107,7 +107,7 @@ def test_roll_by_size(world: LogWorld) -> None:
     assert [record[0] for record in values(log)] == list(range(14))
 
 
-def test_roll_by_time_of_the_records(world: LogWorld) -> None:
+def test_a_segment_is_rolled_by_the_timestamps_of_its_records(world: LogWorld) -> None:
     log = world.create(segment_ms=100)
     log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
     world.clock.ms += 10_000
@@ -117,7 +117,7 @@ def test_roll_by_time_of_the_records(world: LogWorld) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_roll_by_the_clock_when_records_have_no_time(world: LogWorld) -> None:
+def test_a_segment_is_rolled_by_the_clock_when_records_have_no_timestamp(world: LogWorld) -> None:
     log = world.create(segment_ms=100)
     log.append_as_leader(batch(b"a", timestamp=-1), 0)
     world.clock.ms += 101
@@ -125,14 +125,14 @@ def test_roll_by_the_clock_when_records_have_no_time(world: LogWorld) -> None:
     assert len(log.segments) == 2
 
 
-def test_roll_when_an_index_is_full(world: LogWorld) -> None:
+def test_a_segment_is_rolled_when_an_index_is_full(world: LogWorld) -> None:
     log = world.create(segment_index_bytes=36, index_interval_bytes=1)
     fill(log, 10)
     assert len(log.segments) > 1
     assert all(segment.offset_index.count <= 4 for segment in log.segments)
 
 
-def test_roll_when_an_offset_is_too_far_for_an_index_entry(world: LogWorld) -> None:
+def test_a_segment_is_rolled_when_an_offset_is_too_far_for_an_index_entry(world: LogWorld) -> None:
     log = world.create()
     log.append_as_follower(bytes(batch(b"a", base_offset=5)))
     log.append_as_follower(bytes(batch(b"b", base_offset=5 + 2**31)))
@@ -141,7 +141,7 @@ def test_roll_when_an_offset_is_too_far_for_an_index_entry(world: LogWorld) -> N
     assert log.log_end_offset == 7 + 2**32
 
 
-def test_jitter_comes_from_the_env(world: LogWorld) -> None:
+def test_jitter_rolls_a_segment_before_segment_ms(world: LogWorld) -> None:
     log = world.create(segment_ms=1000, segment_jitter_ms=1000)
     log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
     log.append_as_leader(batch(b"b", timestamp=START_MS + 1000), 0)
@@ -151,7 +151,7 @@ def test_jitter_comes_from_the_env(world: LogWorld) -> None:
 # ---------------------------------------------------------------- find
 
 
-def test_offset_for_time(world: LogWorld) -> None:
+def test_the_offset_for_a_time_is_that_of_the_first_record_not_before_it(world: LogWorld) -> None:
     log = world.create(index_interval_bytes=200, segment_bytes=2000)
     fill(log, 100, epoch=3)
     assert len(log.segments) > 3
@@ -162,14 +162,14 @@ def test_offset_for_time(world: LogWorld) -> None:
     assert find_time(log, START_MS + 992) is None
 
 
-def test_offset_for_time_begins_at_the_log_start(world: LogWorld) -> None:
+def test_the_offset_for_a_time_is_not_below_the_log_start(world: LogWorld) -> None:
     log = world.create()
     fill(log, 10)
     log.delete_records_before(5)
     assert find_time(log, 0) == (START_MS + 21, 5, 0)
 
 
-def test_offset_of_the_largest_timestamp(world: LogWorld) -> None:
+def test_the_largest_timestamp_is_found_with_its_offset(world: LogWorld) -> None:
     log = world.create(segment_bytes=500)
     assert find_time(log, None) is None
     fill(log, 10)
@@ -178,7 +178,7 @@ def test_offset_of_the_largest_timestamp(world: LogWorld) -> None:
     assert find_time(log, None) == (START_MS + 10**6 + 1, 21, 1)
 
 
-def test_end_offset_for_epoch(world: LogWorld) -> None:
+def test_an_epoch_ends_where_the_next_known_epoch_begins(world: LogWorld) -> None:
     log = world.create()
     fill(log, 2, epoch=1)
     fill(log, 2, epoch=4)
@@ -226,7 +226,7 @@ def test_the_last_stable_offset_is_not_below_the_log_start(world: LogWorld) -> N
 # ---------------------------------------------------------------- delete
 
 
-def test_delete_records(world: LogWorld) -> None:
+def test_delete_records_moves_the_log_start_and_deletes_whole_segments(world: LogWorld) -> None:
     log = world.create(segment_bytes=TWO_BATCHES, file_delete_delay_ms=1000)
     fill(log, 6)
     moved: list[int] = []
@@ -243,13 +243,13 @@ def test_delete_records(world: LogWorld) -> None:
     assert log.delete_records_before(-1) == 12
 
 
-def test_a_log_that_is_only_compacted_keeps_its_records(world: LogWorld) -> None:
+def test_delete_records_is_refused_for_a_log_that_is_only_compacted(world: LogWorld) -> None:
     log = world.create(cleanup_policy=("compact",))
     fill(log, 1)
     assert code_of(log.delete_records_before, 1) == ErrorCode.POLICY_VIOLATION
 
 
-def test_retention_by_time_takes_the_active_segment_too(world: LogWorld) -> None:
+def test_retention_by_time_deletes_the_active_segment_too(world: LogWorld) -> None:
     log = world.create(retention_ms=1000, segment_bytes=TWO_BATCHES)
     fill(log, 3)
     assert log.delete_old_segments() == 0
@@ -259,7 +259,7 @@ def test_retention_by_time_takes_the_active_segment_too(world: LogWorld) -> None
     assert log.append_as_leader(batch(b"next"), 0).base_offset == 6
 
 
-def test_retention_by_size_keeps_at_least_that_much(world: LogWorld) -> None:
+def test_retention_by_size_keeps_at_least_retention_bytes(world: LogWorld) -> None:
     size = len(batch(b"a0", b"b0"))
     log = world.create(retention_bytes=3 * size, segment_bytes=2 * size)
     fill(log, 8)
@@ -289,7 +289,7 @@ def test_a_changed_configuration_acts_at_once(world: LogWorld) -> None:
 # ---------------------------------------------------------------- truncate, follow
 
 
-def test_truncation_takes_offsets_epochs_and_producers_back(world: LogWorld) -> None:
+def test_truncation_resets_offsets_epochs_and_producers(world: LogWorld) -> None:
     log = world.create(segment_bytes=TWO_BATCHES)
     for sequence in range(8):
         log.append_as_leader(idempotent(sequence), sequence // 3)
@@ -306,7 +306,7 @@ def test_truncation_takes_offsets_epochs_and_producers_back(world: LogWorld) -> 
     assert [record[0] for record in values(log)] == list(range(5))
 
 
-def test_truncation_below_the_first_segment_starts_over(world: LogWorld) -> None:
+def test_truncation_below_the_first_segment_leaves_an_empty_log_there(world: LogWorld) -> None:
     log = world.create()
     log.truncate_fully_and_start_at(10)
     fill(log, 2)
@@ -314,7 +314,7 @@ def test_truncation_below_the_first_segment_starts_over(world: LogWorld) -> None
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
-def test_a_follower_takes_batches_as_they_are(world: LogWorld) -> None:
+def test_a_follower_appends_batches_unchanged(world: LogWorld) -> None:
     log = world.create()
     sent = bytes(batch(b"a", b"b", base_offset=10, leader_epoch=2)) + bytes(batch(b"c", base_offset=14, leader_epoch=3))
     assert log.append_as_follower(sent + sent[:20]) == 15
@@ -364,7 +364,7 @@ async def test_flush_raises_the_recovery_point(world: LogWorld) -> None:
 
 
 @pytest.mark.trio
-async def test_a_failed_sync_is_never_called_good_by_a_later_one(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_a_later_sync_does_not_repair_a_failed_one(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The kernel drops pages that it could not write, and lets the next fdatasync succeed ("fsyncgate")."""
 
     async def fail() -> None:
@@ -407,7 +407,7 @@ async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogWo
 
 
 @pytest.mark.trio
-async def test_after_a_kill_whose_log_it_is_is_synced_by_the_next_process(world: LogWorld) -> None:
+async def test_after_a_kill_the_next_process_syncs_the_identity_of_the_log(world: LogWorld) -> None:
     """The next process cannot know whether the earlier one synced it."""
     world.create().close_files()
     again = await world.reopen()
@@ -423,7 +423,7 @@ async def test_after_a_kill_whose_log_it_is_is_synced_by_the_next_process(world:
 
 
 @pytest.mark.trio
-async def test_no_record_is_called_synced_where_its_partitions_metadata_is_not(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_no_record_counts_as_synced_before_the_partition_metadata(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     async def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -439,7 +439,7 @@ async def test_no_record_is_called_synced_where_its_partitions_metadata_is_not(w
 
 
 @pytest.mark.trio
-async def test_what_regrew_after_a_truncation_during_a_sync_is_not_called_synced(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     log = world.create()
     await log.flush()
     fill(log, 4)
@@ -457,7 +457,7 @@ async def test_what_regrew_after_a_truncation_during_a_sync_is_not_called_synced
 
 
 @pytest.mark.trio
-async def test_callers_that_come_during_a_flush_share_the_next(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_callers_during_a_flush_share_the_next_flush(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     log = world.create()
     started, release = trio.Event(), trio.Event()
 

@@ -40,7 +40,7 @@ def on_disk(world: LogWorld, offset: int) -> list[Any]:
     return sorted(decode_snapshot(path, world.storage.read_bytes(path)))
 
 
-async def test_a_snapshot_is_of_the_moment_of_the_roll_whatever_comes_while_it_is_taken(
+async def test_a_snapshot_has_the_state_at_the_roll_despite_changes_while_it_is_taken(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(world)
@@ -61,7 +61,7 @@ async def test_a_snapshot_is_of_the_moment_of_the_roll_whatever_comes_while_it_i
     assert on_disk(world, offset) == expected
 
 
-async def test_a_truncation_below_the_roll_gives_the_snapshot_up(world: LogWorld) -> None:
+async def test_a_truncation_below_the_roll_cancels_the_snapshot(world: LogWorld) -> None:
     log = filled(world)
     log.roll()
     append(log, 0, 3)
@@ -70,7 +70,7 @@ async def test_a_truncation_below_the_roll_gives_the_snapshot_up(world: LogWorld
     assert all(int(name.partition(".")[0]) <= 20 for name in world.names(".snapshot"))
 
 
-async def test_an_orderly_stop_writes_what_was_begun(world: LogWorld) -> None:
+async def test_closing_the_log_writes_its_snapshot(world: LogWorld) -> None:
     log = filled(world)
     expected, offset = sorted(log.producers.snapshot()), log.log_end_offset
     await log.close()
@@ -88,7 +88,9 @@ async def test_a_later_roll_replaces_an_unwritten_snapshot(world: LogWorld) -> N
     assert world.names(".snapshot") == [f"{offset:020d}.snapshot"]
 
 
-async def test_a_log_that_goes_away_meanwhile_gets_no_file(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_snapshot_is_written_for_a_log_that_is_closed_meanwhile(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = filled(world)
     log.roll()
 

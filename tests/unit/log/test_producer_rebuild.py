@@ -46,13 +46,13 @@ async def as_reopened(world: LogWorld, log: PartitionLog) -> list[Any]:
     return known(again.producers)
 
 
-async def test_a_short_truncation_leaves_nothing_to_be_done(world: LogWorld) -> None:
+async def test_a_short_truncation_rebuilds_the_producers_at_once(world: LogWorld) -> None:
     log = filled(world, STEPS_AT_ONCE - 10)
     log.truncate_to(STEPS_AT_ONCE - 20)
     assert log.rebuild is None and known(log.producers) == await as_reopened(world, log)
 
 
-async def test_a_follower_appends_meanwhile(world: LogWorld) -> None:
+async def test_a_follower_appends_during_the_rebuild(world: LogWorld) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     assert log.rebuild is not None
@@ -64,7 +64,7 @@ async def test_a_follower_appends_meanwhile(world: LogWorld) -> None:
     assert known(log.producers) == await as_reopened(world, log)
 
 
-async def test_a_segment_that_is_rolled_meanwhile_has_no_snapshot(world: LogWorld) -> None:
+async def test_a_segment_that_is_rolled_during_the_rebuild_has_no_snapshot(world: LogWorld) -> None:
     """A snapshot of half the producers would count as complete after a restart."""
     log = filled(world)
     log.truncate_to(BATCHES - 100)
@@ -75,7 +75,7 @@ async def test_a_segment_that_is_rolled_meanwhile_has_no_snapshot(world: LogWorl
     assert known(log.producers) == await as_reopened(world, log)
 
 
-async def test_another_truncation_begins_again(world: LogWorld) -> None:
+async def test_another_truncation_restarts_the_rebuild(world: LogWorld) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ async def test_another_truncation_begins_again(world: LogWorld) -> None:
     assert log.rebuild is None and known(log.producers) == await as_reopened(world, log)
 
 
-async def test_starting_at_another_offset_ends_it(world: LogWorld) -> None:
+async def test_starting_at_another_offset_ends_the_rebuild(world: LogWorld) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     log.truncate_fully_and_start_at(5 * BATCHES)
@@ -101,7 +101,7 @@ async def test_a_leader_knows_every_producer_before_it_appends(world: LogWorld) 
     assert repeated.duplicate and repeated.base_offset == BATCHES - 101
 
 
-async def test_retention_and_compaction_wait(world: LogWorld) -> None:
+async def test_retention_and_compaction_wait_for_the_rebuild(world: LogWorld) -> None:
     log = filled(world, segment_bytes=20_000)
     old = list(log.segments[:1])
     log.snapshots.remove_above(-1)
@@ -115,7 +115,7 @@ async def test_retention_and_compaction_wait(world: LogWorld) -> None:
     assert log.delete_old_segments() > 0
 
 
-async def test_a_shutdown_finishes_it(world: LogWorld) -> None:
+async def test_closing_the_log_finishes_the_rebuild(world: LogWorld) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     before = await as_reopened(world, log)
@@ -145,7 +145,7 @@ def refuse_after(monkeypatch: pytest.MonkeyPatch, batches: int, number: int) -> 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 @pytest.mark.parametrize("batches", [0, 1, STEPS_AT_ONCE, 2 * STEPS_AT_ONCE + 7])
-async def test_an_error_that_passes_is_no_reason_to_give_the_log_up_nor_to_forget_producers(
+async def test_a_temporary_error_neither_breaks_the_log_nor_loses_producers(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, batches: int, number: int
 ) -> None:
     log = filled(world)
@@ -186,7 +186,7 @@ async def test_any_other_error_breaks_the_log(world: LogWorld, monkeypatch: pyte
         log.append_as_leader(idempotent(0, producer_id=500), 0)
 
 
-async def test_the_log_manager_goes_on_once_there_are_descriptors(
+async def test_the_log_manager_continues_the_rebuild_once_there_are_descriptors(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Each retry comes after a longer pause."""

@@ -86,7 +86,7 @@ def test_only_batches_since_the_last_gap_count_as_written(producers: Producers) 
     assert producers.send(10) == (-1, True)
 
 
-def test_a_batch_behind_a_gap_across_the_wrap_is_not_one_of_long_ago(producers: Producers) -> None:
+def test_a_batch_after_a_gap_across_the_wrap_is_not_taken_for_an_old_one(producers: Producers) -> None:
     entry = producers.state.producers[9] = ProducerEntry(9, epoch=0)
     first_of_kept = MAX_SEQUENCE - 5
     entry.add(BatchMetadata(first_of_kept - 1, first_of_kept - 1, first_of_kept - 1, START_MS))
@@ -108,13 +108,13 @@ def test_sequences_wrap(producers: Producers) -> None:
     assert producers.send(MAX_SEQUENCE - 1, 2) == (0, True)
 
 
-def test_a_batch_may_hold_the_wrap(producers: Producers) -> None:
+def test_sequences_may_wrap_within_a_batch(producers: Producers) -> None:
     producers.send(MAX_SEQUENCE, 3)
     assert producers.send(2) == (3, False)
     assert producers.send(MAX_SEQUENCE, 3) == (0, True)
 
 
-def test_an_unknown_producer_begins_anywhere(producers: Producers) -> None:
+def test_an_unknown_producer_may_begin_at_any_sequence(producers: Producers) -> None:
     """The producer's records may have been deleted (Kafka 2.4 and later; before that UNKNOWN_PRODUCER_ID 59)."""
     assert producers.send(77) == (0, False)
 
@@ -131,7 +131,7 @@ def test_a_new_epoch_begins_at_zero_and_forgets_the_old_batches(producers: Produ
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, producers.send, 0, epoch=0)
 
 
-def test_a_coordinator_is_not_held_to_sequences(producers: Producers) -> None:
+def test_sequences_of_a_coordinators_batches_are_not_checked(producers: Producers) -> None:
     producers.send(0)
     assert producers.state.check(RecordBatch(idempotent(5)), AppendOrigin.COORDINATOR) is None
 

@@ -22,23 +22,23 @@ def count(found: list[SegmentFacts], held_from: int, config: LogConfig = TIMED, 
     return count_deletable(found, config, NOW_MS, 10**6, log_start, held_from)
 
 
-def test_what_is_held_stays_longer_than_retention_ms() -> None:
+def test_held_segments_stay_longer_than_retention_ms() -> None:
     found = segments(140, 130, 120, 10)
     assert count(found, NOTHING_HELD) == 3
     assert [count(found, held_from) for held_from in (0, 4, 5, 9, 10, 14, 15)] == [0, 0, 1, 1, 2, 2, 3]
 
 
-def test_what_is_held_goes_once_the_bound_is_over_as_well() -> None:
+def test_held_segments_are_deleted_after_retention_ms_and_the_bound() -> None:
     assert count(segments(151, 150, 149, 10), 0) == 1
 
 
-def test_retention_by_size_and_the_log_start_do_not_wait() -> None:
+def test_retention_by_size_and_the_log_start_ignore_the_hold() -> None:
     sized = LogConfig(retention_ms=-1, retention_bytes=20)
     assert count(segments(1, 1, 1, 1), 0, sized) == 2
     assert count(segments(1, 1, 1, 1), 0, log_start=10) == 2
 
 
-def test_nothing_that_stays_for_ever_is_held_back() -> None:
+def test_nothing_counts_as_held_back_without_retention_by_time() -> None:
     config = LogConfig(retention_ms=-1, ordered_delivery_retention_waits_max_ms=BOUND_MS)
     assert held_back(segments(140, 130), config, NOW_MS, 10**6, 0, 0) is None
 
@@ -92,7 +92,7 @@ def logs(draw: st.DrawFn) -> list[SegmentFacts]:
     log_start=st.integers(0, 30),
     held_from=st.sampled_from([0, 1, 3, 7, 20, NOTHING_HELD]),
 )
-def test_it_takes_what_the_rules_say_one_by_one(
+def test_retention_deletes_the_same_segments_as_the_naive_rules(
     found: list[SegmentFacts],
     retention_ms: int,
     retention_bytes: int,
@@ -118,7 +118,7 @@ def test_it_takes_what_the_rules_say_one_by_one(
         assert held.end_offset == found[free - 1].end_offset and held.until_ms - held.since_ms == bound_ms
 
 
-def test_a_log_deletes_by_the_hold_it_is_given(world: LogWorld) -> None:
+def test_a_log_keeps_held_segments_until_the_bound(world: LogWorld) -> None:
     log = world.create(
         retention_ms=1000, segment_bytes=2 * len(batch(b"a", b"b")), ordered_delivery_retention_waits_max_ms=500
     )

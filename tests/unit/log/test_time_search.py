@@ -26,13 +26,13 @@ def unsorted(world: LogWorld, **config: Any) -> PartitionLog:
     return log
 
 
-async def test_a_search_stops_where_it_is_told_and_goes_on(world: LogWorld) -> None:
+async def test_a_search_stops_at_its_step_limit_and_continues(world: LogWorld) -> None:
     search = TimeSearch(unsorted(world), START_MS + 1)
     assert not search.advance(1000) and not search.advance(1000) and search.found is None
     assert search.advance(2000) and search.found == (START_MS + 50, BATCHES, 3)
 
 
-async def test_a_truncation_meanwhile_begins_the_search_again(world: LogWorld) -> None:
+async def test_a_truncation_restarts_the_search(world: LogWorld) -> None:
     log = unsorted(world)
     search = TimeSearch(log, START_MS + 1)
     search.advance(1000)
@@ -55,7 +55,7 @@ async def test_deleted_segments_are_not_searched_further(world: LogWorld) -> Non
     assert again.advance() and again.found == (START_MS + 70, BATCHES + 1, 4)
 
 
-async def test_the_largest_timestamp(world: LogWorld) -> None:
+async def test_concurrent_tasks_finish_one_search_for_the_largest_timestamp(world: LogWorld) -> None:
     log = unsorted(world)
     search = TimeSearch(log, None)
     async with trio.open_nursery() as nursery:
