@@ -33,7 +33,7 @@ SHELL = {"sweeps.py", "service.py", "leadership.py", "loader.py", "loaded.py", "
         ("\U0001f600", 1772899),  # two UTF-16 code units: 0xD83D * 31 + 0xDE00
     ],
 )
-def test_the_hash_is_javas(text: str, expected: int) -> None:
+def test_the_hash_of_a_group_id_is_that_of_a_java_string(text: str, expected: int) -> None:
     assert java_string_hash(text) == expected
 
 
@@ -44,7 +44,7 @@ def test_kafkas_abs_of_the_smallest_integer_is_zero() -> None:
     assert partition_for("hello world", 50) == 1794106052 % 50
 
 
-def test_the_state_table() -> None:
+def test_the_state_table_allows_only_kafkas_transitions() -> None:
     allowed = {(s.value, t.value) for t, sources in VALID_PREVIOUS_STATES.items() for s in sources}
     assert allowed - {(s.value, "Dead") for s in GroupState} == {
         ("Empty", "PreparingRebalance"),
@@ -69,13 +69,13 @@ def test_configuration_is_read_by_kafkas_names() -> None:
     assert GroupConfig.from_values(values) == expected
 
 
-def test_a_refused_join_names_no_protocol_null_from_version_7() -> None:
+def test_the_protocol_of_a_refused_join_is_empty_and_null_from_version_7() -> None:
     driver = Driver()
     assert driver.replies[driver.join("nobody", v=6)].protocol_name == ""
     assert driver.replies[driver.join("nobody", v=7)].protocol_name is None
 
 
-def test_version_0_of_join_has_the_session_timeout_for_both() -> None:
+def test_join_version_0_uses_the_session_timeout_as_rebalance_timeout() -> None:
     driver = Driver()
     driver.join(v=0, rebalance_ms=-1, session_ms=8_000)
     assert driver.shard.groups["g"].rebalance_timeout_ms == 8_000
@@ -89,7 +89,7 @@ def test_version_5_of_sync_must_name_type_and_protocol() -> None:
     assert driver.error(refused) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_version_0_to_2_of_leave_have_the_error_on_top() -> None:
+def test_leave_versions_0_to_2_have_a_top_level_error() -> None:
     driver = Driver()
     (member_id,) = driver.stable_group("a")
     assert driver.leave(("nobody", None), v=2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -155,7 +155,7 @@ def test_a_member_that_never_joined_before_may_wait_five_minutes() -> None:
     assert driver.heartbeat(members[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_release_answers_everything_that_waits() -> None:
+def test_release_answers_every_waiting_join_and_sync() -> None:
     driver = Driver()
     first, second = driver.join(client="a"), driver.join(client="b")
     driver.advance(6_000)
@@ -198,7 +198,7 @@ def test_decisions_import_neither_the_loop_nor_clocks() -> None:
         ("connect", (), False, False),
     ],
 )
-def test_a_group_with_members_may_read_what_it_subscribes_to_and_anything_while_it_rebalances(
+def test_a_group_is_listed_for_its_topics_and_for_any_topic_while_it_rebalances(
     kind: str, topics: tuple[str, ...], is_stable: bool, is_listed: bool
 ) -> None:
     driver = Driver()

@@ -112,5 +112,5 @@ EPOCHS_NOT_HEARD_OF = [
 @example(COMMITTED_LATE)
 @example(READ_ACROSS_TWO_CHANGES)
 @example(EPOCHS_NOT_HEARD_OF)
-def test_whatever_happens_no_commit_is_lost_or_taken_back(events: list[Event]) -> None:
+def test_no_acknowledged_commit_is_lost_and_no_returned_offset_is_taken_back(events: list[Event]) -> None:
     live(events)

@@ -65,7 +65,7 @@ def test_the_member_is_checked_before_the_generation(call: Call) -> None:
     assert call(driver, replaced, 0, "i") is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_group_that_was_given_up_refuses_whoever_asks(call: Call) -> None:
+def test_a_released_group_refuses_every_member(call: Call) -> None:
     driver = Driver()
     _, member = _static_pair(driver)
     release_groups(driver.turn(), ErrorCode.NOT_COORDINATOR)

@@ -55,7 +55,9 @@ NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 # ---------------------------------------------------------------- fates that are known late
 
 
-async def test_the_fate_of_an_earlier_leadership_changes_nothing(running: Running, autojump_clock: MockClock) -> None:
+async def test_the_outcome_of_an_earlier_leaderships_write_changes_nothing(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await running.loaded(0, 1)
     running.log.hold = True
     old = commit(running, 8)
@@ -73,9 +75,7 @@ async def test_the_fate_of_an_earlier_leadership_changes_nothing(running: Runnin
     assert fetched(running) == (4, 0)
 
 
-async def test_a_commit_that_takes_too_long_is_answered_and_counts_when_it_is_committed_after_all(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_commit_that_timed_out_counts_once_it_is_committed(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     running.log.hold = True
     committing = commit(running, 7)
@@ -90,7 +90,7 @@ async def test_a_commit_that_takes_too_long_is_answered_and_counts_when_it_is_co
     assert fetched_stable(running) == ErrorCode.NONE
 
 
-async def test_every_waiting_write_has_its_own_time(running: Running, autojump_clock: MockClock) -> None:
+async def test_every_waiting_write_has_its_own_timeout(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     running.log.hold = True
     first = commit(running, 1)
@@ -105,7 +105,7 @@ async def test_every_waiting_write_has_its_own_time(running: Running, autojump_c
     assert fetched(running) == (2, 0)
 
 
-async def test_a_write_answered_as_overdue_is_not_answered_again_on_unload(
+async def test_a_write_that_timed_out_is_not_answered_again_on_unload(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await running.loaded()
@@ -117,7 +117,7 @@ async def test_a_write_answered_as_overdue_is_not_answered_again_on_unload(
     assert fetched(running) == (-1, NOT_COORDINATOR)
 
 
-async def test_a_group_deleted_while_a_commit_is_overdue_stays_deleted(
+async def test_a_group_deleted_after_a_commit_timed_out_stays_deleted(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await running.loaded()
@@ -133,7 +133,7 @@ async def test_a_group_deleted_while_a_commit_is_overdue_stays_deleted(
     assert fetched(running) == (-1, 0)
 
 
-async def test_an_overdue_assignment_lets_the_group_rebalance(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_rebalances_after_its_assignment_timed_out(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     joining = join(running)
     await pass_time(3.001)
@@ -182,7 +182,7 @@ APPEND_ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "to_commit", "to_sync"), APPEND_ERRORS, ids=lambda code: code.name)
-async def test_append_errors_as_kafka_tells_them(
+async def test_append_errors_are_mapped_as_in_kafka(
     running: Running, error: ErrorCode, to_commit: ErrorCode, to_sync: ErrorCode, autojump_clock: MockClock
 ) -> None:
     await running.loaded()
@@ -207,9 +207,7 @@ def fetching(running: Running) -> Deferred[Any]:
     return running.coordinator.offset_fetch(Context(api_version=7), OffsetFetchRequest(group_id=GROUP, topics=topics))
 
 
-async def test_an_offset_is_told_once_it_is_certain_that_nobody_else_leads(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_an_offset_is_returned_once_leadership_is_confirmed(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     commit(running, 7)
     running.log.is_cut_off = True
@@ -221,7 +219,9 @@ async def test_an_offset_is_told_once_it_is_certain_that_nobody_else_leads(
     assert fetched_offset(value(asking)) == (8, 0)
 
 
-async def test_a_read_is_confirmed_by_what_was_asked_after_it_came(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_read_counts_only_a_confirmation_that_was_requested_after_it(
+    running: Running, autojump_clock: MockClock
+) -> None:
     """A confirmation in flight may come from before the successor's election."""
     await running.loaded()
     running.log.is_cut_off = True
@@ -234,7 +234,7 @@ async def test_a_read_is_confirmed_by_what_was_asked_after_it_came(running: Runn
     assert fetched_offset(value(second)) == fetched_offset(value(third)) == (-1, NOT_COORDINATOR)
 
 
-async def test_a_leader_that_cannot_be_sure_sends_readers_to_look_for_another(
+async def test_a_read_gets_not_coordinator_if_leadership_is_not_confirmed(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await running.loaded()
@@ -268,7 +268,9 @@ async def test_reads_that_wait_are_answered_on_unload(running: Running, autojump
 # ---------------------------------------------------------------- unload
 
 
-async def test_whatever_waits_is_answered_at_once_on_unload(running: Running, autojump_clock: MockClock) -> None:
+async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await running.loaded()
     member_id = await stable_member(running)
     commit(running, 1, group="simple")
@@ -301,7 +303,7 @@ async def test_a_waiting_sync_is_answered_at_once_on_unload(running: Running, au
     assert value(syncing).error_code == NOT_COORDINATOR
 
 
-async def test_unload_leaves_nothing_behind(running: Running, autojump_clock: MockClock) -> None:
+async def test_unload_leaves_no_state_and_no_timer_behind(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded(0, 1)
     await stable_member(running)
     running.log.hold = True
@@ -380,7 +382,7 @@ async def test_a_member_id_that_was_only_handed_out_is_unknown_to_the_next_coord
     assert value(join(running, version=4)).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
-async def test_the_generation_goes_on_at_the_next_coordinator(running: Running, autojump_clock: MockClock) -> None:
+async def test_the_generation_continues_at_the_next_coordinator(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded(0, 1)
     member_id = await stable_member(running)
     running.coordinator.on_not_leader(0, 2)
@@ -404,7 +406,7 @@ async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_erro
 # ---------------------------------------------------------------- topics deleted around a fail-over
 
 
-async def test_a_deletion_heard_before_leading_is_carried_out_after_loading(
+async def test_a_deletion_reported_before_leading_is_carried_out_after_loading(
     running: Running, autojump_clock: MockClock
 ) -> None:
     """The coordinator that should have deleted the offsets may have died first."""
@@ -416,7 +418,7 @@ async def test_a_deletion_heard_before_leading_is_carried_out_after_loading(
     assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
 
 
-async def test_a_deletion_heard_during_a_load_that_is_given_up_is_not_forgotten(
+async def test_a_deletion_reported_during_an_abandoned_load_is_not_forgotten(
     running: Running, autojump_clock: MockClock
 ) -> None:
     running.log.records[0] = [offset_record(1)]
@@ -443,7 +445,7 @@ async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Runni
     assert fetched(running) == (-1, 0)
 
 
-async def test_offsets_of_a_topic_created_anew_are_left_alone(running: Running, autojump_clock: MockClock) -> None:
+async def test_offsets_of_a_topic_created_anew_are_kept(running: Running, autojump_clock: MockClock) -> None:
     running.log.records[0] = [offset_record(1)]
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await running.loaded()

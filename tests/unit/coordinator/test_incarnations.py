@@ -33,19 +33,19 @@ def test_hole_20_an_offset_is_stored_with_the_incarnation_it_was_committed_for()
     assert found(driver) == found_after_restart(driver) == [(5, NOW)]
 
 
-def test_hole_20_an_offset_without_one_is_of_the_one_the_broker_knows() -> None:
+def test_hole_20_an_offset_without_an_incarnation_gets_the_one_the_broker_knows() -> None:
     driver = knows(NOW)
     driver.commit({T0: 5})
     assert found(driver) == found_after_restart(driver) == [(5, NOW)]
 
 
-def test_an_offset_for_a_partition_whose_incarnation_nobody_knows_has_none() -> None:
+def test_an_offset_has_no_incarnation_if_the_broker_knows_none() -> None:
     driver = Driver()
     driver.commit({T0: 5})
     assert found(driver) == found_after_restart(driver) == [(5, -1)]
 
 
-def test_an_offset_with_its_own_expiry_has_none() -> None:
+def test_an_offset_with_its_own_expiry_has_no_incarnation() -> None:
     driver = knows(NOW)
     driver.commit({T0: 5}, retention_ms=60_000)
     assert found(driver) == found_after_restart(driver) == [(5, -1)]
@@ -59,7 +59,7 @@ def test_hole_20_a_member_of_an_earlier_incarnation_cannot_commit_over_a_later_o
     assert found(driver) == [(5, NOW)]
 
 
-def test_hole_29_a_stock_consumer_is_not_kept_by_its_commits_to_a_partition_that_was_merged_away() -> None:
+def test_hole_29_a_stock_consumers_commit_to_a_merged_partition_gets_no_error() -> None:
     """aiokafka commits before it rejoins, as long as the error is UNKNOWN_TOPIC_OR_PARTITION."""
     driver = Driver(merged=frozenset([("t", 1)]))
     stock = driver.commit({T0: 5, ("t", 1): 7})
@@ -72,7 +72,7 @@ def test_hole_29_a_stock_consumer_is_not_kept_by_its_commits_to_a_partition_that
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_hole_20_nor_while_the_broker_does_not_know_the_later_incarnation(settled: bool) -> None:
+def test_hole_20_a_late_commit_is_refused_before_the_broker_knows_the_later_incarnation(settled: bool) -> None:
     """The group's previous coordinator knew the later incarnation.
 
     A stored offset, or one in flight to the log, shows this coordinator that the incarnation exists.
@@ -98,7 +98,7 @@ def lagging(**options: bool) -> Driver:
     return driver
 
 
-def test_an_incarnation_that_nobody_knows_of_is_stored_once_the_broker_has_heard_of_it() -> None:
+def test_a_later_incarnation_is_refused_until_the_broker_knows_it() -> None:
     """A forged incarnation would refuse every later commit. Metadata may lag, so the client tries again."""
     driver = knows(OLD)
     driver.commit({T0: 3}, incarnation=OLD)
@@ -128,7 +128,7 @@ def found_after_restart(driver: Driver) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- returned offsets
 
 
-def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_told() -> None:
+def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_returned() -> None:
     """A stock client would take the offset for one of the present partition."""
     driver = knows(OLD)
     driver.commit({T0: 5, ("t", 1): 6})
@@ -152,7 +152,7 @@ def test_hole_20_a_group_reads_a_partition_that_was_created_again_from_its_begin
     assert found(driver) == [(6, NOW)], "a stock consumer's old offset: the broker reads on from the beginning"
 
 
-def test_hole_20_what_is_committed_for_a_partition_that_was_merged_away_is_kept_and_not_told() -> None:
+def test_hole_20_an_offset_of_a_merged_partition_is_kept_but_not_returned() -> None:
     driver = knows(OLD)
     driver.commit({T0: 5})
     driver.merged = frozenset([T0])
@@ -162,13 +162,13 @@ def test_hole_20_what_is_committed_for_a_partition_that_was_merged_away_is_kept_
     assert found(driver) == [(8, NOW)]
 
 
-def test_an_offset_of_a_later_incarnation_is_told_by_a_broker_that_lags() -> None:
+def test_a_broker_with_old_metadata_returns_an_offset_of_a_later_incarnation() -> None:
     """An answer of -1 would send a consumer back to the start, or past records that it never read."""
     driver = lagging()
     assert driver.fetched_one(T0) == 5
 
 
-def test_hole_20_a_position_is_of_one_incarnation() -> None:
+def test_hole_20_a_position_counts_only_for_its_incarnation() -> None:
     driver = knows(NOW)
     driver.commit({T0: 5})
     assert driver.told(driver.poll("", -1, T0)) == {T0: (5, False)}
@@ -177,7 +177,7 @@ def test_hole_20_a_position_is_of_one_incarnation() -> None:
         assert driver.told(driver.poll("", -1, T0, incarnation=other)) == {T0: (-1, False)}
 
 
-def test_hole_20_a_report_of_an_earlier_incarnation_frees_nobody() -> None:
+def test_hole_20_a_report_of_an_earlier_incarnation_releases_no_waiting_member() -> None:
     driver = knows(NOW)
     owner, waiter = driver.stable_group("a", "b", owns={"a": [T0]})
     driver.poll(owner, 1, reports={T0: 100}, incarnation=OLD, max_wait_ms=0)
@@ -193,7 +193,7 @@ def test_hole_20_a_report_of_an_earlier_incarnation_frees_nobody() -> None:
 # ---------------------------------------------------------------- removed offsets
 
 
-def test_hole_20_a_removed_partition_takes_the_offsets_of_its_incarnation_and_earlier_ones() -> None:
+def test_hole_20_a_removal_deletes_offsets_of_its_incarnation_and_earlier_ones() -> None:
     driver = knows(NOW)
     driver.commit({T0: 5})
     driver.remove_partitions(T0, deletion=Deletion(OLD))
@@ -204,7 +204,7 @@ def test_hole_20_a_removed_partition_takes_the_offsets_of_its_incarnation_and_ea
     assert driver.committed(*T0) is None
 
 
-def test_hole_20_a_commit_on_its_way_for_a_later_incarnation_stays() -> None:
+def test_hole_20_a_pending_commit_for_a_later_incarnation_stays() -> None:
     driver = knows(NOW, auto_commit=False)
     driver.commit({T0: 5})
     driver.remove_partitions(T0, deletion=Deletion(OLD))
@@ -212,7 +212,7 @@ def test_hole_20_a_commit_on_its_way_for_a_later_incarnation_stays() -> None:
     assert driver.committed(*T0) == 5
 
 
-def test_a_commit_on_its_way_for_the_removed_incarnation_goes() -> None:
+def test_a_pending_commit_for_the_removed_incarnation_is_deleted() -> None:
     driver = knows(NOW, auto_commit=False)
     driver.commit({T0: 5})
     driver.remove_partitions(T0, deletion=Deletion(NOW))
@@ -229,5 +229,5 @@ def test_a_commit_on_its_way_for_the_removed_incarnation_goes() -> None:
         (Deletion(is_created_anew=True), set()),
     ],
 )
-def test_which_offsets_a_deletion_covers(deletion: Deletion, covered: set[int]) -> None:
+def test_a_deletion_covers_offsets_by_their_incarnation(deletion: Deletion, covered: set[int]) -> None:
     assert {incarnation for incarnation in (-1, OLD, NOW, NEXT) if deletion.covers(incarnation)} == covered

@@ -55,7 +55,9 @@ async def test_a_new_leader_serves_once_all_it_loaded_is_committed(running: Runn
     assert heartbeat(running, "m-1", 3) == ErrorCode.NONE
 
 
-async def test_leadership_lost_while_the_watermark_is_waited_for(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_leader_deposed_while_it_waits_for_the_watermark_serves_nothing(
+    running: Running, autojump_clock: MockClock
+) -> None:
     running.log.records[0] = [offset_record(5)]
     running.log.watermark = trio.Event()
     await running.loaded(0, 1)
@@ -79,7 +81,9 @@ async def test_sessions_start_when_the_group_serves_however_long_the_load_took(
     assert heartbeat(running, "m-1", 3) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_sessions_of_members_that_never_show_up_end(running: Running, autojump_clock: MockClock) -> None:
+async def test_sessions_of_loaded_members_without_a_heartbeat_expire(
+    running: Running, autojump_clock: MockClock
+) -> None:
     running.log.records[0] = [group_record()]
     await running.loaded()
     await pass_time(9.9)
@@ -150,7 +154,9 @@ async def test_a_coordinator_writes_only_in_the_epoch_it_loaded_in(running: Runn
     assert commit_error(commit(running, 1, group="simple")) == ErrorCode.NONE
 
 
-async def test_leading_on_into_the_next_epoch_writes_in_it(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_leader_that_continues_in_the_next_epoch_writes_in_it(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await running.loaded(0, 5)
     running.log.epochs[0] = 6
     await running.loaded(0, 6)
@@ -159,7 +165,7 @@ async def test_leading_on_into_the_next_epoch_writes_in_it(running: Running, aut
 
 
 @pytest.mark.parametrize("held_by", ["read", "watermark"])
-async def test_leading_on_while_loading_serves_in_the_newest_epoch(
+async def test_a_leader_that_continues_during_a_load_serves_in_the_newest_epoch(
     running: Running, held_by: str, autojump_clock: MockClock
 ) -> None:
     held = trio.Event()
@@ -203,7 +209,7 @@ async def others_run(log: CountingLog) -> None:
         log.since_others_ran = 0
 
 
-async def test_fifty_partitions_at_once_hold_the_loop_no_longer_than_one(
+async def test_fifty_loads_at_once_block_the_event_loop_no_longer_than_one(
     running: Running, nursery: Any, autojump_clock: MockClock
 ) -> None:
     """Each load pauses after a slice, but fifty slices in one turn of the loop would block it for long."""

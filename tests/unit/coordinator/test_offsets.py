@@ -59,7 +59,7 @@ def test_a_commit_keeps_the_session_alive() -> None:
         assert driver.commit_error(driver.commit({("t", 0): 1}, member_id, 1)) == ErrorCode.NONE
 
 
-def test_fetching_null_topics_gives_all_sorted() -> None:
+def test_a_fetch_with_null_topics_returns_all_offsets_sorted() -> None:
     driver = Driver()
     driver.commit({("b", 1): 4, ("a", 0): 1, ("b", 0): 3}, leader_epoch=9)
     topics = driver.fetched().topics
@@ -73,7 +73,7 @@ def test_fetching_null_topics_gives_all_sorted() -> None:
 # ---------------------------------------------------------------- delete
 
 
-def test_offset_delete_spares_what_is_subscribed_to() -> None:
+def test_offset_delete_keeps_offsets_of_subscribed_topics() -> None:
     driver = Driver()
     (member_id,) = driver.stable_group("a", topics=("used",))
     driver.commit({("used", 0): 1, ("unused", 0): 2}, member_id, 1)
@@ -83,7 +83,7 @@ def test_offset_delete_spares_what_is_subscribed_to() -> None:
     assert (driver.committed("used", 0), driver.committed("unused", 0)) == (1, None)
 
 
-def test_offset_delete_of_unreadable_subscriptions_deletes_nothing() -> None:
+def test_offset_delete_deletes_nothing_while_a_subscription_cannot_be_read() -> None:
     driver = Driver()
     (member_id,) = driver.stable_group("a", metadata=b"\x00\x01\x7f")
     driver.commit({("t", 0): 1}, member_id, 1)
@@ -100,7 +100,7 @@ def test_offset_delete_of_another_protocol_needs_an_empty_group() -> None:
     assert driver.delete_offsets(("t", 0), group="nobody").error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_a_deleted_group_takes_a_commit_on_its_way_with_it() -> None:
+def test_the_deletion_of_a_group_also_deletes_its_pending_commit() -> None:
     driver = Driver(auto_commit=False)
     driver.commit({("t", 0): 1})
     driver.delete_group()
@@ -109,7 +109,7 @@ def test_a_deleted_group_takes_a_commit_on_its_way_with_it() -> None:
     assert driver.shard.groups == {}
 
 
-def test_a_lost_deletion_brings_the_group_back() -> None:
+def test_a_deletion_whose_write_is_lost_restores_the_group() -> None:
     driver = Driver()
     driver.commit({("t", 0): 1})
     driver.auto_commit = False
@@ -180,7 +180,7 @@ def test_kip_211_a_stable_group_loses_only_topics_nobody_subscribes_to() -> None
     assert driver.state() == "Stable"
 
 
-def test_a_commit_with_its_own_retention_expires_by_that() -> None:
+def test_a_commit_with_its_own_retention_expires_after_that_time() -> None:
     driver = Driver(SHORT)
     driver.commit({("t", 0): 1}, retention_ms=5_000, leader_epoch=7)
     stored = driver.shard.durable.offsets_of(GROUP)[TopicPartition("t", 0)]
@@ -194,7 +194,7 @@ def test_a_commit_with_its_own_retention_expires_by_that() -> None:
     assert driver.committed("t", 0) is None
 
 
-def test_an_offset_with_a_commit_on_its_way_does_not_expire() -> None:
+def test_an_offset_with_a_pending_commit_does_not_expire() -> None:
     driver = Driver(SHORT)
     driver.commit({("t", 0): 1})
     driver.advance(RETENTION_MS)
@@ -227,7 +227,7 @@ def test_tombstones_come_in_bounded_batches() -> None:
     assert driver.shard.groups == {}
 
 
-def test_offsets_of_deleted_partitions_are_removed_even_when_on_their_way() -> None:
+def test_offsets_of_deleted_partitions_are_removed_even_when_pending() -> None:
     driver = Driver()
     driver.commit({("t", 0): 1, ("other", 0): 1})
     driver.auto_commit = False

@@ -230,7 +230,9 @@ def the_unheard_are_not_waited_for(group: Group) -> None:
 
 
 @pytest.mark.parametrize("switched_off", [committed_always_counts, the_unheard_are_not_waited_for])
-def test_a_rule_switched_off_is_found(switched_off: Callable[[Group], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_finds_a_position_that_is_too_early_without_a_rule(
+    switched_off: Callable[[Group], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = positions.position_of
 
     def mutated(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:

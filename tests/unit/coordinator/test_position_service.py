@@ -101,7 +101,7 @@ async def test_a_session_ends_while_a_poll_waits(running: Running, autojump_cloc
     assert value(polling).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_rebalance_and_the_next_generation(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_rebalance_answers_a_waiting_poll(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
     assert told(poll(running, member_id, 1)) == (-1, True)
@@ -115,7 +115,7 @@ async def test_a_rebalance_and_the_next_generation(running: Running, autojump_cl
 # ---------------------------------------------------------------- hole 19: another coordinator
 
 
-async def test_hole_19_a_fail_over_frees_nobody_early_and_leaves_nobody_waiting(
+async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_waiting(
     running: Running, autojump_clock: MockClock
 ) -> None:
     """The successor knows the commit and the owner, which may not have saved the committed records."""
@@ -181,7 +181,7 @@ async def test_hole_20_offset_fetch_has_the_incarnation_from_version_8_on(
     assert (partition.committed_offset, partition.incarnation) == (5, incarnation)
 
 
-async def test_hole_20_the_offsets_of_a_removed_partition_go_and_those_of_its_successor_stay(
+async def test_hole_20_a_removal_keeps_the_offsets_of_the_partition_that_was_created_again(
     running: Running, autojump_clock: MockClock
 ) -> None:
     running.topics.incarnations[T0] = 7
@@ -200,7 +200,7 @@ async def test_hole_20_the_offsets_of_a_removed_partition_go_and_those_of_its_su
     assert fetched(running) == (2, 0)
 
 
-async def test_hole_20_a_successor_removes_what_was_committed_for_a_partition_created_anew_since(
+async def test_hole_20_the_next_coordinator_deletes_offsets_of_the_removed_incarnation(
     running: Running, autojump_clock: MockClock
 ) -> None:
     """The successor writes the tombstone that its predecessor did not write."""

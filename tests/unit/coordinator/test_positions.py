@@ -20,7 +20,7 @@ def two_members(driver: Driver) -> tuple[str, str]:
 # ---------------------------------------------------------------- the hand-over
 
 
-def test_a_hand_over_takes_one_answer_to_each() -> None:
+def test_a_hand_over_takes_one_response_to_the_owner_and_one_to_the_waiter() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     owners = driver.poll(owner, 1)
@@ -32,14 +32,14 @@ def test_a_hand_over_takes_one_answer_to_each() -> None:
     assert driver.told(owners) is None
 
 
-def test_the_owner_is_told_whether_it_or_the_waiter_polled_first() -> None:
+def test_the_owner_is_asked_although_the_waiter_polled_first() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(waiter, 1, PARENT)
     assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
 
 
-def test_the_owner_is_asked_anew_when_another_incarnation_is_meant() -> None:
+def test_the_owner_is_asked_again_for_another_incarnation() -> None:
     """The owner is asked again for the other incarnation.
 
     Its report to the previous coordinator is lost, and it repeats no report without a request.
@@ -54,7 +54,7 @@ def test_the_owner_is_asked_anew_when_another_incarnation_is_meant() -> None:
     assert driver.told(owners) == {PARENT: (-1, True)}
 
 
-def test_the_owner_is_asked_anew_when_a_second_member_means_a_newer_incarnation() -> None:
+def test_the_owner_is_asked_again_when_a_second_member_wants_a_newer_incarnation() -> None:
     driver = Driver()
     owner, behind, waiter = driver.stable_group("a", "b", "c", owns={"a": [PARENT], "b": [CHILD], "c": [OTHER]})
     driver.poll(behind, 1, PARENT, incarnation=100)
@@ -71,7 +71,7 @@ def test_a_member_may_wait_for_itself() -> None:
     assert driver.told(driver.poll(member, 1, PARENT, reports={PARENT: 7})) == {PARENT: (7, True)}
 
 
-def test_every_move_is_told_once() -> None:
+def test_a_waiting_member_gets_every_new_position() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     for position in (10, 20, 20, 30):
@@ -83,7 +83,7 @@ def test_every_move_is_told_once() -> None:
         assert position_told >= position
 
 
-def test_nothing_new_waits_for_max_wait_ms_and_is_answered_in_full() -> None:
+def test_a_poll_without_a_change_waits_for_max_wait_ms_and_returns_every_position() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10})
@@ -95,7 +95,7 @@ def test_nothing_new_waits_for_max_wait_ms_and_is_answered_in_full() -> None:
     assert driver.told(waiting) == {PARENT: (10, False)}
 
 
-def test_a_poll_without_patience_is_answered_at_once() -> None:
+def test_a_poll_without_a_positive_max_wait_ms_is_answered_at_once() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -125,7 +125,7 @@ def test_an_unwanted_position_wakes_no_poll_and_is_not_requested_from_the_owner(
     assert driver.told(driver.poll(owner, 1, max_wait_ms=0)) == {}
 
 
-def test_what_is_wanted_again_is_asked_for_again() -> None:
+def test_a_position_that_is_wanted_again_is_asked_for_again() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -137,7 +137,7 @@ def test_what_is_wanted_again_is_asked_for_again() -> None:
     assert driver.told(owners) == {PARENT: (-1, True)}
 
 
-def test_a_rewind_is_told_as_a_lower_position() -> None:
+def test_a_rewind_is_returned_as_a_lower_position() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 100})
@@ -152,7 +152,7 @@ def commit_and_report(driver: Driver, owner: str, *positions: int) -> None:
         driver.commit({PARENT: position}, owner, 1, processed=True)
 
 
-def test_a_position_that_went_down_and_up_between_two_polls_is_news() -> None:
+def test_a_rewind_between_two_polls_is_returned_although_the_position_is_the_same() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -166,7 +166,7 @@ def test_a_position_that_went_down_and_up_between_two_polls_is_news() -> None:
     assert driver.told(driver.poll(waiter, 1, PARENT)) is None
 
 
-def test_rewinds_outlive_their_generation_and_their_coordinator() -> None:
+def test_the_count_of_rewinds_survives_a_change_of_the_coordinator() -> None:
     driver = Driver()
     owner, _ = two_members(driver)
     commit_and_report(driver, owner, 100, 40, 100, 99, 100)
@@ -175,7 +175,7 @@ def test_rewinds_outlive_their_generation_and_their_coordinator() -> None:
         assert successor.rewinds(asked) == {PARENT: 2}
 
 
-def test_a_commit_that_is_lower_than_one_on_its_way_to_the_log_is_a_rewind() -> None:
+def test_a_commit_below_a_pending_one_is_a_rewind() -> None:
     driver = Driver(auto_commit=False)
     for offset in (100, 40, 100):
         driver.commit({PARENT: offset})
@@ -192,7 +192,7 @@ def is_reported(driver: Driver, token: str) -> bool:
     return bool(partition.is_reported)
 
 
-def test_a_commit_that_says_so_is_a_report_as_soon_as_it_is_committed() -> None:
+def test_a_commit_of_processed_records_is_a_report_once_it_is_committed() -> None:
     """One request and one response are enough: the waiting member is answered before the committing one."""
     driver = Driver()
     owner, waiter = two_members(driver)
@@ -208,7 +208,7 @@ def test_a_commit_that_says_so_is_a_report_as_soon_as_it_is_committed() -> None:
     assert driver.order[-2:] == [waiters, committing]
 
 
-def test_a_commit_that_reports_takes_a_lower_position_too() -> None:
+def test_a_commit_of_processed_records_may_lower_the_position() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     for position in (100, 40):
@@ -217,7 +217,7 @@ def test_a_commit_that_reports_takes_a_lower_position_too() -> None:
         assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (position, False)}
 
 
-def test_a_commit_reports_only_what_the_member_owns() -> None:
+def test_a_commit_reports_only_partitions_that_the_member_owns() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10})
@@ -227,7 +227,7 @@ def test_a_commit_reports_only_what_the_member_owns() -> None:
     assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
 
 
-def test_a_commit_ahead_of_the_first_poll_is_no_report() -> None:
+def test_a_commit_before_the_first_poll_is_no_report() -> None:
     """The waiting member would not be notified.
 
     A coordinator that took over still waits for a third member.
@@ -241,7 +241,7 @@ def test_a_commit_ahead_of_the_first_poll_is_no_report() -> None:
 
 
 @pytest.mark.parametrize("fate", ["lost", "overdue", "the generation is over"])
-def test_a_commit_that_was_not_taken_in_its_generation_reports_nothing(fate: str) -> None:
+def test_a_commit_that_is_not_acknowledged_in_its_generation_reports_nothing(fate: str) -> None:
     """A member that gets an error may have rewound, and the next owner may be at any position."""
     driver = Driver()
     owner, waiter = two_members(driver)
@@ -261,7 +261,7 @@ def test_a_commit_that_was_not_taken_in_its_generation_reports_nothing(fate: str
         assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
 
 
-def test_a_commit_reports_on_the_incarnation_it_is_of() -> None:
+def test_a_commit_reports_a_position_of_its_incarnation() -> None:
     driver = Driver(incarnations={PARENT: 200})
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10}, incarnation=100)
@@ -273,7 +273,7 @@ def test_a_commit_reports_on_the_incarnation_it_is_of() -> None:
 # ---------------------------------------------------------------- which positions count
 
 
-def test_hole_18_a_commit_of_the_owner_frees_nobody_before_it_reported() -> None:
+def test_hole_18_a_commit_of_the_owner_releases_no_member_before_its_report() -> None:
     """A periodic commit runs ahead of the flush callback: another member would load state that is not saved yet."""
     driver = Driver()
     owner, waiter = two_members(driver)
@@ -285,7 +285,7 @@ def test_hole_18_a_commit_of_the_owner_frees_nobody_before_it_reported() -> None
     assert driver.told(waiting) == {PARENT: (100, False)}
 
 
-def test_hole_18_a_commit_before_the_generation_frees_nobody_while_its_owner_is_there() -> None:
+def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_is_there() -> None:
     driver = Driver()
     driver.commit({PARENT: 100})
     owner, waiter = two_members(driver)
@@ -295,7 +295,7 @@ def test_hole_18_a_commit_before_the_generation_frees_nobody_while_its_owner_is_
     assert driver.told(waiting) is None
 
 
-def test_hole_18_what_an_owner_reported_and_did_not_commit_dies_with_it() -> None:
+def test_hole_18_a_report_without_a_commit_is_forgotten_when_its_owner_leaves() -> None:
     """The next owner starts lower, and the child waits until it is as far again."""
     driver = Driver()
     owner, waiter = two_members(driver)
@@ -311,7 +311,7 @@ def test_hole_18_what_an_owner_reported_and_did_not_commit_dies_with_it() -> Non
     assert driver.told(again) == {PARENT: (60, True)}
 
 
-def test_positions_of_partitions_of_others_are_not_taken() -> None:
+def test_positions_of_partitions_that_a_member_does_not_own_are_ignored() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -323,7 +323,7 @@ def test_positions_of_partitions_of_others_are_not_taken() -> None:
     assert driver.told(waiting) == {PARENT: (3, False), OTHER: (-1, False)}
 
 
-def test_nonsense_is_ignored() -> None:
+def test_negative_positions_and_partitions_are_ignored() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: -7, ("t", -1): 3})
@@ -331,7 +331,7 @@ def test_nonsense_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("blob", [b"", b"\0", b"\0\1\0\0\0\7", b"mine"])
-def test_who_has_an_assignment_that_cannot_be_read_owns_nothing(blob: bytes) -> None:
+def test_a_member_whose_assignment_cannot_be_read_owns_nothing(blob: bytes) -> None:
     driver = Driver()
     joining = driver.join(client="a")
     driver.advance(driver.config.initial_rebalance_delay_ms)
@@ -354,7 +354,7 @@ def test_hole_21_without_an_owner_the_committed_offset_counts_once_everyone_poll
     assert driver.told(waiting) == {OTHER: (60, False)}
 
 
-def test_hole_21_a_commit_for_what_nobody_owns_is_told_at_once() -> None:
+def test_hole_21_a_commit_for_a_partition_without_an_owner_is_returned_at_once() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -384,7 +384,7 @@ def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
     assert driver.awaited(driver.poll("", -1, PARENT, OTHER)) == {PARENT}
 
 
-def test_of_a_group_without_members_no_report_is_awaited_and_of_one_that_rebalances_all_are() -> None:
+def test_reports_are_awaited_during_a_rebalance_but_not_without_members() -> None:
     driver = Driver()
     driver.commit({PARENT: 60})
     assert driver.awaited(driver.poll("", -1, PARENT)) == set()
@@ -392,7 +392,7 @@ def test_of_a_group_without_members_no_report_is_awaited_and_of_one_that_rebalan
     assert driver.awaited(driver.poll("", -1, PARENT)) == {PARENT}
 
 
-def test_hole_21_a_stock_member_is_waited_for_as_long_as_its_session_and_then_its_commits_count() -> None:
+def test_hole_21_the_commits_of_a_stock_member_count_after_one_session_timeout() -> None:
     driver = Driver()
     stock, waiter = two_members(driver)
     driver.commit({PARENT: 60}, stock, 1)
@@ -437,7 +437,7 @@ def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -
 
 
 @pytest.mark.parametrize("polls_positions", [False, True])
-def test_what_a_heartbeat_says_of_polls_outlives_the_coordinator(polls_positions: bool) -> None:
+def test_a_heartbeat_tells_a_new_coordinator_whether_its_member_polls(polls_positions: bool) -> None:
     driver = Driver()
     busy, waiter = two_members(driver)
     driver.commit({PARENT: 60}, busy, 1)
@@ -449,7 +449,7 @@ def test_what_a_heartbeat_says_of_polls_outlives_the_coordinator(polls_positions
     assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (70, True)}
 
 
-def test_a_member_that_polls_late_is_asked_itself_from_then_on() -> None:
+def test_after_its_first_late_poll_a_member_is_asked_and_its_commits_do_not_count() -> None:
     driver = Driver()
     late, waiter = two_members(driver)
     driver.commit({PARENT: 60}, late, 1)
@@ -464,7 +464,7 @@ def test_a_member_that_polls_late_is_asked_itself_from_then_on() -> None:
     assert driver.told(waiting) == {PARENT: (-1, False)}
 
 
-def test_hole_21_of_a_group_without_members_the_committed_offset_counts() -> None:
+def test_hole_21_in_a_group_without_members_the_committed_offset_counts() -> None:
     driver = Driver()
     driver.commit({PARENT: 60})
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (60, False)}
@@ -473,7 +473,7 @@ def test_hole_21_of_a_group_without_members_the_committed_offset_counts() -> Non
 # ---------------------------------------------------------------- generations
 
 
-def test_a_rebalance_answers_at_once_and_positions_die_with_their_generation() -> None:
+def test_a_rebalance_answers_polls_at_once_and_ends_the_generations_positions() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(waiter, 1, PARENT)
@@ -512,7 +512,7 @@ def test_forged_generations_and_members_are_fenced_as_in_a_heartbeat() -> None:
     assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
-def test_a_member_that_leaves_takes_its_poll_with_it() -> None:
+def test_the_poll_of_a_member_that_leaves_is_answered() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     owners, waiters = driver.poll(owner, 1), driver.poll(waiter, 1)
@@ -533,7 +533,7 @@ def test_a_poll_counts_as_a_heartbeat_when_it_comes_and_not_while_it_waits() -> 
     assert driver.state() == "Empty"
 
 
-def test_a_static_members_successor_is_asked_anew_and_its_predecessor_fenced() -> None:
+def test_a_static_members_successor_is_asked_again_and_its_predecessor_fenced() -> None:
     driver = Driver()
     tokens = [driver.join(client=c, instance=c, v=5) for c in ("a", "b")]
     driver.advance(2 * driver.config.initial_rebalance_delay_ms)
@@ -558,7 +558,7 @@ def test_a_static_members_successor_is_asked_anew_and_its_predecessor_fenced() -
 # ---------------------------------------------------------------- hole 19: another coordinator
 
 
-def test_hole_19_a_successor_knows_only_what_is_reported_to_it() -> None:
+def test_hole_19_a_new_coordinator_knows_only_positions_that_are_reported_to_it() -> None:
     """A commit does not free the child, and the child does not wait for ever: the owner is asked again."""
     driver = Driver()
     owner, waiter = two_members(driver)
@@ -577,7 +577,7 @@ def test_hole_19_a_successor_knows_only_what_is_reported_to_it() -> None:
 # ---------------------------------------------------------------- questions without membership
 
 
-def test_anybody_may_ask_and_changes_nothing() -> None:
+def test_a_poll_by_a_client_outside_of_the_group_changes_nothing() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.commit({OTHER: 4}, owner, 1)
@@ -594,7 +594,7 @@ def test_anybody_may_ask_and_changes_nothing() -> None:
     assert driver.shard.groups.keys() == {GROUP}
 
 
-def test_an_owner_that_polls_is_asked_for_what_anybody_wants_to_know() -> None:
+def test_a_polling_owner_is_asked_for_positions_that_an_outside_client_wants() -> None:
     """No member waits for the partition while none knows of its mark; the owner's commits still prove nothing."""
     driver = Driver()
     owner, other = two_members(driver)
@@ -610,7 +610,7 @@ def test_an_owner_that_polls_is_asked_for_what_anybody_wants_to_know() -> None:
     assert driver.shard.groups[GROUP].positions.waiting == {}
 
 
-def test_what_no_polling_member_owns_is_asked_of_nobody() -> None:
+def test_the_commits_of_an_owner_that_never_polls_count_after_its_session() -> None:
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
@@ -621,7 +621,7 @@ def test_what_no_polling_member_owns_is_asked_of_nobody() -> None:
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
 
 
-def test_that_nobody_has_polled_yet_does_not_say_that_nobody_will() -> None:
+def test_a_new_coordinator_counts_no_commit_before_the_owner_reports() -> None:
     """A commit proves nothing at a coordinator that has just taken over, nor in a generation that has just begun."""
     driver = Driver()
     owner, other = two_members(driver)
@@ -639,7 +639,7 @@ def test_that_nobody_has_polled_yet_does_not_say_that_nobody_will() -> None:
     assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (100, True)}
 
 
-def test_a_group_of_which_nobody_ever_polls_is_waited_for_as_long_as_its_sessions_last() -> None:
+def test_the_commits_of_a_group_without_polls_count_after_one_session_timeout() -> None:
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
@@ -651,7 +651,7 @@ def test_a_group_of_which_nobody_ever_polls_is_waited_for_as_long_as_its_session
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
 
 
-def test_while_members_join_nobody_knows_what_they_will_wait_for() -> None:
+def test_during_a_rebalance_commits_do_not_count() -> None:
     driver = Driver()
     owner, _ = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)

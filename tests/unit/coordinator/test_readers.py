@@ -130,7 +130,7 @@ async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running, 
     assert value(asking).coordinators == []
 
 
-async def test_an_answer_says_how_old_its_proof_of_leadership_is(running: Running, autojump_clock: MockClock) -> None:
+async def test_an_answer_has_the_age_of_its_proof_of_leadership(running: Running, autojump_clock: MockClock) -> None:
     """A proof is used for several answers, so that not every question costs a record in the log."""
     await held(running)
 
@@ -155,7 +155,9 @@ async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Runn
     assert readers(running, 0) == {}
 
 
-async def test_beside_a_stock_member_ours_count_by_their_reports(running: Running, autojump_clock: MockClock) -> None:
+async def test_beside_a_stock_member_members_that_keep_order_count_by_their_reports(
+    running: Running, autojump_clock: MockClock
+) -> None:
     """A commit of our own member may run ahead of the flush callback."""
     await held(running)
     commit(running, 7)
@@ -167,7 +169,7 @@ async def test_beside_a_stock_member_ours_count_by_their_reports(running: Runnin
     assert readers(running, 0) == {GROUP: {0: (5, True)}}
 
 
-async def test_a_group_that_was_deleted_is_forgotten_and_one_of_its_name_is_another(
+async def test_a_new_group_with_the_name_of_a_deleted_one_counts_as_another(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
@@ -194,9 +196,7 @@ async def test_a_group_that_only_asked_is_forgotten_after_a_while(running: Runni
 # ---------------------------------------------------------------- when a member may begin
 
 
-async def test_a_group_that_comes_begins_when_every_leader_counts_it(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_new_group_begins_when_every_leader_counts_it(running: Running, autojump_clock: MockClock) -> None:
     """Leaders serve by answers younger than the lease. After a lease all of these answers count the group."""
     await held(running)
     beginning = begin(running)
@@ -217,7 +217,7 @@ async def test_the_wait_begins_anew_for_a_group_that_was_deleted(running: Runnin
     assert not begin(running).filled
 
 
-async def test_a_coordinator_that_took_over_lets_the_lease_of_the_one_before_end(
+async def test_a_new_coordinator_waits_for_the_end_of_its_predecessors_lease(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
@@ -242,7 +242,7 @@ async def test_a_member_begins_at_once_where_no_leader_holds(
     assert begin(running, ours=what == "ours").filled
 
 
-async def test_a_question_of_a_leader_shows_a_resize_before_metadata_does(
+async def test_a_request_of_a_leader_shows_a_resize_before_the_metadata_does(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
@@ -279,7 +279,9 @@ async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_create
     assert fetched_offset(value(begin(running, 1))) == (40, 0)
 
 
-async def test_a_group_that_comes_later_gets_no_beginning(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_that_appears_after_the_creation_gets_no_beginning(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await held(running)
     create(running)
     await counted(running)
@@ -342,7 +344,9 @@ async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_partition_that_never_comes_is_answered_as_ever(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await held(running)
     await counted(running)
     running.topics.unheard.add(NEW)
@@ -351,7 +355,9 @@ async def test_a_partition_that_never_comes_is_answered_as_ever(running: Running
     assert fetched_offset(value(beginning)) == (-1, 0)
 
 
-async def test_the_next_coordinator_writes_what_this_one_did_not(running: Running, autojump_clock: MockClock) -> None:
+async def test_the_next_coordinator_writes_a_beginning_that_this_one_did_not(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await held(running)
     await counted(running)
     commit(running, 5)
@@ -366,7 +372,9 @@ async def test_the_next_coordinator_writes_what_this_one_did_not(running: Runnin
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_members_that_keep_order_get_nothing_committed(running: Running, autojump_clock: MockClock) -> None:
+async def test_no_beginning_is_committed_for_members_that_keep_order(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await held(running)
     commit(running, 7)
     member_id = await owner_of_t0(running)
@@ -375,7 +383,9 @@ async def test_members_that_keep_order_get_nothing_committed(running: Running, a
     assert fetched_offset(value(begin(running, 1, ours=True))) == (-1, 0)
 
 
-async def test_nothing_is_written_in_a_topic_that_is_not_held(running: Running, autojump_clock: MockClock) -> None:
+async def test_no_beginning_is_committed_in_a_topic_that_is_not_held(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await running.loaded()
     commit(running, 5)
     create(running)
@@ -383,7 +393,7 @@ async def test_nothing_is_written_in_a_topic_that_is_not_held(running: Running, 
     assert fetched_offset(value(begin(running, 1))) == (-1, 0)
 
 
-async def test_a_beginning_in_a_partition_that_is_gone_is_not_waited_for(
+async def test_no_member_waits_for_a_beginning_in_a_removed_partition(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)

@@ -86,7 +86,7 @@ async def test_a_join_takes_the_initial_delay_and_no_longer(
     assert value(joining).generation_id == 1
 
 
-async def test_an_offset_is_answered_when_it_is_committed(
+async def test_a_commit_is_acknowledged_once_the_log_has_committed_it(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded()
@@ -99,7 +99,9 @@ async def test_an_offset_is_answered_when_it_is_committed(
     assert fetched(running) == (7, 0)
 
 
-async def test_a_lost_commit_leaves_no_trace(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_lost_commit_leaves_the_earlier_offset(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
     await running.loaded()
     commit(running, 7)
     running.log.hold = True
@@ -109,7 +111,7 @@ async def test_a_lost_commit_leaves_no_trace(running: Running, autojump_clock: t
     assert fetched(running) == (7, 0)
 
 
-async def test_fates_are_taken_in_the_order_of_the_writes(
+async def test_outcomes_are_applied_in_the_order_of_the_writes(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded()
@@ -122,13 +124,13 @@ async def test_fates_are_taken_in_the_order_of_the_writes(
     assert fetched(running) == (2, 0)
 
 
-async def test_a_log_that_raises_is_a_lost_write(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_append_that_raises_is_a_lost_write(running: Running, autojump_clock: trio.testing.MockClock) -> None:
     await running.loaded()
     running.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_name_too_long_for_a_record_is_a_lost_write(
+async def test_a_commit_with_a_group_id_too_long_for_a_record_is_refused(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded()
@@ -136,7 +138,7 @@ async def test_a_name_too_long_for_a_record_is_a_lost_write(
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
 
 
-async def test_a_stable_fetch_refuses_an_offset_on_its_way(
+async def test_a_stable_fetch_refuses_a_partition_with_a_pending_commit(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded()
@@ -151,7 +153,7 @@ async def test_a_stable_fetch_refuses_an_offset_on_its_way(
 # ---------------------------------------------------------------- where a group is
 
 
-async def test_errors_before_during_and_after_leadership(
+async def test_requests_are_refused_before_leadership_while_loading_and_afterwards(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert value(join(running)).error_code == ErrorCode.NOT_COORDINATOR
@@ -184,7 +186,9 @@ async def test_an_empty_group_id_is_invalid_only_for_members(
     assert commit_error(commit(running, 1, group="")) == ErrorCode.NONE
 
 
-async def test_unload_answers_what_waits(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_unload_answers_a_waiting_join_and_commit(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
     await running.loaded()
     joining = join(running)
     running.log.hold = True
@@ -273,7 +277,9 @@ async def test_a_late_load_of_an_older_epoch_changes_nothing(
     assert running.log.reads == 2
 
 
-async def test_unload_during_load(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_unload_during_a_load_takes_effect_at_once(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
     gate = running.log.gate = trio.Event()
     running.coordinator.on_leader(0, 1)
     await trio.testing.wait_all_tasks_blocked()
@@ -284,7 +290,9 @@ async def test_unload_during_load(running: Running, autojump_clock: trio.testing
     assert fetched(running) == (-1, ErrorCode.NOT_COORDINATOR)
 
 
-async def test_old_news_is_ignored(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_leadership_changes_of_older_epochs_are_ignored(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
     await running.loaded(0, 5)
     running.coordinator.on_not_leader(0, 4)
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
@@ -294,7 +302,7 @@ async def test_old_news_is_ignored(running: Running, autojump_clock: trio.testin
     assert running.log.reads == 1
 
 
-async def test_leading_on_into_the_next_epoch_keeps_the_groups(
+async def test_a_leader_that_continues_in_the_next_epoch_keeps_the_groups(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded(0, 5)
@@ -334,7 +342,7 @@ class SteppingClock:
         return int(self.time * 1000)
 
 
-async def test_load_leaves_the_loop_to_others_every_two_milliseconds() -> None:
+async def test_a_load_lets_other_tasks_run_every_two_milliseconds() -> None:
     log = MemoryLog()
     log.records[0] = [offset_record(n) for n in range(3200)]
 
@@ -368,7 +376,7 @@ async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
     assert len(log.records[0]) == 5
 
 
-async def test_kip_915_each_record_is_written_by_the_level_that_is_finalized_then(
+async def test_kip_915_each_record_is_written_at_the_level_that_is_finalized(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     """KIP-915: a partition that was loaded at one level continues at the next, up or down."""
@@ -450,7 +458,9 @@ async def test_partitions_deleted_while_loading_are_removed_afterwards(
     assert fetched(running) == (-1, 0)
 
 
-async def test_expired_offsets_go_with_their_group(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_expired_offsets_are_removed_with_their_group(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
     await running.loaded()
     commit(running, 1)
     await pass_time(7 * 24 * 3600 - 1)
@@ -477,7 +487,7 @@ async def test_delete_groups_answers_for_each_group(running: Running, autojump_c
     assert value(running.coordinator.delete_groups(Context(), DeleteGroupsRequest())).results == []
 
 
-async def test_offset_delete_and_leave_through_the_service(
+async def test_the_service_answers_offset_delete_and_leave_group(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded()
@@ -504,7 +514,7 @@ async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio
     assert listed(["Empty", "Dead"]) == ["simple"]
 
 
-async def test_groups_are_listed_by_what_they_may_read(
+async def test_groups_are_listed_by_the_topics_that_they_may_read(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     """In this test the subscription of the member cannot be read."""
@@ -523,7 +533,7 @@ async def test_groups_are_listed_by_what_they_may_read(
     assert listed("nobody's") == [GROUP]
 
 
-async def test_authorized_operations_are_told_when_asked_for(
+async def test_authorized_operations_are_returned_when_requested(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded()
@@ -532,7 +542,7 @@ async def test_authorized_operations_are_told_when_asked_for(
     assert (described.group_state, described.authorized_operations) == ("Dead", 328)
 
 
-async def test_version_1_of_offset_fetch_repeats_the_error(
+async def test_offset_fetch_version_1_repeats_the_error_in_each_partition(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
@@ -541,7 +551,7 @@ async def test_version_1_of_offset_fetch_repeats_the_error(
     assert [p.error_code for p in response.topics[0].partitions] == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_cancelling_run_answers_what_waits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelling_the_coordinator_answers_a_waiting_join(autojump_clock: trio.testing.MockClock) -> None:
     coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), MemoryLog(), EveryTopic())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(coordinator.run)
@@ -552,7 +562,7 @@ async def test_cancelling_run_answers_what_waits(autojump_clock: trio.testing.Mo
     assert value(joining).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_what_a_group_reads_is_not_told_before_it_is_stable(
+async def test_subscriptions_are_not_described_before_the_group_is_stable(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The topics are hidden in the initial delay and in a rebalance; the protocol type is shown at once."""

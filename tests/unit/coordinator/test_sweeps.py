@@ -101,7 +101,7 @@ async def test_a_slice_is_replicated_before_the_next_one_is_decided(
     assert slices >= GROUPS // MAX_STEPS and len(running.log.records[0]) == 2 * GROUPS
 
 
-async def test_a_partition_that_waits_for_its_replicas_keeps_no_other_waiting(
+async def test_a_sweep_of_one_partition_does_not_wait_for_the_replicas_of_another(
     running: Running, autojump_clock: MockClock
 ) -> None:
     running.topics.offsets_partitions = 2
@@ -115,7 +115,9 @@ async def test_a_partition_that_waits_for_its_replicas_keeps_no_other_waiting(
     assert sorted(partition for partition, _, _ in running.log.waiting) == [0, 1]
 
 
-async def test_a_sweep_ends_where_the_partition_is_given_up(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_sweep_ends_when_the_partition_loses_its_coordinator(
+    running: Running, autojump_clock: MockClock
+) -> None:
     running.log.records[0] = [committed(f"g{n}") for n in range(GROUPS)]
     await running.loaded(0, 0)
     running.log.hold = True
