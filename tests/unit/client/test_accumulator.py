@@ -58,7 +58,7 @@ def test_linger_full_and_flush_make_a_batch_ready() -> None:
     assert acc.sendable(queue, 4, memory_short=False)[0]
 
 
-def test_sequences_follow_and_a_retry_keeps_its_bytes() -> None:
+def test_sequences_are_consecutive_and_a_retry_keeps_its_bytes() -> None:
     acc = accumulator()
     queue = queue_with(acc, 3)
     first, second = take(acc, queue, 2)
@@ -126,7 +126,7 @@ def test_an_early_answered_batch_stops_counting_when_the_queue_is_placed_again()
     assert acc.sendable(queue, 10, memory_short=False)[0]
 
 
-def test_a_new_epoch_waits_until_no_fate_is_unknown() -> None:
+def test_a_new_epoch_waits_until_the_outcome_of_every_batch_is_known() -> None:
     """A new epoch waits until the fate of every batch is known.
 
     The first batch failed for good. The second may have been written, so it must not get a new sequence yet.
@@ -151,7 +151,7 @@ def test_a_new_epoch_waits_until_no_fate_is_unknown() -> None:
     assert acc.take(queue).base_sequence == 2
 
 
-def test_out_of_order_behind_an_unknown_batch_is_a_plain_retry() -> None:
+def test_an_out_of_order_error_behind_an_unanswered_batch_is_retried() -> None:
     acc = accumulator()
     queue = queue_with(acc, 2)
     _, second = take(acc, queue, 2)
@@ -172,21 +172,21 @@ def test_out_of_order_behind_an_unknown_batch_is_a_plain_retry() -> None:
         (ErrorCode.INVALID_RECORD, Outcome.FAIL),
     ],
 )
-def test_outcomes(error: ErrorCode, outcome: Outcome) -> None:
+def test_the_error_code_decides_the_outcome_of_a_batch(error: ErrorCode, outcome: Outcome) -> None:
     acc = accumulator()
     queue = queue_with(acc, 1)
     (batch,) = take(acc, queue, 1)
     assert decide(error, batch, queue, retries=9) is outcome
 
 
-def test_retries_run_out() -> None:
+def test_a_batch_without_retries_left_fails() -> None:
     acc = accumulator()
     queue = queue_with(acc, 1)
     (batch,) = take(acc, queue, 1)
     assert decide(ErrorCode.NOT_LEADER_OR_FOLLOWER, batch, queue, retries=0) is Outcome.FAIL
 
 
-def test_expiry_of_waiting_and_of_sent_batches() -> None:
+def test_waiting_and_sent_batches_expire_at_the_delivery_timeout() -> None:
     acc = accumulator()
     queue = queue_with(acc, 2)
     (sent,) = take(acc, queue, 1)
@@ -202,7 +202,7 @@ def test_expiry_of_waiting_and_of_sent_batches() -> None:
     assert acc.buffered_bytes == 0
 
 
-def test_memory_is_what_is_held() -> None:
+def test_buffer_memory_is_freed_when_a_batch_completes() -> None:
     acc = accumulator(buffer_memory=100)
     assert acc.has_room(1000), "one record larger than the buffer is sent alone"
     send(acc, b"x" * 50)

@@ -83,7 +83,7 @@ def refused(partition: int, code: ErrorCode) -> PartitionLeaderEpochsForPartitio
     return PartitionLeaderEpochsForPartitionsResponsePartition(partition_index=partition, error_code=code)
 
 
-def test_a_broker_that_lags_is_asked_again_for_what_it_did_not_know(run: Run) -> None:
+def test_only_lineages_that_a_broker_did_not_know_are_requested_again(run: Run) -> None:
     first = epochs_response(known(4, as_of=3, floor=2), refused(5, ErrorCode.LEADER_NOT_AVAILABLE))
     losers = [PartitionLeaderEpochsForPartitionsResponseLoser(partition_index=1, leader_epoch=7)]
     entry = PartitionLeaderEpochsForPartitionsResponseEntry(epoch=0, losers=losers)
@@ -103,7 +103,7 @@ def test_a_broker_that_lags_is_asked_again_for_what_it_did_not_know(run: Run) ->
     assert asked == [[4, 5], [5]]
 
 
-def test_what_nobody_can_tell_in_time_is_missing() -> None:
+def test_a_lineage_that_no_broker_knows_in_time_is_missing() -> None:
     answer = epochs_response(known(4, over=6), refused(5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     broker = ResizingBroker({EPOCHS: lambda body: answer})
 
@@ -138,7 +138,7 @@ class SealedBroker(FakeBroker):
         return response
 
 
-def test_an_offset_that_nobody_can_tell_in_time_is_none() -> None:
+def test_an_offset_that_no_broker_knows_in_time_is_minus_1() -> None:
     """A partition that was just sealed may not know its end yet; the other partitions do."""
     broker = SealedBroker({"t": 6})
 
@@ -159,7 +159,7 @@ class SilentBroker(FakeBroker):
         return await super()._answer(request)
 
 
-def test_a_broker_that_does_not_answer_keeps_no_other_from_it() -> None:
+def test_offsets_of_other_brokers_are_returned_when_one_does_not_answer() -> None:
     """Both brokers get their requests at once, and neither gets a second request."""
     broker, silent = FakeBroker({"t": 6}), SilentBroker({})
 
@@ -182,7 +182,7 @@ def test_a_broker_that_does_not_answer_keeps_no_other_from_it() -> None:
     assert in_virtual_time(ask) == {FOUR: -1, FIVE: 0}
 
 
-def test_an_offset_of_a_partition_that_a_topic_has_not_is_an_error(run: Run) -> None:
+def test_listing_offsets_of_a_partition_that_does_not_exist_is_an_error(run: Run) -> None:
     broker = FakeBroker({"t": 6})
     config = {**FAST, "default_api_timeout_ms": 1_000}
 
@@ -194,7 +194,7 @@ def test_an_offset_of_a_partition_that_a_topic_has_not_is_an_error(run: Run) -> 
     run(ask)
 
 
-def test_an_error_that_does_not_pass_is_raised(run: Run) -> None:
+def test_an_error_that_is_not_retriable_is_raised(run: Run) -> None:
     answer = epochs_response(refused(5, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     broker = ResizingBroker({EPOCHS: lambda body: answer})
 
@@ -207,7 +207,7 @@ def test_an_error_that_does_not_pass_is_raised(run: Run) -> None:
     run(ask)
 
 
-def test_a_group_is_asked_for_its_positions_as_no_member_of_it(run: Run) -> None:
+def test_the_positions_of_a_group_are_requested_without_a_membership(run: Run) -> None:
     partitions = [
         ConsumerGroupPositionResponsePartition(partition_index=4, position=17, need_position=True),
         ConsumerGroupPositionResponsePartition(partition_index=5, position=-1),
@@ -234,7 +234,7 @@ def test_a_group_is_asked_for_its_positions_as_no_member_of_it(run: Run) -> None
     ]
 
 
-def test_a_lower_count_and_a_dry_run_are_asked_for_as_they_are(run: Run) -> None:
+def test_a_lower_count_and_validate_only_are_sent_unchanged(run: Run) -> None:
     refusal = CreatePartitionsTopicResult(name="t", error_code=ErrorCode.POLICY_VIOLATION, error_message="not now")
     broker = ResizingBroker({ApiKey.CREATE_PARTITIONS: lambda body: CreatePartitionsResponse(results=[refusal])})
 
@@ -258,7 +258,7 @@ def test_a_lower_count_and_a_dry_run_are_asked_for_as_they_are(run: Run) -> None
     ],
     ids=["carried out", "not carried out", "asked once"],
 )
-def test_what_was_carried_out_before_its_answer_was_lost_is_no_error(
+def test_a_repeated_create_partitions_succeeds_only_if_the_first_was_carried_out(
     run: Run, first: ErrorCode, count: int, is_refused: bool
 ) -> None:
     """The repeated request gets an error: the topic already has the requested 6 partitions."""
@@ -315,7 +315,7 @@ def test_an_error_names_the_topic_once(message: str | None, shown: str) -> None:
 
 
 @pytest.mark.parametrize("count", [10**12, 2**31, -(10**12)])
-def test_a_count_that_no_request_has_room_for_is_refused_by_name(run: Run, count: int) -> None:
+def test_a_count_that_does_not_fit_into_a_request_is_refused(run: Run, count: int) -> None:
     """The count is refused before any request: no request would have room for it."""
     broker = ResizingBroker({})
 
@@ -339,7 +339,7 @@ def test_a_count_that_no_request_has_room_for_is_refused_by_name(run: Run, count
     assert copied.message.startswith(f"t: replication factor {count} is out of range") and "32767" in copied.message
 
 
-def test_questions_are_answered_while_a_resize_is_carried_out(run: Run) -> None:
+def test_other_requests_are_answered_while_a_resize_is_carried_out(run: Run) -> None:
     """A broker answers the requests of one connection in order, and a resize only once it is carried out."""
 
     async def check() -> None:

@@ -33,7 +33,7 @@ def member(
     return MemberSubscription(frozenset(topics), tuple(owned or ()), generation, instance)
 
 
-def test_range_is_kafkas_example() -> None:
+def test_range_assigns_as_in_kafkas_example() -> None:
     counts = {"t0": 3, "t1": 3}
     assert RangeAssignor().assign(counts, {"c0": member("t0", "t1"), "c1": member("t0", "t1")}) == {
         "c0": tps("t0", 0, 1) + tps("t1", 0, 1),
@@ -41,7 +41,7 @@ def test_range_is_kafkas_example() -> None:
     }
 
 
-def test_round_robin_is_kafkas_example() -> None:
+def test_round_robin_assigns_as_in_kafkas_example() -> None:
     counts = {"t0": 1, "t1": 2, "t2": 3}
     members = {"c0": member("t0"), "c1": member("t0", "t1"), "c2": member("t0", "t1", "t2")}
     assert RoundRobinAssignor().assign(counts, members) == {
@@ -51,7 +51,7 @@ def test_round_robin_is_kafkas_example() -> None:
     }
 
 
-def test_static_members_come_first_by_instance() -> None:
+def test_static_members_come_first_in_the_order_of_their_instance_ids() -> None:
     members = {"a": member("t"), "z": member("t", instance="1"), "y": member("t", instance="2")}
     assert RangeAssignor().assign({"t": 3}, members) == {"z": tps("t", 0), "y": tps("t", 1), "a": tps("t", 2)}
 
@@ -61,7 +61,7 @@ def test_a_topic_that_does_not_exist_is_left_out() -> None:
         assert assignor.assign({"t": 1}, {"c": member("t", "gone")}) == {"c": tps("t", 0)}
 
 
-def test_cooperative_withholds_what_moves_until_it_is_given_up() -> None:
+def test_cooperative_sticky_assigns_a_moving_partition_only_after_its_revocation() -> None:
     assignor = CooperativeStickyAssignor()
     first = assignor.assign({"t": 4}, {"a": member("t", owned=tps("t", 0, 1, 2, 3), generation=1), "b": member("t")})
     assert len(first["a"]) == 2
@@ -96,7 +96,9 @@ subscriptions = st.dictionaries(
 
 
 @given(topics, subscriptions)
-def test_every_partition_has_one_owner_who_subscribes(counts: dict[str, int], wants: dict[str, set[str]]) -> None:
+def test_every_partition_has_one_owner_that_subscribes_to_its_topic(
+    counts: dict[str, int], wants: dict[str, set[str]]
+) -> None:
     members = {m: member(*subscribed) for m, subscribed in wants.items()}
     wanted = {t for subscribed in wants.values() for t in subscribed}
     expected = sorted(TopicPartition(t, p) for t in wanted & counts.keys() for p in range(counts[t]))
@@ -148,7 +150,7 @@ def test_aiokafka_agrees_on_range_and_round_robin() -> None:
         assert {m: Counter(map(tuple, a)) for m, a in assignor.assign(counts, ours).items()} == expected
 
 
-def test_subscription_bytes_are_read_by_aiokafka_and_back() -> None:
+def test_aiokafka_reads_our_subscriptions_and_we_read_those_of_aiokafka() -> None:
     protocol = pytest.importorskip("aiokafka.coordinator.protocol")
     data = encode_subscription(["t"], tps("t", 1, 2), user_data=b"u", generation_id=5, rack_id="r")
     theirs = protocol.ConsumerProtocolMemberMetadata.decode(data)
@@ -159,6 +161,6 @@ def test_subscription_bytes_are_read_by_aiokafka_and_back() -> None:
     assert decode_subscription(old) == MemberSubscription(frozenset({"t"}), user_data=b"")
 
 
-def test_assignment_bytes() -> None:
+def test_an_encoded_assignment_is_read_back() -> None:
     assert decode_assignment(encode_assignment(tps("t", 2, 0))) == tuple(tps("t", 0, 2))
     assert decode_assignment(b"") == ()

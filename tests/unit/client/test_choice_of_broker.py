@@ -76,7 +76,7 @@ async def test_a_broker_whose_handshake_takes_long_is_not_asked(purpose: str) ->
 
 
 @pytest.mark.trio
-async def test_a_broker_that_owes_an_answer_is_not_asked() -> None:
+async def test_a_broker_with_an_overdue_response_is_not_asked() -> None:
     async with two_brokers() as (admin, silent), trio.open_nursery() as nursery:
         await ask(admin, GOOD, GENERAL)
         await ask(admin, SILENT, GENERAL)

@@ -94,7 +94,7 @@ def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: R
     run(check)
 
 
-def test_only_what_was_refused_is_committed_again(run: Run) -> None:
+def test_only_refused_offsets_are_committed_again(run: Run) -> None:
     """Only refused offsets are repeated: the coordinator's broker does not know a new partition yet."""
 
     async def check() -> None:
@@ -113,7 +113,7 @@ def test_only_what_was_refused_is_committed_again(run: Run) -> None:
     run(check)
 
 
-def test_only_the_last_answer_tells_what_was_reported(run: Run) -> None:
+def test_only_the_last_response_shows_which_offsets_were_reported(run: Run) -> None:
     """The previous response may come from another coordinator, whose reports are lost."""
 
     async def check() -> None:
@@ -135,7 +135,7 @@ def test_only_the_last_answer_tells_what_was_reported(run: Run) -> None:
     run(check)
 
 
-def test_a_partition_that_never_was_is_an_error(run: Run) -> None:
+def test_a_commit_for_a_partition_that_never_existed_is_an_error(run: Run) -> None:
     """The user named the partition, so its offset must not look committed."""
 
     async def check() -> None:

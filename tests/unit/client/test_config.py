@@ -27,7 +27,7 @@ def test_defaults_are_kafkas() -> None:
     ("given", "nearest"),
     [("linger_msec", "linger_ms"), ("batch.size", "batch_size"), ("bootstrap_server", "bootstrap_servers")],
 )
-def test_an_unknown_key_names_the_nearest(given: str, nearest: str) -> None:
+def test_the_error_for_an_unknown_key_names_the_nearest_key(given: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=f"nearest is {nearest}"):
         ProducerConfig.parse({given: 1})
 
@@ -47,7 +47,7 @@ def test_an_unknown_key_names_the_nearest(given: str, nearest: str) -> None:
         ("enable_idempotence", "yes"),
     ],
 )
-def test_a_bad_value_names_its_key(key: str, value: Any) -> None:
+def test_the_error_for_an_invalid_value_names_its_key(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key) as raised:
         ProducerConfig.parse({key: value})
     assert raised.value.key == key
@@ -59,33 +59,33 @@ def test_servers_and_numbers_are_read_from_text() -> None:
     assert (config.linger_ms, config.acks) == (5, -1)
 
 
-def test_idempotence_gives_way_only_when_it_was_not_asked_for() -> None:
+def test_other_keys_disable_idempotence_only_if_it_was_not_set() -> None:
     assert not ProducerConfig.parse({"acks": 1}).enable_idempotence
     assert not ProducerConfig.parse({"max_in_flight_requests_per_connection": 6}).enable_idempotence
     with pytest.raises(ConfigError, match="acks"):
         ProducerConfig.parse({"acks": 1, "enable_idempotence": True})
 
 
-def test_delivery_timeout_must_hold_a_request() -> None:
+def test_the_delivery_timeout_must_not_be_below_the_request_timeout() -> None:
     with pytest.raises(ConfigError, match="delivery_timeout_ms"):
         ProducerConfig.parse({"delivery_timeout_ms": 10, "request_timeout_ms": 20})
     assert ProducerConfig.parse({"request_timeout_ms": 200_000}).delivery_timeout_ms == 200_000
 
 
-def test_rules_of_groups() -> None:
+def test_group_keys_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="heartbeat_interval_ms"):
         ConsumerConfig.parse({"heartbeat_interval_ms": 45_000})
     with pytest.raises(ConfigError, match="group_instance_id"):
         ConsumerConfig.parse({"group_instance_id": "i"})
 
 
-def test_assignors_by_name() -> None:
+def test_assignors_are_found_by_name() -> None:
     given = ConsumerConfig.parse({"partition_assignment_strategy": "roundrobin,range"}).partition_assignment_strategy
     assert [a.name for a in resolve_assignors(given)] == ["roundrobin", "range"]
     with pytest.raises(ConfigError, match="sticky"):
         resolve_assignors(["stickiest"])
 
 
-def test_keys_of_one_client_are_not_anothers() -> None:
+def test_a_key_of_another_kind_of_client_is_refused() -> None:
     with pytest.raises(ConfigError):
         AdminConfig.parse({"linger_ms": 5})

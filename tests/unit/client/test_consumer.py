@@ -56,7 +56,7 @@ async def read(consumer: Consumer, count: int, **arguments: Any) -> list[Any]:
     return records
 
 
-def test_records_carry_what_was_written(run: Run) -> None:
+def test_a_consumed_record_has_the_fields_that_were_written(run: Run) -> None:
     async def check() -> None:
         async with (
             filled(25).running() as broker,
@@ -75,7 +75,7 @@ def test_records_carry_what_was_written(run: Run) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 14])
-def test_max_records_cuts_batches(run: Run, limit: int) -> None:
+def test_max_poll_records_splits_batches(run: Run, limit: int) -> None:
     async def check() -> None:
         async with (
             filled(25).running() as broker,
@@ -110,7 +110,7 @@ def test_iteration_moves_the_position_record_by_record(run: Run) -> None:
     run(check)
 
 
-def test_what_is_produced_later_arrives(run: Run) -> None:
+def test_a_record_that_is_produced_later_arrives(run: Run) -> None:
     async def check() -> None:
         async with (
             filled(5).running() as broker,
@@ -125,7 +125,7 @@ def test_what_is_produced_later_arrives(run: Run) -> None:
     run(check)
 
 
-def test_sessions_send_only_what_changed(run: Run) -> None:
+def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed(run: Run) -> None:
     """KIP-227: after the full fetch, a request names only partitions whose position moved."""
 
     async def check() -> None:
@@ -158,7 +158,7 @@ def test_sessions_send_only_what_changed(run: Run) -> None:
     run(check)
 
 
-def test_what_becomes_fetchable_does_not_wait_for_a_held_fetch(run: Run) -> None:
+def test_a_resumed_partition_does_not_wait_for_a_held_fetch(run: Run) -> None:
     """Another partition's records come at once.
 
     The broker holds a fetch of an idle partition for longer than the test.
@@ -245,7 +245,7 @@ def test_offset_for_leader_epoch_is_sent_only_where_fetches_report_no_divergence
 
 
 @pytest.mark.parametrize(("end", "again"), [(4, [4, 5]), (10, []), (12, [])])
-def test_a_fetch_that_finds_another_log_goes_back_to_where_it_differs(run: Run, end: int, again: list[int]) -> None:
+def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(run: Run, end: int, again: list[int]) -> None:
     """A divergence before the position moves the position back.
 
     For any other divergence reading continues at the position, with the epoch that the leader knows.
@@ -333,7 +333,7 @@ def test_a_lost_session_starts_again_with_a_full_fetch(run: Run) -> None:
     run(check)
 
 
-def test_pause_seek_and_ends(run: Run) -> None:
+def test_reading_follows_pause_and_seek_and_the_ends_of_a_log_are_found(run: Run) -> None:
     async def check() -> None:
         async with (
             filled(20, partitions=2).running() as broker,
@@ -357,7 +357,7 @@ def test_pause_seek_and_ends(run: Run) -> None:
     run(check)
 
 
-def test_out_of_range_resets_by_policy(run: Run) -> None:
+def test_an_offset_out_of_range_is_reset_or_raises_by_policy(run: Run) -> None:
     async def check() -> None:
         broker = filled(10)
         broker.logs[T0].start_offset = 4
@@ -403,7 +403,7 @@ def test_a_bad_crc_is_reported_after_the_good_records(run: Run) -> None:
     run(check)
 
 
-def test_deserializers(run: Run) -> None:
+def test_the_error_of_a_deserializer_names_the_partition_and_offset(run: Run) -> None:
     async def check() -> None:
         def number(data: bytes | None) -> int:
             assert data is not None
@@ -427,7 +427,7 @@ def test_deserializers(run: Run) -> None:
     run(check)
 
 
-def test_misuse_is_said_plainly(run: Run) -> None:
+def test_calls_without_an_assignment_a_group_or_an_open_client_raise(run: Run) -> None:
     async def check() -> None:
         async with filled(1).running() as broker:
             async with Consumer(bootstrap_servers=broker.address) as consumer:
@@ -441,7 +441,7 @@ def test_misuse_is_said_plainly(run: Run) -> None:
     run(check)
 
 
-def test_a_timeout_of_the_user_loses_no_record(run: Run) -> None:
+def test_a_poll_that_the_user_cancels_loses_no_record(run: Run) -> None:
     async def check() -> None:
         async with (
             filled(500, per_batch=50).running() as broker,

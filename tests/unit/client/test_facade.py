@@ -44,7 +44,7 @@ def test_a_reader_of_the_log_loads_no_other_client() -> None:
     }
 
 
-def test_every_name_is_there() -> None:
+def test_every_exported_name_exists_and_an_unknown_one_raises() -> None:
     for name in anabranch.__all__:
         assert getattr(anabranch, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Producr'"):
@@ -69,7 +69,7 @@ def test_modules_of_the_user_do_not_hide_ours(tmp_path: Path) -> None:
     assert done.stdout.startswith("anabranch.real")
 
 
-def test_every_error_a_program_may_catch_is_there() -> None:
+def test_every_error_that_a_program_may_catch_is_exported() -> None:
     """All of them are exported except CoordinatorMovedError, which never leaves the client."""
     found = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)}
     assert sorted(found - set(anabranch.__all__) - {"CoordinatorMovedError"}) == []

@@ -48,7 +48,7 @@ def asked(gates: TopicGates, front: int | None = None, p: int = 1, *, recheck: b
 # ---------------------------------------------------------------- metadata
 
 
-def test_a_topic_that_was_never_resized_asks_nothing() -> None:
+def test_a_topic_that_was_never_resized_needs_no_lineage() -> None:
     """Metadata shows the first layout until a partition has the next one.
 
     Lineage entries are written only after that.
@@ -62,14 +62,14 @@ def test_a_topic_that_was_never_resized_asks_nothing() -> None:
     assert asked(gates, front=8) == Questions()
 
 
-def test_a_partition_assigned_later_is_known_by_the_same_metadata() -> None:
+def test_a_partition_assigned_later_gets_its_limit_from_the_same_metadata() -> None:
     info = topic(2, 2, [4, 7], version=0)
     gates = gates_of(info, [0])
     gates.assign([tp(0), tp(1)], {"t": info})
     assert gates.limit(tp(1)) == 7
 
 
-def test_metadata_of_a_resized_topic_says_nothing_of_what_came_to_a_partition() -> None:
+def test_metadata_of_a_resized_topic_does_not_replace_the_lineage() -> None:
     gates = gates_of(GROWN, [0])
     assert gates.limit(tp(0)) == NO_EPOCH
     assert asked(gates).lineages == {tp(0): 1}, (
@@ -88,7 +88,7 @@ def test_without_ordered_delivery_nothing_waits() -> None:
     assert asked(gates) == Questions()
 
 
-def test_without_metadata_everything_waits() -> None:
+def test_without_metadata_every_batch_waits() -> None:
     gates = TopicGates()
     gates.assign([tp(1)], {})
     assert gates.limit(tp(1)) == NO_EPOCH
@@ -96,7 +96,7 @@ def test_without_metadata_everything_waits() -> None:
     assert gates.look(tp(1), 0) is GateState.UNKNOWN
 
 
-def test_what_was_known_holds_while_a_broker_does_not_know_the_topic() -> None:
+def test_gates_keep_their_state_while_a_broker_does_not_know_the_topic() -> None:
     gates = child_that_waits(position=10)
     load(gates)
     gates.on_metadata({"t": replace(GROWN, partitions={})})
@@ -107,9 +107,9 @@ def test_what_was_known_holds_while_a_broker_does_not_know_the_topic() -> None:
 @pytest.mark.parametrize(
     "later",
     [topic(1, 1, [2], version=2), topic(1, 2, [3, 2], version=3, incarnations={1: 900})],
-    ids=["gone", "there again"],
+    ids=["removed", "created again"],
 )
-def test_what_the_user_has_of_a_removed_partition_is_flushed_and_loaded_again(later: TopicInfo) -> None:
+def test_a_removed_partition_is_revoked_and_loaded_again_once_it_was_created_again(later: TopicInfo) -> None:
     gates = child_that_waits(position=10)
     load(gates)
     gates.on_metadata({"t": later})
@@ -127,7 +127,7 @@ def test_what_the_user_has_of_a_removed_partition_is_flushed_and_loaded_again(la
         assert asked(gates) == Questions()
 
 
-def test_of_another_topic_with_the_name_nothing_is_known() -> None:
+def test_nothing_is_known_of_a_new_topic_of_the_same_name() -> None:
     """Amendment 5: the epochs and offsets of the other topic start again."""
     gates = child_that_waits(position=10)
     load(gates)
@@ -136,7 +136,7 @@ def test_of_another_topic_with_the_name_nothing_is_known() -> None:
     assert (gates.limit(tp(1)), gates.position(tp(0)), gates.topic_incarnation("t")) == (NO_EPOCH, -1, 900)
 
 
-def test_an_end_is_asked_again_when_the_leader_changed() -> None:
+def test_the_end_of_an_epoch_is_asked_for_again_when_the_leader_changed() -> None:
     gates = child_that_waits()
     assert not asked(gates).ends
     gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
@@ -148,7 +148,7 @@ def test_an_end_is_asked_again_when_the_leader_changed() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "end"), [(1, 12), (0, -1)], ids=["the present epoch", "not known"])
-def test_an_end_that_is_none_is_not_taken(epoch: int, end: int) -> None:
+def test_an_unknown_end_and_an_end_of_the_present_epoch_are_ignored(epoch: int, end: int) -> None:
     gates = gates_of(GROWN, [1], {1: Lineage(0, -1, (Entry(0, {0: epoch}),)), 0: Lineage(1)})
     gates.on_end(tp(0), epoch, 1, end)
     assert (tp(0), epoch) in asked(gates).ends
@@ -169,7 +169,7 @@ def test_questions_follow_the_lineages() -> None:
     assert not asked(gates).any_to_ask and gates.is_waiting
 
 
-def test_the_position_of_what_was_passed_is_still_asked_for() -> None:
+def test_the_position_of_a_passed_parent_is_still_asked_for() -> None:
     """The parent's owner may rewind, which revokes the child's passed gate, too."""
     gates = child_that_waits(position=10)
     load(gates)
@@ -180,7 +180,7 @@ def test_the_position_of_what_was_passed_is_still_asked_for() -> None:
     assert gates.look(tp(1), 0) is GateState.WAITING
 
 
-def test_what_may_change_without_notice_is_asked_again_now_and_then() -> None:
+def test_a_recheck_asks_again_for_ends_and_log_starts() -> None:
     gates = child_that_waits()
     gates.on_owner(tp(0), is_owned=False)
     assert list(asked(gates).log_starts) == [tp(0)]
@@ -192,7 +192,7 @@ def test_what_may_change_without_notice_is_asked_again_now_and_then() -> None:
     assert gates.look(tp(1), 0) is GateState.DUE
 
 
-def test_what_a_broker_does_not_know_may_be_over_and_is_asked_for() -> None:
+def test_the_lineage_of_a_parent_that_a_broker_does_not_know_is_asked_for() -> None:
     gates = child_that_waits()
     gates.on_missing(tp(0))
     assert gates.look(tp(1), 0) is GateState.WAITING
@@ -201,7 +201,7 @@ def test_what_a_broker_does_not_know_may_be_over_and_is_asked_for() -> None:
     assert gates.look(tp(1), 0) is GateState.DUE
 
 
-def test_a_new_generation_forgets_positions_and_nothing_passed() -> None:
+def test_a_new_generation_forgets_positions_but_keeps_passed_gates() -> None:
     gates = child_that_waits(position=10)
     load(gates)
     gates.on_new_generation()
@@ -211,7 +211,7 @@ def test_a_new_generation_forgets_positions_and_nothing_passed() -> None:
 # ---------------------------------------------------------------- limits and states
 
 
-def test_a_limit_says_what_a_look_at_each_batch_would() -> None:
+def test_a_limit_agrees_with_a_look_at_each_batch() -> None:
     gates = child_that_waits(position=10)
     assert gates.look(tp(1), 0) is GateState.DUE
     assert gates.limit(tp(1)) == -1
@@ -221,7 +221,7 @@ def test_a_limit_says_what_a_look_at_each_batch_would() -> None:
 
 
 @pytest.mark.parametrize("is_new_generation", [False, True])
-def test_a_load_covers_nothing_that_was_taken_back_while_it_ran(is_new_generation: bool) -> None:
+def test_a_load_does_not_cover_a_parent_that_was_rewound_while_it_ran(is_new_generation: bool) -> None:
     gates = child_that_waits(position=10)
     called = gates.load_called(tp(1))
     if is_new_generation:
@@ -233,7 +233,7 @@ def test_a_load_covers_nothing_that_was_taken_back_while_it_ran(is_new_generatio
     assert gates.look(tp(1), 0) is GateState.DUE
 
 
-def test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once() -> None:
+def test_lineage_entries_that_were_dropped_before_they_were_read_need_one_load() -> None:
     """The entry at 2 waits below the floor, so the cap of the load stays below the floor."""
     gates = gates_of(topic(1, 2, [5, 0], version=7), [0], {0: Lineage(5, 4, (Entry(2, {1: 0}),)), 1: Lineage(1)})
     assert gates.limit(tp(0)) == NO_EPOCH
@@ -243,14 +243,16 @@ def test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once() -> No
 
 
 @pytest.mark.parametrize(("is_owned", "state"), [(True, GateState.WAITING), (False, GateState.DUE)])
-def test_a_log_start_past_the_end_counts_where_no_member_has_the_partition(is_owned: bool, state: GateState) -> None:
+def test_a_log_start_past_the_end_counts_only_for_a_partition_without_an_owner(
+    is_owned: bool, state: GateState
+) -> None:
     gates = child_that_waits()
     gates.on_owner(tp(0), is_owned=is_owned)
     gates.on_log_start(tp(0), 10)
     assert gates.look(tp(1), 0) is state
 
 
-def test_an_empty_parent_that_waits_itself_frees_nobody() -> None:
+def test_an_empty_parent_that_waits_itself_releases_no_child() -> None:
     chain = {3: Lineage(0, -1, (Entry(0, {1: 0}),)), 1: SPLIT._replace(as_of=1), 0: Lineage(1)}
     gates = gates_of(topic(1, 4, [2, 1, 1, 0], version=2), [3], chain)
     gates.on_end(tp(1), 0, 1, 0)
@@ -261,7 +263,7 @@ def test_an_empty_parent_that_waits_itself_frees_nobody() -> None:
     assert gates.look(tp(3), 0) is GateState.DUE
 
 
-def test_a_lineage_older_than_what_is_waited_for_does_not_serve() -> None:
+def test_a_lineage_older_than_the_awaited_epoch_does_not_count() -> None:
     gates = gates_of(GROWN, [1], {1: SPLIT._replace(entries=(Entry(0, {0: 1}),)), 0: Lineage(0)})
     gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
     gates.on_end(tp(0), 1, 2, 10)
@@ -270,7 +272,7 @@ def test_a_lineage_older_than_what_is_waited_for_does_not_serve() -> None:
     assert asked(gates).lineages == {tp(0): 1}
 
 
-def test_a_load_of_a_partition_that_was_given_up_meanwhile_counts_for_nothing() -> None:
+def test_a_load_of_a_partition_that_was_revoked_meanwhile_does_not_count() -> None:
     gates = child_that_waits(position=10)
     called = gates.load_called(tp(1))
     gates.assign([], {})
@@ -278,7 +280,7 @@ def test_a_load_of_a_partition_that_was_given_up_meanwhile_counts_for_nothing() 
     assert gates.limit(tp(1)) == NO_EPOCH
 
 
-def test_blocked_says_who_waits_for_whom() -> None:
+def test_blocked_names_the_partition_its_parent_and_the_owner() -> None:
     gates = child_that_waits()
     (one,) = gates.blocked({}, {tp(0): "m"}.get)
     assert (one.partition, one.max_leader_epoch) == (tp(1), -1)
@@ -287,7 +289,7 @@ def test_blocked_says_who_waits_for_whom() -> None:
     assert gates.blocked({}, lambda _: None) == []
 
 
-def test_blocked_names_a_batch_newer_than_what_is_known_without_saying_why() -> None:
+def test_blocked_names_a_partition_whose_lineage_is_not_known_yet() -> None:
     gates = gates_of(GROWN, [0], {0: Lineage(1)})
     assert gates.blocked({tp(0): 1}, lambda _: None) == []
     (one,) = gates.blocked({tp(0): 2}, lambda _: None)
@@ -314,7 +316,7 @@ def test_every_change_raises_the_version(change: str) -> None:
     assert gates.version > version
 
 
-def test_what_is_no_news_leaves_the_version() -> None:
+def test_calls_that_change_nothing_leave_the_version() -> None:
     gates = child_that_waits()
     version = gates.version
     gates.on_metadata({"t": GROWN})
@@ -331,35 +333,35 @@ def test_what_is_no_news_leaves_the_version() -> None:
 @pytest.mark.parametrize(
     ("rule_off", "test"),
     [
-        (lineage_mutations.no_recursion, test_an_empty_parent_that_waits_itself_frees_nobody),
+        (lineage_mutations.no_recursion, test_an_empty_parent_that_waits_itself_releases_no_child),
         (
             lineage_mutations.batches_newer_than_what_was_read_are_delivered,
-            test_metadata_of_a_resized_topic_says_nothing_of_what_came_to_a_partition,
+            test_metadata_of_a_resized_topic_does_not_replace_the_lineage,
         ),
         (
             lineage_mutations.lineages_of_any_age_serve,
-            test_a_lineage_older_than_what_is_waited_for_does_not_serve,
+            test_a_lineage_older_than_the_awaited_epoch_does_not_count,
         ),
         (
             lineage_mutations.what_a_broker_does_not_know_is_over,
-            test_what_a_broker_does_not_know_may_be_over_and_is_asked_for,
+            test_the_lineage_of_a_parent_that_a_broker_does_not_know_is_asked_for,
         ),
-        (lineage_mutations.no_load_is_due, test_a_limit_says_what_a_look_at_each_batch_would),
+        (lineage_mutations.no_load_is_due, test_a_limit_agrees_with_a_look_at_each_batch),
         (
             lineage_mutations.a_load_covers_what_is_satisfied_when_it_returns,
-            lambda: test_a_load_covers_nothing_that_was_taken_back_while_it_ran(False),
+            lambda: test_a_load_does_not_cover_a_parent_that_was_rewound_while_it_ran(False),
         ),
         (
             lineage_mutations.what_was_dropped_needs_no_load,
-            test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once,
+            test_lineage_entries_that_were_dropped_before_they_were_read_need_one_load,
         ),
         (
             lineage_mutations.a_load_below_the_floor_is_due_for_ever,
-            test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once,
+            test_lineage_entries_that_were_dropped_before_they_were_read_need_one_load,
         ),
         (
             lineage_mutations.what_is_passed_is_never_taken_back,
-            test_the_position_of_what_was_passed_is_still_asked_for,
+            test_the_position_of_a_passed_parent_is_still_asked_for,
         ),
     ],
 )
@@ -375,4 +377,4 @@ def test_a_rule_switched_off_is_noticed(
 def test_a_log_start_that_counts_for_every_partition_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     lineage_mutations.an_expired_log_start_counts_for_every_partition(monkeypatch)
     with pytest.raises(AssertionError):
-        test_a_log_start_past_the_end_counts_where_no_member_has_the_partition(True, GateState.WAITING)
+        test_a_log_start_past_the_end_counts_only_for_a_partition_without_an_owner(True, GateState.WAITING)

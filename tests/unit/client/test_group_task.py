@@ -215,7 +215,7 @@ def test_leaving_ends_a_join_under_way(run: Run) -> None:
     run(check)
 
 
-def test_leaving_ends_a_join_whose_answer_has_come(run: Run) -> None:
+def test_leaving_ends_a_join_whose_response_has_arrived(run: Run) -> None:
     async def check() -> None:
         link = ScriptedLink([T0])
         link.hold_joins = anyio.Event()
@@ -265,7 +265,7 @@ def test_a_commit_that_is_refused_while_the_member_joins_does_not_end_the_join(r
     run(check)
 
 
-def test_an_assignment_of_a_generation_that_was_lost_is_not_taken(run: Run) -> None:
+def test_an_assignment_of_a_lost_generation_is_ignored(run: Run) -> None:
     async def check() -> None:
         link = ScriptedLink([T0], [T1])
         async with anyio.create_task_group() as tasks:
@@ -282,7 +282,7 @@ def test_an_assignment_of_a_generation_that_was_lost_is_not_taken(run: Run) -> N
     run(check)
 
 
-def test_a_commit_in_the_background_never_comes_after_a_later_one(run: Run) -> None:
+def test_a_background_commit_never_overwrites_a_later_commit(run: Run) -> None:
     """The coordinator was away: a repeated background commit is older than a commit that starts now."""
 
     async def check() -> None:
@@ -387,7 +387,7 @@ def test_after_an_older_commit_is_answered_last_the_offset_is_committed_again(ru
     run(check)
 
 
-def test_a_commit_of_what_another_member_reads_is_not_remembered(run: Run) -> None:
+def test_a_commit_for_another_members_partition_is_not_remembered(run: Run) -> None:
     """The partition's owner may have committed since then. The next generation assigns the partition to this member."""
 
     async def check() -> None:
@@ -407,7 +407,9 @@ def test_a_commit_of_what_another_member_reads_is_not_remembered(run: Run) -> No
 
 
 @pytest.mark.parametrize(("between", "commits"), [(0, 0), (1, 1)], ids=["the next generation", "one was missed"])
-def test_commits_are_remembered_where_nobody_else_can_have_committed(run: Run, between: int, commits: int) -> None:
+def test_commits_are_remembered_only_if_no_other_member_can_have_committed(
+    run: Run, between: int, commits: int
+) -> None:
     async def check() -> None:
         link = ScriptedLink([T0], [T0])
         async with anyio.create_task_group() as tasks:
@@ -464,7 +466,7 @@ def described(total: int, undeleted: int, layout_version: int = -1) -> Cluster:
     return Cluster(topics={"t": topic})
 
 
-def test_partitions_that_come_while_the_leader_joins_are_given_out_by_another_join(run: Run) -> None:
+def test_partitions_created_while_the_leader_joins_are_assigned_by_another_join(run: Run) -> None:
     """Metadata notifies only once.
 
     The leader therefore also compares the partitions at the end of the join with those that it assigned.
@@ -487,7 +489,7 @@ def test_partitions_that_come_while_the_leader_joins_are_given_out_by_another_jo
     run(check)
 
 
-def test_a_leader_that_gave_out_marked_partitions_looks_whether_they_are_gone(run: Run) -> None:
+def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_removed(run: Run) -> None:
     """The leader gets no notice of a removal, since it need not be the member that reads the marked partitions."""
 
     async def check() -> None:
@@ -536,7 +538,7 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
 
 
 @pytest.mark.parametrize("layouts", [None, {"t": 1}, {"t": 2}])
-def test_a_leader_that_is_not_behind_is_left_alone(run: Run, layouts: dict[str, int] | None) -> None:
+def test_no_rebalance_is_requested_if_the_leader_is_not_behind(run: Run, layouts: dict[str, int] | None) -> None:
     """The same holds for a leader that names no layouts: another client refreshes its metadata in its own way."""
 
     async def check() -> None:
@@ -550,7 +552,7 @@ def test_a_leader_that_is_not_behind_is_left_alone(run: Run, layouts: dict[str, 
     run(check)
 
 
-def test_a_leader_spreads_partitions_by_what_it_has_looked_up(run: Run) -> None:
+def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions(run: Run) -> None:
     """Another member may have started the rebalance because it has newer metadata."""
 
     async def check() -> None:
@@ -571,7 +573,7 @@ def test_a_leader_spreads_partitions_by_what_it_has_looked_up(run: Run) -> None:
     run(check)
 
 
-def test_a_leader_whose_broker_does_not_answer_spreads_what_it_knows(run: Run) -> None:
+def test_a_leader_whose_refresh_fails_assigns_the_partitions_that_it_knows(run: Run) -> None:
     async def check() -> None:
         link = LeaderLink()
         async with anyio.create_task_group() as tasks:
@@ -609,7 +611,7 @@ def test_other_user_data_names_no_layouts(user_data: bytes | None) -> None:
 # ---------------------------------------------------------------- the start offset of a group
 
 
-def test_a_commit_names_where_the_group_began_in_other_partitions_of_the_topic(run: Run) -> None:
+def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_topic(run: Run) -> None:
     """This happens once: a later commit of that partition is the user's, and no older offset may follow it."""
 
     async def check() -> None:
@@ -630,7 +632,7 @@ def test_a_commit_names_where_the_group_began_in_other_partitions_of_the_topic(r
     run(check)
 
 
-def test_where_the_group_began_is_committed_as_soon_as_it_is_known(run: Run) -> None:
+def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known(run: Run) -> None:
     """The start offset is committed at once, because it is lost if the member crashes.
 
     A commit of the user meanwhile is sent after it.
@@ -658,7 +660,9 @@ def test_where_the_group_began_is_committed_as_soon_as_it_is_known(run: Run) -> 
 
 
 @pytest.mark.parametrize("keeps_offsets_elsewhere", [False, True])
-def test_where_the_group_began_is_committed_before_the_partition_goes(run: Run, keeps_offsets_elsewhere: bool) -> None:
+def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoked(
+    run: Run, keeps_offsets_elsewhere: bool
+) -> None:
     """Only this member knows the start offset, and the user may never have committed any offset."""
 
     async def check() -> None:
@@ -678,7 +682,7 @@ def test_where_the_group_began_is_committed_before_the_partition_goes(run: Run, 
 
 
 @pytest.mark.parametrize("how", ["seek", "reset", "restart", "commit"])
-def test_where_the_group_began_is_forgotten_when_the_position_is_another(run: Run, how: str) -> None:
+def test_the_start_offset_of_a_group_is_forgotten_when_the_position_changes(run: Run, how: str) -> None:
     async def check() -> None:
         link = ScriptedLink([T0])
         async with reading(link) as (member, _):

@@ -43,7 +43,7 @@ def wait_of(run: Run, broker: Grouped, until: Callable[[WaitsFor], bool]) -> Wai
     return found[0]
 
 
-def test_who_reads_what_is_waited_for_and_how_much_of_it_is_committed(run: Run) -> None:
+def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent(run: Run) -> None:
     """DescribeGroups names the owner, and OffsetFetch the committed offset.
 
     The owner reports its position only when the report may free a member.
@@ -72,7 +72,7 @@ def test_members_of_another_protocol_are_left_out(run: Run) -> None:
     assert wait_of(run, broker, lambda wait: wait.committed == 7).member is None
 
 
-def test_what_cannot_be_looked_up_is_tried_again(run: Run) -> None:
+def test_a_description_of_the_group_that_fails_is_requested_again(run: Run) -> None:
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION)}
     tries = []

@@ -40,14 +40,14 @@ def times(hand_overs: HandOvers, name: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 1), (0.5, 2), (0.51, 3), (0.75, 3), (0.99, 4), (1.0, 4)])
-def test_a_percentile_is_the_smallest_that_enough_do_not_exceed(share: float, expected: float) -> None:
+def test_a_percentile_is_the_smallest_duration_that_covers_the_share(share: float, expected: float) -> None:
     durations = Durations()
     for seconds in (0.004, 0.001, 0.003, 0.002):
         durations.add(seconds)
     assert durations.percentile_ms(share) == expected
 
 
-def test_percentiles_are_of_the_latest_while_the_count_and_the_longest_are_of_all() -> None:
+def test_percentiles_cover_the_latest_durations_but_count_and_maximum_cover_all() -> None:
     durations = Durations()
     assert math.isnan(durations.percentile_ms(0.5)) and math.isnan(durations.max_ms)
     durations.add(9.0)
@@ -85,7 +85,7 @@ def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
 @pytest.mark.parametrize(
     ("up_to", "leader_epoch", "timestamp_ms"),
     [(NO_EPOCH, 0, 1001), (3, 3, 900)],
-    ids=["written after the release", "there for the taking before"],
+    ids=["written after the release", "deliverable before it"],
 )
 def test_records_that_did_not_wait_make_no_hand_over(up_to: int, leader_epoch: int, timestamp_ms: int) -> None:
     hand_overs = HandOvers()
@@ -104,7 +104,7 @@ def test_a_partition_without_records_makes_no_hand_over() -> None:
     assert hand_overs.values()["blocked-time-max-ms"] == 2000.0
 
 
-def test_a_partition_given_up_while_it_was_blocked_was_never_released() -> None:
+def test_a_partition_revoked_while_it_is_blocked_does_not_count_as_released() -> None:
     hand_overs = HandOvers()
     hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
     hand_overs.evaluated([], {}, 11.0)
@@ -117,7 +117,7 @@ def test_a_partition_given_up_while_it_was_blocked_was_never_released() -> None:
     assert not hand_overs.undelivered  # the partition is given up between the release and the first record
 
 
-def test_a_partition_blocked_again_before_it_was_released_goes_on_waiting() -> None:
+def test_a_partition_blocked_again_before_its_release_continues_the_same_wait() -> None:
     hand_overs = HandOvers()
     hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
     hand_overs.evaluated([], {CHILD: None}, 11.0)
@@ -127,7 +127,7 @@ def test_a_partition_blocked_again_before_it_was_released_goes_on_waiting() -> N
     assert times(hand_overs, "blocked") == (1, 3000.0)
 
 
-def test_a_report_lasts_until_the_coordinator_has_it() -> None:
+def test_the_time_of_a_report_ends_when_the_coordinator_acknowledges_it() -> None:
     hand_overs = HandOvers()
     hand_overs.flushed(0.5, 1.0)
     hand_overs.reported(1, 1.0)
@@ -157,7 +157,9 @@ def test_one_log_line_names_the_blocker_and_one_the_duration(caplog: pytest.LogC
     ]
 
 
-def test_what_blocks_is_said_after_a_while_even_if_nobody_knows_by_whom(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_blocked_partition_is_logged_after_a_while_even_if_its_blocker_is_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     hand_overs = HandOvers()
     one = BlockedPartition(CHILD, 4, tuple(waits_for(TopicPartition("t", q), -1, -1) for q in range(10, 17)))
     with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
@@ -170,7 +172,7 @@ def test_what_blocks_is_said_after_a_while_even_if_nobody_knows_by_whom(caplog: 
     assert line.endswith('; 2 more"')
 
 
-def test_a_producer_counts_its_holds_and_what_was_placed_again() -> None:
+def test_a_producer_counts_its_holds_and_the_records_placed_again() -> None:
     metrics = ProducerMetrics()
     metrics.holding("given up", 1.0)
     metrics.let_go("given up")

@@ -21,7 +21,7 @@ DEADLINE_S = 5.0
 
 
 @pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
-def test_a_client_that_is_cancelled_as_it_begins_ends(run: Run, kind: Any) -> None:
+def test_a_client_that_is_cancelled_while_it_starts_ends(run: Run, kind: Any) -> None:
     async def check() -> None:
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -33,7 +33,7 @@ def test_a_client_that_is_cancelled_as_it_begins_ends(run: Run, kind: Any) -> No
 
 
 @pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
-def test_the_block_of_a_closed_client_goes_on(run: Run, kind: Any) -> None:
+def test_the_block_continues_after_its_client_is_closed(run: Run, kind: Any) -> None:
     async def check() -> bool:
         often = {"metadata_max_age_ms": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
         async with kind(bootstrap_servers="127.0.0.1:1", **often) as client:
@@ -57,7 +57,7 @@ WAITS: dict[str, tuple[type, Callable[[Any], Awaitable[Any]]]] = {
 
 @pytest.mark.parametrize("has_broker", [False, True], ids=["no broker", "broker"])
 @pytest.mark.parametrize("what", WAITS)
-def test_who_waits_when_a_client_is_closed_is_told_so(run: Run, what: str, has_broker: bool) -> None:
+def test_a_call_that_waits_when_its_client_is_closed_ends(run: Run, what: str, has_broker: bool) -> None:
     """The call ends also if the response comes at the moment of the close.
 
     Otherwise the fate of a record that a closed producer takes stays unknown.
@@ -113,7 +113,7 @@ def test_start_and_stop_do_what_the_block_does(run: Run) -> None:
     run(check)
 
 
-def test_of_records_that_are_sent_together_the_first_error_is_raised_when_all_have_settled(run: Run) -> None:
+def test_send_many_raises_the_error_of_a_record(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 2})
         broker.faults[TopicPartition("t", 0)] = deque([Fault(ErrorCode.INVALID_RECORD)])
@@ -127,7 +127,7 @@ def test_of_records_that_are_sent_together_the_first_error_is_raised_when_all_ha
     run(check)
 
 
-def test_batches_come_partition_by_partition_and_one_that_is_not_taken_is_not_delivered(run: Run) -> None:
+def test_batches_yields_one_partition_at_a_time_and_moves_only_its_position(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 2})
         both = [TopicPartition("t", 0), TopicPartition("t", 1)]

@@ -42,7 +42,7 @@ def reader(broker: FakeBroker, **config: Any) -> LogReader:
     )
 
 
-def test_batches_from_the_one_that_holds_the_offset(run: Run) -> None:
+def test_a_fetch_returns_batches_from_the_one_that_holds_the_offset(run: Run) -> None:
     async def scenario() -> None:
         async with broker_with(3, 4, 5).running() as broker, reader(broker) as log:
             await log.cluster(["t"])
@@ -53,7 +53,7 @@ def test_batches_from_the_one_that_holds_the_offset(run: Run) -> None:
     run(scenario)
 
 
-def test_an_offset_that_the_log_does_not_have(run: Run) -> None:
+def test_a_fetch_from_an_offset_out_of_range_raises(run: Run) -> None:
     async def scenario() -> None:
         async with broker_with(3).running() as broker, reader(broker) as log:
             with pytest.raises(OffsetOutOfRangeError):
@@ -62,7 +62,7 @@ def test_an_offset_that_the_log_does_not_have(run: Run) -> None:
     run(scenario)
 
 
-def test_nothing_up_to_the_end_is_said(run: Run) -> None:
+def test_a_fetch_reports_that_no_record_is_left_up_to_the_end(run: Run) -> None:
     """Compaction left no record from the offset on."""
 
     async def scenario() -> None:
@@ -97,7 +97,7 @@ def test_a_leader_that_moves_is_looked_for_again(run: Run, code: ErrorCode) -> N
     run(scenario)
 
 
-def test_a_broker_that_comes_back_is_read_on(run: Run) -> None:
+def test_a_broker_that_comes_back_is_read_again(run: Run) -> None:
     async def scenario() -> None:
         broker = broker_with(3)
         async with broker.running(), reader(broker, default_api_timeout_ms=100) as log:
@@ -108,7 +108,7 @@ def test_a_broker_that_comes_back_is_read_on(run: Run) -> None:
     run(scenario)
 
 
-def test_records_that_do_not_come_end_in_time(run: Run) -> None:
+def test_a_fetch_from_an_offset_that_is_not_written_times_out(run: Run) -> None:
     async def scenario() -> None:
         async with broker_with(3).running() as broker, reader(broker, default_api_timeout_ms=50) as log:
             with pytest.raises(KafkaTimeoutError, match=r"fetch of t-0 from offset 3.*does not have offset 3 yet"):
@@ -128,7 +128,7 @@ def lineages(over: int) -> Callable[[Any], PartitionLeaderEpochsForPartitionsRes
     return answer
 
 
-def test_a_partition_that_was_removed_is_not_waited_for(run: Run) -> None:
+def test_a_fetch_from_a_removed_partition_raises(run: Run) -> None:
     async def scenario() -> None:
         async with broker_with(3).running() as broker, reader(broker, default_api_timeout_ms=5_000) as log:
             broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = lineages(over=4)

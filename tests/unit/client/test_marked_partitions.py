@@ -27,7 +27,7 @@ def member(*owned: int, topics: tuple[str, ...] = ("t",), generation: int = 1) -
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda a: a.name)
-def test_both_kinds_are_even(assignor: Assignor) -> None:
+def test_marked_and_unmarked_partitions_are_each_spread_evenly(assignor: Assignor) -> None:
     given_out = spread(assignor, {"t": PartitionSpan(8, 4)}, {"a": member(), "b": member()})
     for tps in given_out.values():
         assert sum(tp.partition < 4 for tp in tps) == 2
@@ -45,11 +45,13 @@ def test_both_kinds_are_even(assignor: Assignor) -> None:
     ],
     ids=["settled", "marked", "plain Kafka", "none created yet", "created in another order"],
 )
-def test_what_exists_is_given_out(partitions: Iterable[int], undeleted: int, span: tuple[int, int]) -> None:
+def test_the_span_of_a_topic_covers_every_partition_that_exists(
+    partitions: Iterable[int], undeleted: int, span: tuple[int, int]
+) -> None:
     assert PartitionSpan.of(partitions, undeleted) == span
 
 
-def test_range_alone_would_give_one_member_nothing_but_marked_ones() -> None:
+def test_range_alone_would_give_one_member_only_marked_partitions() -> None:
     """Without the rule, with the second half of 0 to 7 marked, one member would get all the traffic."""
     members = {"a": member(), "b": member()}
     together = RangeAssignor().assign({"t": 8}, members)
@@ -64,7 +66,7 @@ def test_sticky_members_keep_marked_partitions_too() -> None:
     assert {m: sorted(tp.partition for tp in tps) for m, tps in given_out.items()} == {"a": [0, 1, 5], "b": [2, 3, 4]}
 
 
-def test_a_marked_partition_that_moves_is_given_up_first() -> None:
+def test_a_marked_partition_that_moves_is_revoked_first() -> None:
     members = {"a": member(0, 1, 4, 5), "b": member(2, 3)}
     given_out = spread(CooperativeStickyAssignor(), {"t": PartitionSpan(6, 4)}, members)
     kept = {m: sorted(tp.partition for tp in tps) for m, tps in given_out.items()}

@@ -59,7 +59,7 @@ async def refreshing(brokers: Brokers, first_seen: MetadataResponse) -> AsyncIte
         nursery.cancel_scope.cancel()
 
 
-async def test_leaders_of_a_new_layout_are_asked_for_again_soon_and_then_ever_later(
+async def test_missing_leaders_of_a_new_layout_are_requested_after_growing_pauses(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A child waits little longer for its consumer than for its leader.
@@ -74,7 +74,7 @@ async def test_leaders_of_a_new_layout_are_asked_for_again_soon_and_then_ever_la
     assert all(800 <= ms <= 1_200 for ms in pauses[8:])
 
 
-async def test_a_leader_that_is_lost_is_asked_for_by_the_usual_backoff(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_lost_leader_is_requested_with_the_usual_backoff(autojump_clock: trio.testing.MockClock) -> None:
     brokers = Brokers(described(0, 2, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:
         metadata.request_update()
@@ -82,7 +82,7 @@ async def test_a_leader_that_is_lost_is_asked_for_by_the_usual_backoff(autojump_
     assert pauses == [pytest.approx(ms, rel=0.25) for ms in (100, 200, 400)]
 
 
-async def test_hurried_questions_do_not_make_the_others_wait_longer(autojump_clock: trio.testing.MockClock) -> None:
+async def test_hurried_requests_do_not_lengthen_the_pauses_of_others(autojump_clock: trio.testing.MockClock) -> None:
     """Refusals hurry the metadata during a resize, and they do not show how long a leader takes."""
     brokers = Brokers(described(1, 4, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:
@@ -95,7 +95,7 @@ async def test_hurried_questions_do_not_make_the_others_wait_longer(autojump_clo
     assert pauses[-2:] == [pytest.approx(ms, rel=0.25) for ms in (5, 10)]
 
 
-async def test_a_leader_that_a_hurried_question_finds_gone_is_asked_for_again(
+async def test_a_leader_that_a_hurried_request_finds_missing_is_requested_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The hurried request comes in the pause after a complete response."""
@@ -109,7 +109,9 @@ async def test_a_leader_that_a_hurried_question_finds_gone_is_asked_for_again(
     assert pauses[1:] == [pytest.approx(ms, rel=0.25) for ms in (100, 200)]
 
 
-async def test_a_topic_that_comes_and_goes_has_no_new_layout(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_topic_that_is_absent_from_every_other_response_has_no_new_layout(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """All topics are requested, and every other broker lags.
 
     The responses of lagging brokers do not make the layouts of the others new.

@@ -128,7 +128,7 @@ def test_records_that_were_placed_again_leave_a_tombstone_too(run: Run) -> None:
 
 
 @pytest.mark.parametrize("why", ["not compacted", "nothing older is left", "not acknowledged"])
-def test_no_tombstone_without_need(run: Run, why: str) -> None:
+def test_no_tombstone_is_sent_where_none_is_needed(run: Run, why: str) -> None:
     """KIP-253's condition is inverted: a tombstone is needed while the ancestor's log starts below the recorded end."""
 
     async def check() -> None:
@@ -173,7 +173,7 @@ async def key_comes_home(broker: FakeBroker, key: bytes) -> None:
     assert by_key(broker)[key] == [(1, b"2"), (3, b"1")]
 
 
-def test_an_origin_that_is_answered_late_leaves_no_tombstone_in_another_layout(run: Run) -> None:
+def test_a_lineage_that_arrives_late_leaves_no_tombstone_in_another_layout(run: Run) -> None:
     """4 -> 2 -> 4: a tombstone would delete the record that another producer wrote to the ancestor in between."""
 
     async def check() -> None:
@@ -198,7 +198,7 @@ def test_an_origin_that_is_answered_late_leaves_no_tombstone_in_another_layout(r
     run(check)
 
 
-def test_what_is_sent_to_a_partition_leaves_no_tombstone_where_its_key_lives(run: Run) -> None:
+def test_a_record_sent_to_a_chosen_partition_leaves_no_tombstone(run: Run) -> None:
     async def check() -> None:
         broker = compacted_broker()
         broker.resize("t", (2, 4, 1))

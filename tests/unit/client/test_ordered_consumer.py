@@ -90,7 +90,7 @@ class Told:
 
 
 @pytest.mark.parametrize("by", ["name", "pattern"])
-def test_without_a_group_a_subscription_follows_the_partitions(run: Run, by: str) -> None:
+def test_a_subscription_without_a_group_takes_created_partitions(run: Run, by: str) -> None:
     async def check() -> None:
         broker = Resized()
         broker.topics["t"] = 1
@@ -155,7 +155,7 @@ def test_a_hand_over_between_partitions_assigned_by_hand_waits_for_no_other_roun
     run(check)
 
 
-def test_explain_blocked_says_what_is_waited_for_and_how_far_it_is(run: Run) -> None:
+def test_explain_blocked_names_the_parent_and_its_position(run: Run) -> None:
     async def check() -> None:
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([CHILD, PARENT])
@@ -176,7 +176,7 @@ def test_explain_blocked_says_what_is_waited_for_and_how_far_it_is(run: Run) -> 
     run(check)
 
 
-def test_metrics_tell_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_show_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([CHILD, PARENT], partition_key_listener=Story())
@@ -198,7 +198,7 @@ def test_metrics_tell_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCa
     assert released.startswith("released: partition=t-1 after_ms=") and released.endswith(" waited_for=t-0")
 
 
-def test_metadata_found_too_old_by_a_question_is_not_waited_for_twice(run: Run) -> None:
+def test_metadata_that_a_request_finds_too_old_is_not_waited_for_twice(run: Run) -> None:
     """The lineage requests have their own pauses; the pause after the last metadata refresh would come on top."""
 
     async def check() -> None:
@@ -260,7 +260,7 @@ def test_a_reset_of_the_parent_whose_answer_is_late_blocks_the_child_for_getone_
 
 
 @pytest.mark.parametrize("log_start", [0, 12])
-def test_a_gap_that_compaction_left_keeps_nobody_waiting(run: Run, log_start: int) -> None:
+def test_a_gap_that_compaction_left_keeps_no_partition_waiting(run: Run, log_start: int) -> None:
     """1 -> 2 -> 1: the wait passes a gap in the parent.
 
     The parent's held-back records wait for the child, and the child waits for the removed records before the gap.
@@ -286,7 +286,7 @@ def test_a_gap_that_compaction_left_keeps_nobody_waiting(run: Run, log_start: in
     run(check)
 
 
-def test_hole_22_what_was_fetched_of_the_parent_comes_before_the_child_though_it_is_gone(run: Run) -> None:
+def test_hole_22_fetched_records_of_the_parent_precede_the_child_after_their_deletion(run: Run) -> None:
     async def check() -> None:
         story, broker, asked = Story(), Resized(), 0
 
@@ -315,7 +315,7 @@ def test_hole_22_what_was_fetched_of_the_parent_comes_before_the_child_though_it
     run(check)
 
 
-def test_hole_22_what_is_gone_of_the_parent_keeps_nobody_waiting(run: Run) -> None:
+def test_hole_22_deleted_records_of_the_parent_keep_no_child_waiting(run: Run) -> None:
     async def check() -> None:
         story = Story()
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
@@ -348,7 +348,7 @@ def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_at_once(run: Run) ->
     run(check)
 
 
-def test_hole_21_a_parent_that_nobody_reads_is_never_silently_passed(run: Run) -> None:
+def test_hole_21_a_parent_that_no_consumer_reads_is_never_passed_silently(run: Run) -> None:
     async def check() -> None:
         async with Resized().running() as broker:
             async with Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
@@ -365,7 +365,7 @@ def test_hole_21_a_parent_that_nobody_reads_is_never_silently_passed(run: Run) -
     run(check)
 
 
-def test_hole_21_a_log_start_past_the_threshold_frees(run: Run) -> None:
+def test_hole_21_a_log_start_past_the_awaited_offset_releases_the_child(run: Run) -> None:
     async def check() -> None:
         broker = Resized()
         broker.logs[PARENT].start_offset = 10
@@ -376,7 +376,7 @@ def test_hole_21_a_log_start_past_the_threshold_frees(run: Run) -> None:
     run(check)
 
 
-def test_kafka_12261_latest_is_earliest_for_a_partition_this_consumer_saw_being_born(run: Run) -> None:
+def test_kafka_12261_latest_is_earliest_for_a_partition_created_while_the_consumer_runs(run: Run) -> None:
     async def check() -> None:
         broker = Resized()
         broker.topics["t"] = 1
@@ -394,7 +394,7 @@ def test_kafka_12261_latest_is_earliest_for_a_partition_this_consumer_saw_being_
     run(check)
 
 
-def test_where_latest_begins_in_a_resized_topic_is_kept_to_be_committed(run: Run) -> None:
+def test_the_start_offset_by_latest_in_a_resized_topic_is_kept_for_a_commit(run: Run) -> None:
     """In a topic that was never resized no partition is created later, and nothing is committed by itself."""
 
     async def check() -> None:
@@ -415,7 +415,7 @@ def test_where_latest_begins_in_a_resized_topic_is_kept_to_be_committed(run: Run
 
 
 @pytest.mark.parametrize("ordered", [0, None])
-def test_without_ordered_delivery_nothing_is_asked_and_nothing_waits(run: Run, ordered: int | None) -> None:
+def test_without_ordered_delivery_no_lineage_is_requested_and_no_record_waits(run: Run, ordered: int | None) -> None:
     """The cases are ``enable.ordered.delivery=false``, and a plain Kafka broker, whose metadata has no layout."""
 
     async def check() -> None:
@@ -439,7 +439,7 @@ def test_without_ordered_delivery_nothing_is_asked_and_nothing_waits(run: Run, o
     run(check)
 
 
-def test_hole_28_a_refused_leader_epoch_is_asked_about_in_the_same_session(run: Run) -> None:
+def test_hole_28_a_refused_leader_epoch_is_retried_in_the_same_fetch_session(run: Run) -> None:
     """The fetch does not depend on the layout, so a resize begins no new session."""
 
     async def check() -> None:
@@ -504,7 +504,7 @@ def test_lineages_of_many_partitions_are_asked_for_in_several_requests(run: Run)
     run(check)
 
 
-def test_a_broker_that_knows_no_lineages_delivers_nothing_of_a_resized_topic_and_the_log_says_why(
+def test_without_the_lineage_api_records_of_a_resized_topic_wait_and_the_log_says_why(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:
@@ -530,7 +530,7 @@ def batch_of(offset: int, epoch: int) -> bytes:
     return bytes(batch)
 
 
-def test_a_batch_held_back_behind_another_is_looked_at_when_that_was_delivered(run: Run) -> None:
+def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_delivered(run: Run) -> None:
     """1 -> 2 -> 1, all fetched at once: records of epoch 2 wait for the child, earlier records for no partition."""
 
     async def check() -> None:
@@ -547,7 +547,7 @@ def test_a_batch_held_back_behind_another_is_looked_at_when_that_was_delivered(r
     run(check)
 
 
-def test_what_lies_below_the_start_of_a_log_is_passed_without_a_record(run: Run) -> None:
+def test_the_position_passes_offsets_below_the_log_start_without_a_record(run: Run) -> None:
     """Amendment 2: a recreated log begins at its predecessor's end, and the group was at offset 0."""
 
     async def check() -> None:
@@ -569,7 +569,7 @@ def test_what_lies_below_the_start_of_a_log_is_passed_without_a_record(run: Run)
     run(check)
 
 
-def test_what_the_user_has_of_a_partition_that_was_removed_is_flushed(run: Run) -> None:
+def test_records_of_a_removed_partition_are_flushed(run: Run) -> None:
     """1 -> 2 -> 1: the child is removed, so none of its records can be read, and the parent continues."""
 
     async def check() -> None:
@@ -595,7 +595,7 @@ def test_what_the_user_has_of_a_partition_that_was_removed_is_flushed(run: Run) 
 
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
 @pytest.mark.parametrize("from_offset", [0, 1, 3])
-def test_hole_24_tombstones_of_moved_keys_are_not_shown(compression: CompressionType, from_offset: int) -> None:
+def test_hole_24_tombstones_of_moved_keys_are_not_delivered(compression: CompressionType, from_offset: int) -> None:
     moved = (b"k", None, [("x", b""), (MOVED_HEADER, b"")], 0)
     data = build_batch(
         [(b"a", bytes(200), [], 0), moved, (b"b", None, [], 0), (b"c", b"3", [(MOVED_HEADER, b"")], 0), moved],
@@ -615,7 +615,7 @@ def test_hole_24_tombstones_of_moved_keys_are_not_shown(compression: Compression
 
 
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
-def test_hole_24_tombstones_of_moved_keys_are_not_shown_among_other_batches(
+def test_hole_24_tombstones_of_moved_keys_are_not_delivered_among_other_batches(
     run: Run, compression: CompressionType
 ) -> None:
     """Uncompressed batches are searched together, and compressed batches one by one."""
@@ -635,7 +635,7 @@ def test_hole_24_tombstones_of_moved_keys_are_not_shown_among_other_batches(
     run(check)
 
 
-def test_batches_without_tombstones_of_moved_keys_are_not_looked_at_one_by_one(
+def test_batches_without_tombstones_of_moved_keys_are_not_searched_one_by_one(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(batch: FetchedBatch) -> bool:

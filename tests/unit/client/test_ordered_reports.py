@@ -25,7 +25,7 @@ from tests.unit.client.conftest import Run
 from tests.unit.client.resized_broker import CHILD, PARENT, Coordinated, Grouped, Story, member_of
 
 
-def test_hole_21_the_groups_committed_offset_frees(run: Run) -> None:
+def test_hole_21_the_groups_committed_offset_releases_the_child(run: Run) -> None:
     async def check() -> None:
         broker = Coordinated()
         broker.committed[0] = (9, 1000)
@@ -39,7 +39,7 @@ def test_hole_21_the_groups_committed_offset_frees(run: Run) -> None:
     run(check)
 
 
-def test_hole_18_the_commit_comes_before_the_child_goes_on(run: Run) -> None:
+def test_hole_18_the_parents_offset_is_committed_before_the_child_continues(run: Run) -> None:
     async def check() -> None:
         story, broker = Story(), Coordinated()
         async with broker.running(), member_of(broker) as consumer:
@@ -85,7 +85,7 @@ def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run)
     run(check)
 
 
-def test_without_a_commit_a_member_goes_on_when_its_coordinator_has_answered(run: Run) -> None:
+def test_without_a_commit_a_member_continues_only_after_its_report_is_accepted(run: Run) -> None:
     """Without a commit before the report, only the coordinator's answer shows that the member is still in the group.
 
     The config is ``ordered_delivery_commit_before_report=False``.
@@ -111,8 +111,10 @@ def test_without_a_commit_a_member_goes_on_when_its_coordinator_has_answered(run
     run(check)
 
 
-@pytest.mark.parametrize("before", [[CHILD], [CHILD, PARENT]], ids=["given", "taken away"])
-def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, before: list[TopicPartition]) -> None:
+@pytest.mark.parametrize("before", [[CHILD], [CHILD, PARENT]], ids=["assigned", "revoked"])
+def test_after_a_new_assignment_the_parents_position_comes_from_its_present_owner(
+    run: Run, before: list[TopicPartition]
+) -> None:
     """The source of the parent's position depends on the assignment: this consumer, or the group."""
 
     async def check() -> None:
@@ -132,7 +134,7 @@ def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, 
     run(check)
 
 
-def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
+def test_a_seek_back_in_the_flush_callback_leaves_no_report_above_the_commit(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reports never exceed commits: otherwise after a crash the parent would be read again behind its child."""
@@ -167,7 +169,7 @@ def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
     run(check)
 
 
-def test_a_report_goes_with_its_commit(run: Run) -> None:
+def test_a_position_is_reported_with_its_commit(run: Run) -> None:
     """One request is enough if the coordinator's response says that the commit was taken as a report."""
 
     async def check() -> None:
@@ -200,7 +202,7 @@ def test_a_report_goes_with_its_commit(run: Run) -> None:
     run(check)
 
 
-def test_who_goes_back_when_a_commit_was_cancelled_says_so(run: Run) -> None:
+def test_a_seek_back_after_a_cancelled_commit_is_reported(run: Run) -> None:
     """The coordinator may have taken the cancelled commit as a report, so the rewind is reported."""
 
     async def check() -> None:
@@ -279,7 +281,7 @@ def test_a_refused_commit_blocks_the_child(run: Run) -> None:
     run(check)
 
 
-def test_what_was_lost_while_a_callback_ran_is_given_up_before_anything_is_delivered(run: Run) -> None:
+def test_partitions_lost_during_a_callback_are_given_up_before_the_next_delivery(run: Run) -> None:
     """The group need not wait for a callback: another member may already be past the buffered records."""
 
     async def check() -> None:
@@ -342,7 +344,7 @@ def test_a_member_follows_its_own_partition_whatever_its_coordinator_knows(run: 
     run(check)
 
 
-def test_what_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
+def test_a_parent_that_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
     """The child was not assigned meanwhile, so the parent's earlier report no longer holds."""
 
     async def check() -> None:
@@ -362,7 +364,7 @@ def test_what_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
     run(check)
 
 
-def test_a_rewind_counts_though_nobody_waits_any_more(run: Run) -> None:
+def test_a_rewind_counts_although_no_partition_waits_any_more(run: Run) -> None:
     """The consumer remembers its reports of its own partitions: a later merge must not rely on an outdated one."""
 
     async def check() -> None:
@@ -408,7 +410,7 @@ def test_an_offset_of_an_earlier_incarnation_is_dropped(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("committed", "start"), [({0: (10, 1000)}, 0), ({}, 5)])
-def test_kafka_12261_latest_is_earliest_for_a_partition_born_after_the_group_began(
+def test_kafka_12261_latest_is_earliest_for_a_partition_created_after_the_group_began(
     run: Run, committed: dict[int, tuple[int, int]], start: int
 ) -> None:
     """A group that has read the parent reads the child from its start; a new group starts at the end."""

@@ -72,7 +72,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-async def test_a_request_that_is_answered_at_once_is_no_outage_whenever_the_client_looks(
+async def test_a_request_that_is_answered_at_once_is_no_outage(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is asked afterwards, so no later response would end a silence that was noted."""
@@ -91,7 +91,7 @@ async def test_a_request_that_is_answered_at_once_is_no_outage_whenever_the_clie
     assert warnings(caplog) == []
 
 
-async def test_an_outage_is_logged_within_two_seconds_again_and_at_its_end(
+async def test_an_outage_is_logged_within_two_seconds_repeatedly_and_at_its_end(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     brokers = Brokers()
@@ -106,7 +106,7 @@ async def test_an_outage_is_logged_within_two_seconds_again_and_at_its_end(
     assert end in ("after 12 s a broker answers again", "after 13 s a broker answers again")
 
 
-async def test_a_broker_that_takes_requests_and_is_silent_is_an_outage_too(
+async def test_a_broker_that_accepts_requests_and_is_silent_is_an_outage(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with metadata_of(Brokers(silent=True)):
@@ -142,7 +142,7 @@ async def test_a_topic_that_does_not_exist_is_logged(
         assert re.fullmatch(r"after [2-5] s it is over: topic t does not exist", end)
 
 
-async def test_a_late_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_error_of_a_late_record_names_the_last_refusal(caplog: pytest.LogCaptureFixture) -> None:
     broker = FakeBroker({"t": 1})
     async with broker.running():
         settings: Any = {"request_timeout_ms": 200, "delivery_timeout_ms": 300, "linger_ms": 0}
@@ -154,7 +154,7 @@ async def test_a_late_record_says_why(caplog: pytest.LogCaptureFixture) -> None:
     assert any("was not acknowledged within 300 ms" in text for text in warnings(caplog))
 
 
-async def test_a_late_record_names_the_last_refusal_while_another_try_is_under_way() -> None:
+async def test_the_error_of_a_late_record_names_the_last_refusal_during_a_retry() -> None:
     broker = FakeBroker({"t": 1})
     async with broker.running():
         settings: Any = {
@@ -186,7 +186,7 @@ async def test_a_lost_connection_is_logged_with_its_reason(caplog: pytest.LogCap
                     await trio.sleep(0.001)  # polls: the log
 
 
-async def test_a_listener_that_never_answers_is_an_outage_for_whoever_asks_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_never_answers_is_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     listener = trio.socket.socket()
     await listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -202,7 +202,7 @@ async def test_a_listener_that_never_answers_is_an_outage_for_whoever_asks_it(ca
     assert warnings(caplog)[0] == f"no broker answers at {address} ({why}), for 1 s now"
 
 
-async def test_a_broker_that_stops_answering_fetches_is_an_outage_from_then_on(
+async def test_a_broker_that_stops_answering_fetches_is_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = FakeBroker({"t": 1})
@@ -217,7 +217,7 @@ async def test_a_broker_that_stops_answering_fetches_is_an_outage_from_then_on(
         broker.is_silent = False
 
 
-async def test_a_produce_without_an_answer_may_wait_for_replicas(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_that_an_unanswered_produce_may_wait_for_replicas(caplog: pytest.LogCaptureFixture) -> None:
     """The broker may be well, and a replica in sync may hang."""
     broker = FakeBroker({"t": 1})
     async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
@@ -231,7 +231,7 @@ async def test_a_produce_without_an_answer_may_wait_for_replicas(caplog: pytest.
         await producer.close(timeout_ms=0)
 
 
-async def test_an_api_of_the_admin_ends_at_its_time_limit_while_a_request_is_unanswered() -> None:
+async def test_an_admin_call_ends_at_its_timeout_while_a_request_is_unanswered() -> None:
     broker = FakeBroker({"t": 1})
     broker.is_silent = True
     async with broker.running(), Admin(bootstrap_servers=broker.address, default_api_timeout_ms=50) as admin:

@@ -8,7 +8,7 @@ from anabranch.client.net.cluster import Cluster, Node
 from tests.unit.client.test_group_task import Fixture, Run, ScriptedLink
 
 
-def test_a_pattern_joins_once_all_topics_are_known(run: Run) -> None:
+def test_a_member_with_a_pattern_joins_once_all_topics_are_known(run: Run) -> None:
     """Before the response about all topics none matches, so the group would rebalance for a member without topics."""
 
     async def check() -> None:

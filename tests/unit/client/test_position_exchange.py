@@ -129,7 +129,7 @@ def reports(body: Any) -> dict[int, int]:
     return {p.partition_index: p.position for t in body.topics for p in t.partitions if p.position >= 0}
 
 
-def test_nothing_is_polled_before_the_assignment_is_taken(run: Run) -> None:
+def test_a_member_does_not_poll_before_its_assignment_is_settled(run: Run) -> None:
     """The first poll of a generation states that the member gave up its earlier partitions."""
 
     async def check() -> None:
@@ -148,7 +148,7 @@ def test_nothing_is_polled_before_the_assignment_is_taken(run: Run) -> None:
     run(check)
 
 
-def test_a_member_that_waits_for_nobody_polls_as_well(run: Run) -> None:
+def test_a_member_without_waiting_partitions_polls_too(run: Run) -> None:
     async def check() -> None:
         coordinator = Coordinator()
         async with exchanging(coordinator) as fixture:
@@ -159,7 +159,7 @@ def test_a_member_that_waits_for_nobody_polls_as_well(run: Run) -> None:
     run(check)
 
 
-def test_a_report_goes_at_once_past_the_parked_poll_and_only_once(run: Run) -> None:
+def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once(run: Run) -> None:
     async def check() -> None:
         coordinator = Coordinator()
         async with exchanging(coordinator) as fixture:
@@ -198,7 +198,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
     run(check)
 
 
-def test_what_the_coordinator_was_told_with_a_commit_is_not_said_again(run: Run) -> None:
+def test_a_position_reported_with_a_commit_is_not_reported_again(run: Run) -> None:
     """An older report without a response is given up, too: it must not arrive last."""
 
     async def check() -> None:
@@ -257,7 +257,7 @@ def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in
     run(check)
 
 
-def test_an_answer_older_than_one_taken_is_dropped(run: Run) -> None:
+def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
     """With two connections, the parked poll's older response must not bring an older position back."""
 
     async def check() -> None:
@@ -278,7 +278,7 @@ def test_an_answer_older_than_one_taken_is_dropped(run: Run) -> None:
     run(check)
 
 
-def test_news_are_said_again_while_an_older_poll_stays_parked(run: Run) -> None:
+def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked(run: Run) -> None:
     """The older poll was parked behind the newer one, and the coordinator would use its older requests."""
 
     async def check() -> None:
@@ -299,7 +299,7 @@ def test_news_are_said_again_while_an_older_poll_stays_parked(run: Run) -> None:
 @pytest.mark.parametrize(
     "error", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
 )
-def test_errors_are_a_heartbeats_errors(run: Run, error: ErrorCode) -> None:
+def test_errors_of_polls_are_handled_like_those_of_heartbeats(run: Run, error: ErrorCode) -> None:
     async def check() -> None:
         coordinator = Coordinator()
         coordinator.errors = [error]
@@ -376,7 +376,7 @@ def test_a_broker_without_the_api_is_asked_once_per_generation(run: Run) -> None
     run(check)
 
 
-def test_a_member_stays_in_its_group_when_the_cluster_takes_no_polls_any_more(run: Run) -> None:
+def test_a_member_stays_in_its_group_when_the_cluster_stops_accepting_polls(run: Run) -> None:
     """KIP-584: group_coordinator is lowered to level 1 while a poll is parked."""
 
     async def check() -> None:
@@ -394,7 +394,7 @@ def test_a_member_stays_in_its_group_when_the_cluster_takes_no_polls_any_more(ru
     run(check)
 
 
-def test_a_member_that_waits_polls_on_until_the_cluster_takes_polls_again(run: Run) -> None:
+def test_a_member_that_waits_polls_until_the_cluster_accepts_polls_again(run: Run) -> None:
     """KIP-584: group_coordinator is lowered by force although a topic was resized, and is raised again."""
 
     async def check() -> None:
@@ -410,7 +410,7 @@ def test_a_member_that_waits_polls_on_until_the_cluster_takes_polls_again(run: R
     run(check)
 
 
-def test_an_answer_of_a_generation_that_is_over_is_not_taken(run: Run) -> None:
+def test_a_response_of_an_earlier_generation_is_ignored(run: Run) -> None:
     async def check() -> None:
         coordinator = Coordinator()
         coordinator.positions[1] = 100

@@ -52,7 +52,9 @@ def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) ->
     run(check)
 
 
-def test_the_log_says_what_is_not_read_for_want_of_a_partition(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     """The partition is assigned by hand; in a group the next assignment would leave it out."""
 
     async def check() -> None:

@@ -32,7 +32,7 @@ from tests.unit.client.fake_broker import DROP, FakeBroker, Fault
 T0 = TopicPartition("t", 0)
 
 
-def test_a_handle_gives_the_records_place(run: Run) -> None:
+def test_a_handle_returns_the_partition_and_offset_of_its_record(run: Run) -> None:
     async def check() -> None:
         async with FakeBroker({"t": 3}).running() as broker, Producer(bootstrap_servers=broker.address) as producer:
             first = await producer.send("t", key=b"k", value=b"v", headers={"h": b"1"}, timestamp_ms=1234)
@@ -70,7 +70,7 @@ async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[
         yield producer, clock
 
 
-def test_what_is_sent_at_once_leaves_in_one_request(run: Run) -> None:
+def test_records_sent_in_one_loop_leave_in_one_request(run: Run) -> None:
     """This holds without ``linger_ms``: the sender runs after the loop of sends, not at the first record."""
 
     async def check() -> None:
@@ -87,7 +87,7 @@ def test_what_is_sent_at_once_leaves_in_one_request(run: Run) -> None:
 
 
 @pytest.mark.parametrize("reason", ["full", "time"])
-def test_a_loop_of_sends_gives_way(run: Run, reason: str) -> None:
+def test_a_loop_of_sends_lets_the_sender_run(run: Run, reason: str) -> None:
     """The loop awaits nothing else, so otherwise no record would be sent before its end."""
 
     async def check() -> None:
@@ -104,7 +104,7 @@ def test_a_loop_of_sends_gives_way(run: Run, reason: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_codecs(run: Run, codec: str) -> None:
+def test_batches_are_compressed_with_the_configured_codec(run: Run, codec: str) -> None:
     async def check() -> None:
         async with FakeBroker({"t": 1}).running() as broker:
             async with Producer(bootstrap_servers=broker.address, compression_type=codec, linger_ms=50) as producer:
@@ -119,7 +119,9 @@ def test_codecs(run: Run, codec: str) -> None:
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, DROP])
-def test_retries_keep_order_and_lose_and_double_nothing(run: Run, error: ErrorCode | str, applied: bool) -> None:
+def test_retries_keep_the_order_and_neither_lose_nor_duplicate_records(
+    run: Run, error: ErrorCode | str, applied: bool
+) -> None:
     """Five requests are in flight; the first two are refused or cut off, with and without having been written."""
 
     async def check() -> None:
@@ -186,7 +188,7 @@ def test_lost_producer_state_starts_a_new_epoch(run: Run) -> None:
     run(check)
 
 
-def test_an_error_that_will_not_pass_reaches_the_handle(run: Run) -> None:
+def test_an_error_that_is_not_retriable_reaches_the_handle(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         broker.faults[T0] = deque([Fault(ErrorCode.POLICY_VIOLATION)])
@@ -200,7 +202,7 @@ def test_an_error_that_will_not_pass_reaches_the_handle(run: Run) -> None:
     run(check)
 
 
-def test_a_refusal_that_names_records_is_blamed_on_them_alone(run: Run) -> None:
+def test_a_refusal_that_names_a_record_gives_the_rest_of_the_batch_another_error(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         broker.faults[T0] = deque([Fault(ErrorCode.INVALID_RECORD, record_errors={1: "it has no key"})])
@@ -219,7 +221,7 @@ def test_a_refusal_that_names_records_is_blamed_on_them_alone(run: Run) -> None:
     run(check)
 
 
-def test_delivery_timeout(run: Run) -> None:
+def test_a_record_that_is_not_acknowledged_in_time_raises_a_timeout(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
@@ -235,7 +237,7 @@ def test_delivery_timeout(run: Run) -> None:
     run(check)
 
 
-def test_full_buffer_blocks_and_then_gives_up(run: Run) -> None:
+def test_a_send_to_a_full_buffer_raises_in_the_end(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
@@ -267,7 +269,7 @@ def test_linger_collects_and_flush_does_not_wait_for_it(run: Run) -> None:
     run(check)
 
 
-def test_acks_0_does_not_wait(run: Run) -> None:
+def test_with_acks_0_a_send_waits_for_no_response(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         async with broker.running(), Producer(bootstrap_servers=broker.address, acks=0) as producer:
@@ -290,7 +292,7 @@ def test_records_without_key_stick_to_a_partition_per_batch(run: Run) -> None:
     run(check)
 
 
-def test_use_outside_of_the_block(run: Run) -> None:
+def test_a_send_outside_of_the_block_raises(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         producer = Producer(bootstrap_servers="127.0.0.1:1")
@@ -306,7 +308,7 @@ def test_use_outside_of_the_block(run: Run) -> None:
     run(check)
 
 
-def test_no_broker_is_a_timeout_that_names_the_topic(run: Run) -> None:
+def test_a_send_without_a_broker_raises_a_timeout_that_names_the_topic(run: Run) -> None:
     async def check() -> None:
         listener = await _free_port()
         async with Producer(bootstrap_servers=f"127.0.0.1:{listener}", max_block_ms=100) as producer:
@@ -338,7 +340,7 @@ def test_wrong_types_are_refused_at_once(run: Run) -> None:
     run(check)
 
 
-def test_requests_in_flight_are_pipelined(run: Run) -> None:
+def test_batches_are_sent_in_the_order_of_their_sequences(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         async with broker.running():

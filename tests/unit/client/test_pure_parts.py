@@ -58,7 +58,7 @@ def test_metadata_leaves_out_a_topic_without_a_name() -> None:
     assert set(Cluster().merge(response, None).topics) == {"t"}
 
 
-def test_errors_in_metadata_keep_or_drop_what_was_known() -> None:
+def test_errors_in_metadata_keep_or_drop_the_known_leader() -> None:
     cluster = Cluster().merge(metadata(1), {"t"})
     assert cluster.merge(metadata(1, error=ErrorCode.LEADER_NOT_AVAILABLE), {"t"}).leader(T0) == 1
     assert cluster.merge(metadata(1, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), {"t"}).leader(T0) == -1
@@ -69,7 +69,7 @@ def position(offset: int) -> FetchPosition:
     return FetchPosition(offset, 0, -1, 100)
 
 
-def test_fetch_session_sends_added_moved_and_dropped() -> None:
+def test_a_fetch_session_sends_added_moved_and_dropped_partitions() -> None:
     session = FetchSession()
     first = session.next_request({T0: position(0), T1: position(0)})
     assert (first.session_id, first.epoch, set(first.send)) == (0, 0, {T0, T1})
@@ -82,7 +82,7 @@ def test_fetch_session_sends_added_moved_and_dropped() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
-def test_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
+def test_a_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
     session = FetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
     assert not session.on_response(session.next_request({T0: position(3)}), error, 9)
@@ -90,7 +90,7 @@ def test_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
     assert (again.session_id, again.epoch, again.send) == (0, 0, {T0: position(3)})
 
 
-def test_a_fetch_session_names_again_or_forgets_what_was_refused() -> None:
+def test_a_fetch_session_names_again_or_forgets_refused_partitions() -> None:
     """A refused partition that is only left out stays in the broker's session, and each response refuses it at once."""
     session = FetchSession()
     session.on_response(session.next_request({T0: position(0), T1: position(0)}), ErrorCode.NONE, 9)
@@ -110,7 +110,7 @@ def test_a_broker_without_sessions_gets_full_fetches() -> None:
     assert session.next_request({T0: position(1)}).epoch == 0
 
 
-def test_a_fetch_session_is_begun_at_once_but_not_again_and_again() -> None:
+def test_only_the_first_fetch_of_the_first_session_is_urgent() -> None:
     """The broker must not hold the first request. A request after a missing or lost session may be held."""
     session = FetchSession()
     first = session.next_request({T0: position(0)})
@@ -134,7 +134,7 @@ def test_a_second_fetch_may_leave_before_the_first_is_answered() -> None:
     assert session.next_request({T1: position(4)}).epoch == 3
 
 
-def test_an_answer_of_an_earlier_fetch_session_leaves_the_next_alone() -> None:
+def test_a_response_of_an_earlier_fetch_session_does_not_change_the_next() -> None:
     session = FetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
     old = session.next_request({T0: position(0)})
@@ -192,7 +192,7 @@ def test_a_position_passes_over_batches_without_records() -> None:
     assert (state.position, state.buffered_bytes) == (5, 0)
 
 
-def test_a_batch_without_records_is_passed_though_those_of_its_epoch_must_wait() -> None:
+def test_a_batch_without_records_is_passed_although_its_epoch_must_wait() -> None:
     """Amendment 2: no position waits at a batch whose records no user gets."""
     state = AssignedPartition(T0)
     state.seek(0)
@@ -205,7 +205,7 @@ def test_a_batch_without_records_is_passed_though_those_of_its_epoch_must_wait()
     assert (state.position, state.is_held_back) == (1, True)
 
 
-def test_the_position_goes_to_the_start_of_the_log_unless_something_is_at_hand() -> None:
+def test_the_position_moves_to_the_log_start_unless_records_are_buffered() -> None:
     state = AssignedPartition(T0)
     state.pass_start(10)
     assert state.position == -1, "the position is not known yet"
@@ -250,7 +250,7 @@ def test_read_committed_leaves_out_aborted_transactions() -> None:
     assert everything == [0, 1, 3, 6]
 
 
-def test_a_leader_change_has_positions_validated() -> None:
+def test_positions_are_validated_after_a_leader_change() -> None:
     subscription = Subscription()
     subscription.assign([T0])
     state = subscription.partitions[T0]
@@ -264,7 +264,7 @@ def test_a_leader_change_has_positions_validated() -> None:
     assert state.state is FetchState.FETCHING
 
 
-def test_member_states_are_a_table() -> None:
+def test_a_member_moves_only_along_its_table_of_states() -> None:
     member = GroupMember()
     with pytest.raises(IllegalTransitionError, match="a member cannot move from unjoined to"):
         member.become(MemberState.STABLE)
@@ -289,11 +289,11 @@ def test_member_states_are_a_table() -> None:
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, Reaction.FAIL),
     ],
 )
-def test_reactions_to_group_errors(error: ErrorCode, reaction: Reaction) -> None:
+def test_the_error_of_a_group_request_decides_the_members_reaction(error: ErrorCode, reaction: Reaction) -> None:
     assert react(error) is reaction
 
 
-def test_keys_follow_the_layout() -> None:
+def test_keys_are_placed_by_the_layout_only_with_ordered_delivery() -> None:
     response = metadata(0)
     response.topics[0].partitions = [MetadataResponsePartition(partition_index=p, leader_id=1) for p in range(6)]
     partitioner = StickyPartitioner(random.Random(1))

@@ -49,7 +49,7 @@ def test_records_keep_key_value_headers_and_timestamp() -> None:
 
 
 @pytest.mark.parametrize("counts", [(4,), (3, 7), (4, 2), (7, 3), (5, 2)])
-def test_keys_go_where_the_layout_says_in_order_and_memory_is_what_is_held(counts: tuple[int, ...]) -> None:
+def test_keys_are_placed_by_the_layout_in_order_and_the_memory_is_counted(counts: tuple[int, ...]) -> None:
     world = wait_in_the_buffer()
     for number in range(200):
         world.send(b"%d" % (number % 17))
@@ -84,7 +84,7 @@ def test_a_partition_that_loses_no_key_keeps_its_batches() -> None:
     assert kept.layout == (3, 1)
 
 
-def test_the_sequence_goes_back_to_the_last_acknowledged() -> None:
+def test_the_sequence_of_a_refused_batch_is_used_again() -> None:
     """A refused batch uses no sequence, so the next batch to its partition gets the sequence."""
     world = World(random.Random(1))
     stays, goes = key_in(0, 4), key_in(2, 4)
@@ -109,7 +109,7 @@ def test_the_sequence_goes_back_to_the_last_acknowledged() -> None:
     assert world.epoch == 0, "no new producer epoch was needed"
 
 
-def test_a_refusal_behind_a_batch_whose_fate_is_unknown_takes_a_new_epoch() -> None:
+def test_a_refusal_behind_a_batch_with_an_unknown_outcome_needs_a_new_epoch() -> None:
     world = World(random.Random(1))
     queue = world.accumulator.queue("t", 0)
     world.send(key_in(0, 4))
@@ -128,7 +128,7 @@ def test_a_refusal_behind_a_batch_whose_fate_is_unknown_takes_a_new_epoch() -> N
     assert queue.candidate() is lost
 
 
-def test_the_deadline_is_that_of_the_first_send() -> None:
+def test_records_placed_again_keep_the_deadline_of_their_send() -> None:
     world = wait_in_the_buffer(delivery_timeout_ms=120_000)
     early = world.send(key_in(2, 4))
     world.now_s = 50.0
@@ -138,7 +138,7 @@ def test_the_deadline_is_that_of_the_first_send() -> None:
     assert world.accumulator.oldest_deadline_ms() == 120_000
 
 
-def test_records_that_began_long_after_each_other_expire_apart() -> None:
+def test_records_sent_long_after_each_other_are_placed_in_separate_batches() -> None:
     world = wait_in_the_buffer()
     for now_s in (0.0, 0.5, 30.0):
         world.now_s = now_s
@@ -162,7 +162,7 @@ def test_a_chosen_partition_is_kept_or_the_record_fails() -> None:
     assert "2 partitions" in str(error)
 
 
-def test_records_without_a_key_stay_while_their_partition_does() -> None:
+def test_records_without_a_key_stay_unless_their_partition_is_marked() -> None:
     world = wait_in_the_buffer()
     resized(world, 4)
     for partition in (1, 3):
@@ -174,7 +174,7 @@ def test_records_without_a_key_stay_while_their_partition_does() -> None:
     assert max(found) < 2
 
 
-def test_a_partitioner_that_raises_fails_its_records_alone() -> None:
+def test_a_partitioner_that_raises_fails_only_its_record() -> None:
     def refuse_odd(info: object, key: bytes | None) -> int:
         if key == b"bad":
             raise LookupError("no such customer")
@@ -199,7 +199,7 @@ def test_a_partitioner_that_raises_fails_its_records_alone() -> None:
     assert isinstance(marked, PartitionMarkedError)
 
 
-def test_waiting_for_newer_metadata_goes_from_5_to_100_ms() -> None:
+def test_the_pauses_for_newer_metadata_grow_from_5_to_100_ms() -> None:
     """After error 25310 without newer metadata, a topic's refused batches are repeated together, ever more rarely."""
     world = World(random.Random(1))
     queue = world.accumulator.queue("t", 0)
@@ -271,7 +271,7 @@ def test_a_step_places_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPat
     assert rounds >= 100
 
 
-def test_what_is_sent_between_steps_comes_behind_what_was_sent_before() -> None:
+def test_records_sent_between_steps_follow_those_sent_before() -> None:
     world = begun(200)
     for number in range(200):
         if world.topic.replacement is not None:
@@ -294,7 +294,7 @@ def test_what_is_sent_between_steps_comes_behind_what_was_sent_before() -> None:
     world.check()
 
 
-def test_nothing_of_the_topic_is_sent_between_steps() -> None:
+def test_no_request_for_the_topic_is_sent_between_steps() -> None:
     world = begun(100)
     world.accumulator.flushing = 1
     while world.topic.replacement is not None:
@@ -305,7 +305,7 @@ def test_nothing_of_the_topic_is_sent_between_steps() -> None:
     world.check()
 
 
-def test_a_flush_between_steps_waits_for_what_is_taken_apart() -> None:
+def test_a_flush_between_steps_waits_for_batches_that_are_taken_apart() -> None:
     world = begun(100)
     waiting_for = world.accumulator.unresolved()
     finish(world)
@@ -315,7 +315,7 @@ def test_a_flush_between_steps_waits_for_what_is_taken_apart() -> None:
     assert {id(batch) for queue in world.topic.queues for batch in queue.waiting} <= known
 
 
-def test_an_end_between_steps_fails_every_record_once() -> None:
+def test_an_abort_between_steps_fails_every_record() -> None:
     world = begun(100)
     world.accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "closed"))
     assert all(handle.failed for _, _, handle in world.handles)
@@ -324,7 +324,7 @@ def test_an_end_between_steps_fails_every_record_once() -> None:
     assert not world.requests
 
 
-def test_a_newer_layout_between_steps_is_placed_by_next() -> None:
+def test_a_newer_layout_between_steps_is_applied_next() -> None:
     world = begun(200)
     world.finish_resize(7)
     world.read_metadata()
@@ -340,7 +340,7 @@ def test_a_newer_layout_between_steps_is_placed_by_next() -> None:
     world.check()
 
 
-def test_fresher_metadata_of_the_same_layout_is_gone_on_with() -> None:
+def test_newer_metadata_of_the_same_layout_is_used_at_the_end() -> None:
     world = begun(100)
     world.publish()
     world.read_metadata()

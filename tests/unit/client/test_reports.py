@@ -23,7 +23,7 @@ def reported(progress: Progress = START) -> Reports:
     return reports
 
 
-def test_nothing_is_reported_that_nobody_waits_for() -> None:
+def test_positions_that_no_member_waits_for_are_not_reported() -> None:
     assert not Reports().is_due(T1, START)
     reports = asked()
     reports.on_asked({}, 0)
@@ -53,11 +53,11 @@ def test_the_first_position_of_a_generation_is_reported() -> None:
         (START._replace(incarnation=201), True),
     ],
 )
-def test_later_positions_are_reported_only_when_they_may_free_a_member(now: Progress, due: bool) -> None:
+def test_later_positions_are_reported_only_when_they_may_release_a_member(now: Progress, due: bool) -> None:
     assert reported().is_due(T1, now) is due
 
 
-def test_a_partition_split_long_ago_costs_nothing_any_more() -> None:
+def test_a_partition_that_was_split_long_ago_needs_no_more_reports() -> None:
     """The partition is caught up repeatedly, under the reported leader epoch: no partition can wait for that."""
     reports = reported(START._replace(leader_epoch=1, at_end=True))
     for position in range(51, 60):
@@ -65,7 +65,7 @@ def test_a_partition_split_long_ago_costs_nothing_any_more() -> None:
     assert reports.is_due(T1, START._replace(position=61, leader_epoch=1, at_end=True, current_leader_epoch=2))
 
 
-def test_hole_19_a_coordinator_that_knows_nothing_is_told_again() -> None:
+def test_hole_19_a_position_is_reported_again_to_a_coordinator_that_knows_none() -> None:
     reports = reported()
     reports.on_asked({T1: (101, 50)}, 1)
     assert not reports.is_due(T1, START)
@@ -73,7 +73,7 @@ def test_hole_19_a_coordinator_that_knows_nothing_is_told_again() -> None:
     assert reports.is_due(T1, START)
 
 
-def test_a_coordinator_that_knows_another_position_is_told_again() -> None:
+def test_a_position_is_reported_again_to_a_coordinator_that_knows_another() -> None:
     """An older report on another connection reached the coordinator last."""
     reports = reported()
     reports.on_asked({T1: (101, 40)}, 0)
@@ -82,14 +82,14 @@ def test_a_coordinator_that_knows_another_position_is_told_again() -> None:
     assert reports.is_due(T1, START)
 
 
-def test_an_answer_from_before_the_report_does_not_make_it_be_said_twice() -> None:
+def test_a_response_from_before_the_report_causes_no_second_report() -> None:
     reports = reported()
     reports.on_asked({T1: (101, -1)}, 0)
     assert not reports.is_due(T1, START)
 
 
 @pytest.mark.parametrize("meant", [1, 201])
-def test_a_coordinator_that_knows_nothing_of_another_incarnation_is_not_told_again_and_again(meant: int) -> None:
+def test_a_request_for_another_incarnation_causes_no_second_report(meant: int) -> None:
     """The waiting member, or the owner here, has not yet seen that the partition was removed and created again."""
     reports = reported()
     reports.on_asked({T1: (meant, -1)}, 1)

@@ -58,7 +58,7 @@ def wander(world: World, rng: random.Random, steps: int) -> None:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(20, 250))
-def test_no_key_is_reordered_and_nothing_lost_or_doubled(seed: int, steps: int) -> None:
+def test_no_key_is_reordered_and_no_record_is_lost_or_duplicated(seed: int, steps: int) -> None:
     rng = random.Random(seed)
     world = World(rng)
     wander(world, rng, steps)
@@ -276,7 +276,7 @@ def run_script(script: Callable[[World], None], **changes: bool) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_faults_around_a_resize(script: Callable[[World], None]) -> None:
+def test_faults_around_a_resize_break_no_guarantee(script: Callable[[World], None]) -> None:
     run_script(script)
 
 
@@ -364,7 +364,7 @@ def _send_many_before_the_first_is_acknowledged(monkeypatch: pytest.MonkeyPatch)
         (_send_many_before_the_first_is_acknowledged, refused_before_the_broker_knows_the_producer),
     ],
 )
-def test_each_rule_is_needed(
+def test_the_model_notices_a_producer_without_one_of_its_rules(
     monkeypatch: pytest.MonkeyPatch,
     rule_off: Callable[[pytest.MonkeyPatch], None],
     script: Callable[[World], None],
@@ -382,7 +382,7 @@ def test_a_broker_that_checks_the_layout_before_duplicates_is_noticed() -> None:
         run_script(lost_answer_before_a_grow, check_layout_first=True)
 
 
-def test_holding_the_topic_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_notices_a_producer_that_does_not_hold_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """``nohold``: newer records of a key go to its new partition while an older one is unacknowledged in the old."""
     _no_hold(monkeypatch)
 

@@ -53,7 +53,7 @@ def by_key(broker: FakeBroker) -> dict[bytes, list[tuple[int, bytes]]]:
     return found
 
 
-def test_batches_say_the_layout_they_were_placed_by_and_plain_brokers_are_told_none(run: Run) -> None:
+def test_batches_name_the_layout_they_were_placed_by_but_none_for_a_plain_topic(run: Run) -> None:
     async def check() -> None:
         broker = ordered(2, plain=3)
         async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
@@ -64,7 +64,9 @@ def test_batches_say_the_layout_they_were_placed_by_and_plain_brokers_are_told_n
     run(check)
 
 
-def test_a_resize_under_load_loses_doubles_and_reorders_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     """2 -> 5 -> 3 with up to five requests in flight and lost responses; the metadata comes after the refusals."""
 
     async def check() -> None:
@@ -127,7 +129,7 @@ def test_one_request_has_one_layout_of_a_topic(run: Run) -> None:
     run(check)
 
 
-def test_a_layout_that_comes_during_a_replacement_is_placed_by_at_once(
+def test_a_layout_that_arrives_during_a_replacement_is_applied_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No request is in flight then, so no response wakes the sender."""
@@ -168,7 +170,7 @@ def test_partitions_for_names_only_unmarked_partitions(run: Run) -> None:
     run(check)
 
 
-def test_a_batch_with_a_lost_answer_is_repeated_to_its_partition(run: Run) -> None:
+def test_a_batch_with_a_lost_response_is_repeated_to_its_partition(run: Run) -> None:
     """Hole 17: the retry keeps its partition and its layout, counts as a duplicate, and is not written twice."""
 
     async def check() -> None:
@@ -194,7 +196,7 @@ def test_a_batch_with_a_lost_answer_is_repeated_to_its_partition(run: Run) -> No
     run(check)
 
 
-def test_a_lost_answer_of_a_partition_that_is_gone_is_an_error_that_says_so(run: Run) -> None:
+def test_a_lost_response_of_a_removed_partition_raises_outcome_unknown(run: Run) -> None:
     """Hole 14: the outcome of the batch is unknown."""
 
     async def check() -> None:
@@ -224,7 +226,7 @@ def test_a_lost_answer_of_a_partition_that_is_gone_is_an_error_that_says_so(run:
     run(check)
 
 
-def test_a_topic_waits_for_newer_metadata_while_others_go_on(run: Run) -> None:
+def test_a_topic_waits_for_newer_metadata_while_others_continue(run: Run) -> None:
     async def check() -> None:
         broker = ordered(2, other=1)
         broker.resize("t", (2, 4, 1), announce=False)
@@ -296,7 +298,7 @@ def test_stale_metadata_between_newer_changes_nothing(run: Run) -> None:
     run(check)
 
 
-def test_a_partition_that_is_marked_takes_no_record_by_number(run: Run) -> None:
+def test_a_record_for_a_chosen_partition_that_is_marked_fails(run: Run) -> None:
     async def check() -> None:
         broker = ordered(2)
         broker.resize("t", (2, 4, 1))
@@ -357,7 +359,7 @@ def test_with_acks_0_unsent_records_follow_new_metadata(run: Run) -> None:
     run(check)
 
 
-def test_a_partitioner_of_the_users_places_again(run: Run) -> None:
+def test_a_partitioner_of_the_user_places_records_again(run: Run) -> None:
     async def check() -> None:
         broker = ordered(2)
         async with (

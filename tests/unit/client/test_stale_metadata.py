@@ -63,12 +63,12 @@ def seen(*responses: MetadataResponse) -> TopicInfo:
     return cluster.topics["t"]
 
 
-def test_an_older_layout_is_not_gone_back_to() -> None:
+def test_an_older_layout_does_not_replace_a_newer_one() -> None:
     info = seen(described(1, 4), described(0, 2))
     assert (info.layout_version, info.layout, list(info.partitions)) == (1, (2, 4), [0, 1, 2, 3])
 
 
-def test_counts_come_back_and_versions_do_not() -> None:
+def test_a_count_may_come_back_but_a_layout_version_may_not() -> None:
     """Hole 10: 2 -> 4 -> 2 has the first count again, under another version."""
     info = seen(described(0, 2), described(1, 4), described(2, 2, total=4), described(0, 2))
     assert (info.layout_version, len(info.partitions)) == (2, 4)
@@ -106,7 +106,7 @@ def test_a_cancelled_resize_is_newer_though_its_count_is_the_one_before() -> Non
     assert seen(before, cancelled).layout_version == seen(cancelled, before, described(2, 6)).layout_version == 3
 
 
-def test_a_broker_that_does_not_know_the_topic_does_not_make_its_layout_forgotten() -> None:
+def test_an_unknown_topic_error_does_not_make_the_layout_forgotten() -> None:
     unknown = described(-1, -1, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert not seen(described(1, 4), unknown).partitions
     assert not seen(described(1, 4), unknown, described(0, 2)).partitions, "no metadata is better than older metadata"
@@ -114,7 +114,7 @@ def test_a_broker_that_does_not_know_the_topic_does_not_make_its_layout_forgotte
 
 
 @pytest.mark.parametrize(("version", "undeleted"), [(0, 2), (1, 4)])
-def test_a_newer_leader_is_believed_whatever_the_layout_beside_it(version: int, undeleted: int) -> None:
+def test_a_newer_leader_epoch_counts_even_beside_an_older_layout(version: int, undeleted: int) -> None:
     cluster = Cluster().merge(described(1, 4, epoch=5), {"t"})
     cluster = cluster.merge(described(version, undeleted, epoch=6, leader=2), {"t"})
     assert cluster.leader(TopicPartition("t", 1)) == 2

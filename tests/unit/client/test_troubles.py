@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.client.net.troubles import FIRST_S, Report, Troubles
 
 
-def test_what_lasts_is_reported_soon_and_again() -> None:
+def test_a_lasting_problem_is_reported_soon_and_repeatedly() -> None:
     troubles = Troubles()
     reported = [now for now in range(95) if troubles.look(float(now), {"a": 0.0})]
     assert reported == [1, 10, 30, 60, 90]
@@ -28,7 +28,7 @@ def test_after_a_late_look_nothing_is_reported_twice() -> None:
     assert troubles.next_at() == 60.0
 
 
-def test_an_end_is_reported_of_what_was_reported() -> None:
+def test_the_end_of_a_problem_is_reported_only_if_the_problem_was() -> None:
     troubles = Troubles()
     troubles.look(0.0, {"short": None, "long": None})
     assert troubles.end(0.5, ["long"]) == []
@@ -38,7 +38,7 @@ def test_an_end_is_reported_of_what_was_reported() -> None:
     assert troubles.look(5.0, {"long": None}) == []  # the trouble starts again
 
 
-def test_an_answer_moves_the_beginning() -> None:
+def test_a_problem_that_began_later_is_reported_later() -> None:
     troubles = Troubles()
     troubles.look(0.0, {"a": 0.0})
     assert troubles.look(1.5, {"a": 1.2}) == []

@@ -121,5 +121,5 @@ def test_every_key_has_a_type(config: Any, typed: Any) -> None:
     assert {field.name for field in fields(config)} - SERIALIZERS == get_type_hints(typed).keys()
 
 
-def test_the_blocking_classes_have_the_signatures_of_the_others() -> None:
+def test_the_stub_of_the_blocking_classes_is_up_to_date() -> None:
     assert STUB.read_text() == formatted(stub())
