@@ -57,7 +57,7 @@ async def following(features: FinalizedFeatures) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def test_levels_and_epoch_are_those_of_the_znode() -> None:
+async def test_the_finalized_levels_and_their_epoch_are_those_of_the_znode() -> None:
     zk = await server(levels(2))
     await zk.set(paths.FEATURES, levels(1))
     features = FinalizedFeatures(zk, OWN)

@@ -80,7 +80,7 @@ def test_epochs_wrap_to_1() -> None:
     assert session.epoch == 1
 
 
-def test_forgotten_partitions_are_gone() -> None:
+def test_partitions_that_a_session_forgets_are_removed_from_it() -> None:
     sessions, _ = cache(1)
     session = made(sessions, 3)
     session.forget([TopicPartition("t", 1), TopicPartition("t", 7)])

@@ -33,7 +33,7 @@ def connected() -> tuple[Env, FakeSession]:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("lose", [FakeSession.lose_next_request, FakeSession.lose_next_answer, FakeSession.disconnect])
-async def test_a_start_goes_on_when_the_connection_is_back(lose: object, autojump_clock: MockClock) -> None:
+async def test_a_start_continues_when_the_connection_is_back(lose: object, autojump_clock: MockClock) -> None:
     env, session = connected()
     first, _ = await read_cluster(CONFIG, env, session)
     assert callable(lose)

@@ -40,7 +40,7 @@ def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
     return TopicCreator(node)
 
 
-async def test_the_offsets_topic_is_asked_for_again_when_there_were_too_few_brokers(nursery: Any) -> None:
+async def test_the_offsets_topic_is_requested_again_after_there_were_too_few_brokers(nursery: Any) -> None:
     """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each such request tries again (as in Kafka)."""
     controller = Controller(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE)
     found = creator(controller, nursery)

@@ -37,7 +37,7 @@ def cap(topic: TopicHold, now: float, partitions: int = 1) -> int:
     return decided(topic, now, partitions).caps[1].at(now)
 
 
-def test_nothing_is_served_of_an_entry_until_every_coordinator_has_answered() -> None:
+def test_a_split_partition_is_not_served_until_every_coordinator_has_answered() -> None:
     topic = split()
     assert cap(topic, 0) == -1
     answered(topic, 0, DONE, coordinated=(0,))
@@ -141,5 +141,5 @@ def test_ends_of_epochs_are_asked_of_later_leaders_and_again_after_a_leader_chan
     assert topic.facts.ends[0] == {0: 90}
 
 
-def test_a_leader_that_knows_nothing_serves_nothing() -> None:
+def test_a_leader_without_a_cap_serves_no_record() -> None:
     assert NOTHING.at(0) == -1

@@ -43,7 +43,7 @@ def take(acc: Accumulator, queue: PartitionQueue, count: int) -> list[ProducerBa
     return [acc.take(queue) for _ in range(count)]
 
 
-def test_linger_full_and_flush_make_a_batch_ready() -> None:
+def test_a_batch_is_ready_after_linger_ms_when_full_or_on_a_flush() -> None:
     acc = accumulator()
     send(acc, b"x")
     queue = acc.queues[T0]
@@ -71,7 +71,7 @@ def test_sequences_are_consecutive_and_a_retry_keeps_its_bytes() -> None:
     assert first.encode() is before
 
 
-def test_a_resent_batch_goes_before_new_ones_and_in_order() -> None:
+def test_resent_batches_are_sent_before_new_ones_and_in_order() -> None:
     acc = accumulator()
     queue = queue_with(acc, 4)
     first, second, third = take(acc, queue, 3)

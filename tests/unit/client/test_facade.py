@@ -56,7 +56,7 @@ def test_every_exported_name_exists_and_an_unknown_one_raises() -> None:
         client.Producr
 
 
-def test_modules_of_the_user_do_not_hide_ours(tmp_path: Path) -> None:
+def test_modules_of_the_user_do_not_hide_those_of_the_package(tmp_path: Path) -> None:
     """A user's module with the name of one of ours is still the user's.
 
     A script's folder comes first in the path, so its ``client.py`` is found first.

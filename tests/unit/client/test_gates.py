@@ -365,7 +365,7 @@ def test_calls_that_change_nothing_leave_the_version() -> None:
         ),
     ],
 )
-def test_a_rule_switched_off_is_noticed(
+def test_the_tests_notice_a_rule_that_is_switched_off(
     rule_off: Callable[[pytest.MonkeyPatch], None], test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test()
@@ -374,7 +374,7 @@ def test_a_rule_switched_off_is_noticed(
         test()
 
 
-def test_a_log_start_that_counts_for_every_partition_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tests_notice_a_log_start_that_counts_for_every_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     lineage_mutations.an_expired_log_start_counts_for_every_partition(monkeypatch)
     with pytest.raises(AssertionError):
         test_a_log_start_past_the_end_counts_only_for_a_partition_without_an_owner(True, GateState.WAITING)

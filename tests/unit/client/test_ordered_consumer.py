@@ -28,7 +28,7 @@ from tests.unit.client.conftest import Run
 from tests.unit.client.resized_broker import CHILD, FAST, NO_SECOND_TRY, PARENT, Resized, Shrunk, Story
 
 
-def test_a_child_follows_its_parent_with_flush_and_load_between(run: Run) -> None:
+def test_a_child_is_delivered_after_its_parent_with_flush_and_load_between(run: Run) -> None:
     async def check() -> None:
         story = Story()
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
@@ -133,7 +133,7 @@ def test_getone_waits_for_the_parent_as_well(run: Run) -> None:
     run(check)
 
 
-def test_a_hand_over_between_partitions_assigned_by_hand_waits_for_no_other_round(run: Run) -> None:
+def test_a_hand_over_between_manually_assigned_partitions_waits_for_no_broker(run: Run) -> None:
     """Reports are known at once: no message from a broker wakes ``getmany``."""
 
     async def check() -> None:
@@ -243,7 +243,7 @@ def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_for_getone_as_well(r
     run(check)
 
 
-def test_a_reset_of_the_parent_whose_answer_is_late_blocks_the_child_for_getone_as_well(run: Run) -> None:
+def test_a_reset_of_the_parent_with_a_late_response_blocks_the_child_for_getone_as_well(run: Run) -> None:
     async def check() -> None:
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([CHILD, PARENT])

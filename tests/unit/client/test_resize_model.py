@@ -376,7 +376,7 @@ def test_the_model_notices_a_producer_without_one_of_its_rules(
         run_script(script)
 
 
-def test_a_broker_that_checks_the_layout_before_duplicates_is_noticed() -> None:
+def test_the_model_notices_a_broker_that_checks_the_layout_before_duplicates() -> None:
     """Hole 17 on the broker's side (``dupafter``): the retry is refused, and the record is written twice."""
     with pytest.raises(AssertionError):
         run_script(lost_answer_before_a_grow, check_layout_first=True)

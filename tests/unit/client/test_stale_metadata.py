@@ -81,7 +81,7 @@ def test_a_topic_created_again_starts_from_its_own_layout() -> None:
     assert seen(described(3, 6), again, described(3, 6)).incarnation == BORN_AGAIN
 
 
-def test_a_topic_id_that_changes_with_removal_does_not_excuse_an_older_layout() -> None:
+def test_a_changed_topic_id_after_a_removal_does_not_allow_an_older_layout() -> None:
     removed = described(2, 2, topic_id=ID_AFTER)
     assert seen(removed, described(1, 4)).layout_version == 2
     assert len(seen(described(2, 2, total=4), removed, described(2, 2, total=4)).partitions) == 2, (
@@ -100,7 +100,7 @@ def test_within_a_layout_partitions_in_use_are_created_and_marked_ones_removed()
     assert len(seen(merged, removed).partitions) == len(seen(removed, merged).partitions) == 5
 
 
-def test_a_cancelled_resize_is_newer_though_its_count_is_the_one_before() -> None:
+def test_a_cancelled_resize_has_a_newer_layout_with_the_earlier_count() -> None:
     """The version rises by two; no producer needs to know the layout in between."""
     before, cancelled = described(1, 4), described(3, 4)
     assert seen(before, cancelled).layout_version == seen(cancelled, before, described(2, 6)).layout_version == 3

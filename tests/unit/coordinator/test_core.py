@@ -56,7 +56,7 @@ def test_the_state_table_allows_only_kafkas_transitions() -> None:
     }
 
 
-def test_a_move_outside_the_table_raises() -> None:
+def test_a_transition_outside_of_the_state_table_raises() -> None:
     group = Group("g")
     with pytest.raises(IllegalTransitionError, match="group 'g' cannot move from Empty to Stable"):
         group.transition_to(GroupState.STABLE, 0)
@@ -81,7 +81,7 @@ def test_join_version_0_uses_the_session_timeout_as_rebalance_timeout() -> None:
     assert driver.shard.groups["g"].rebalance_timeout_ms == 8_000
 
 
-def test_version_5_of_sync_must_name_type_and_protocol() -> None:
+def test_sync_version_5_must_name_the_protocol_type_and_the_protocol() -> None:
     driver = Driver()
     (member_id,) = driver.stable_group("a")
     assert driver.error(driver.sync(member_id, 1, v=4, protocol_type=None, protocol=None)) == ErrorCode.NONE
@@ -96,7 +96,7 @@ def test_leave_versions_0_to_2_have_a_top_level_error() -> None:
     assert driver.leave((member_id, None), v=0).error_code == ErrorCode.NONE
 
 
-def test_the_protocol_most_members_prefer_wins() -> None:
+def test_the_protocol_that_most_members_prefer_is_chosen() -> None:
     driver = Driver()
     tokens = [driver.join(protocols=p) for p in (("range", "sticky"), ("sticky", "range"), ("sticky", "range"))]
     driver.advance(9_000)

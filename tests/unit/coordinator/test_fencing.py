@@ -47,7 +47,7 @@ def test_a_member_of_the_generation_is_served(call: Call) -> None:
     assert call(driver, member, 1, "i") is ErrorCode.NONE
 
 
-def test_members_and_generations_that_are_not_present_are_refused(call: Call) -> None:
+def test_unknown_members_and_other_generations_are_refused(call: Call) -> None:
     driver = Driver()
     replaced, member = _static_pair(driver)
     assert call(driver, member, 0, "i") is ErrorCode.ILLEGAL_GENERATION

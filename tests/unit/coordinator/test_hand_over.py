@@ -353,7 +353,7 @@ def join_static(running: Running, member_id: str = "") -> Any:
     return running.coordinator.join_group(Context(api_version=5), request)
 
 
-async def test_a_static_member_comes_back_to_a_new_coordinator_without_a_rebalance(
+async def test_a_static_member_rejoins_at_a_new_coordinator_without_a_rebalance(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await running.loaded(0, 1)

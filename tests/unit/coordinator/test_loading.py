@@ -41,7 +41,9 @@ NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 # ---------------------------------------------------------------- when a new leader may answer
 
 
-async def test_a_new_leader_serves_once_all_it_loaded_is_committed(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_new_leader_serves_once_every_loaded_record_is_committed(
+    running: Running, autojump_clock: MockClock
+) -> None:
     """A record above the high watermark could be returned now and be lost with this leader."""
     running.log.records[0] = [group_record(), offset_record(5)]
     running.log.watermark = trio.Event()

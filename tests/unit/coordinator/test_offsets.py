@@ -91,7 +91,7 @@ def test_offset_delete_deletes_nothing_while_a_subscription_cannot_be_read() -> 
     assert topic.partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def test_offset_delete_of_another_protocol_needs_an_empty_group() -> None:
+def test_offset_delete_with_another_protocol_type_needs_an_empty_group() -> None:
     driver = Driver()
     (member_id,) = driver.stable_group("a", protocol_type="connect")
     assert driver.delete_offsets(("t", 0)).error_code == ErrorCode.NON_EMPTY_GROUP
@@ -170,7 +170,7 @@ def test_kip_211_a_successor_remembers_when_the_group_became_empty() -> None:
     assert successor.committed("t", 0) is None
 
 
-def test_kip_211_a_stable_group_loses_only_topics_nobody_subscribes_to() -> None:
+def test_kip_211_a_stable_group_loses_only_offsets_of_topics_without_a_subscriber() -> None:
     driver = Driver(SHORT)
     (member_id,) = driver.stable_group("a", topics=("used",), **LONG_SESSION)
     driver.commit({("used", 0): 1, ("unused", 0): 1}, member_id, 1)
@@ -215,7 +215,7 @@ def test_an_empty_group_that_waits_for_a_member_is_not_removed() -> None:
     assert driver.error(rejoined) == ErrorCode.NONE
 
 
-def test_tombstones_come_in_bounded_batches() -> None:
+def test_tombstones_are_written_in_bounded_batches() -> None:
     driver = Driver(SHORT)
     driver.commit({("t", n): n for n in range(MAX_TOMBSTONES_PER_BATCH + 1)})
     driver.advance(RETENTION_MS)

@@ -343,7 +343,7 @@ def test_a_member_whose_assignment_cannot_be_read_owns_nothing(blob: bytes) -> N
 # ---------------------------------------------------------------- hole 21: nobody owns the parent
 
 
-def test_hole_21_without_an_owner_the_committed_offset_counts_once_everyone_polled() -> None:
+def test_hole_21_without_an_owner_the_committed_offset_counts_once_every_member_polled() -> None:
     """Until then a member may still be giving the partition up."""
     driver = Driver()
     driver.commit({OTHER: 60})

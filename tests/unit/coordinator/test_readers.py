@@ -208,7 +208,7 @@ async def test_a_new_group_begins_when_every_leader_counts_it(running: Running, 
     assert begin(running).filled, "the group is counted by now"
 
 
-async def test_the_wait_begins_anew_for_a_group_that_was_deleted(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_with_the_name_of_a_deleted_one_waits_again(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     begin(running)
     await pass_time(4)

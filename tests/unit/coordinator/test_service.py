@@ -64,7 +64,9 @@ pytestmark = pytest.mark.trio
 # ---------------------------------------------------------------- life of a group
 
 
-async def test_a_group_forms_commits_and_times_out(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
     await running.loaded()
     member_id = await stable_member(running)
     assert heartbeat(running, member_id, 1) == ErrorCode.NONE
@@ -217,7 +219,7 @@ async def test_a_successor_knows_members_and_offsets(running: Running, autojump_
 # ---------------------------------------------------------------- races of load and unload
 
 
-async def test_hotfix_2436_a_returning_leader_loads_afresh(
+async def test_hotfix_2436_a_returning_leader_loads_again(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
     await running.loaded()

@@ -73,7 +73,7 @@ async def test_a_deadline_in_the_past_that_is_set_while_firing_does_not_starve_o
     assert fired.keys == [("a", 1_000), ("b", 1_000), ("a", 0)]
 
 
-async def test_stale_entries_do_not_pile_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stale_entries_do_not_accumulate(autojump_clock: trio.testing.MockClock) -> None:
     fired = Fired()
     for at_ms in range(100_000, 0, -10):
         fired.timer.set("a", at_ms)

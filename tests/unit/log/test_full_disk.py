@@ -124,7 +124,7 @@ async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room() -> 
     manager.close_at_once()
 
 
-async def test_a_new_log_goes_where_there_is_room() -> None:
+async def test_a_new_log_is_created_in_a_log_dir_with_room() -> None:
     clock = ManualClock()
     disk = SimDisk(random.Random(0), clock=clock)
     manager = LogManager(

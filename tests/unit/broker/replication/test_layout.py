@@ -125,7 +125,7 @@ def test_hole_29_stock_batches_are_verified_by_key(compression: CompressionType)
     assert refusal(1, GROWN, None, batch=fails) is ErrorCode.POLICY_VIOLATION
 
 
-def test_a_key_that_comes_again_is_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stock producer's batches are checked for as long as it writes. Long keys are not kept in memory."""
     hashed: list[bytes] = []
 

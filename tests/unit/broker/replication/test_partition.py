@@ -194,7 +194,7 @@ def test_a_refused_replica_is_proposed_again_without_another_fetch() -> None:
     assert leader.pending_isr is not None
 
 
-def test_a_dead_replica_does_not_join() -> None:
+def test_a_replica_on_a_dead_broker_does_not_join_the_isr() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1])
     del world.live[2]
@@ -202,7 +202,7 @@ def test_a_dead_replica_does_not_join() -> None:
     assert world[1].partition.pending_isr is None
 
 
-def test_under_load_a_follower_of_a_lone_leader_gets_into_the_isr() -> None:
+def test_under_load_a_follower_of_a_lone_leader_joins_the_isr() -> None:
     """The watermark of a lone leader moves with each append, so a follower would always be one fetch behind it."""
     world = ReplicaWorld()
     world.elect(1, 0, [1])
@@ -360,7 +360,7 @@ def _refused(world: ReplicaWorld) -> AwaitedRefusal:
     return AwaitedRefusal(world[1].partition, result)
 
 
-def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
+def test_a_refusal_waits_until_no_in_sync_replica_can_have_the_batch() -> None:
     """A refusal waits until no in-sync replica can have the batch.
 
     A cut-off earlier leader may have appended the batch, may still be in sync, and may lead again.

@@ -45,7 +45,7 @@ def test_a_rate_that_is_raised_ends_the_wait() -> None:
     assert not throttle.is_throttled(LISTED)
 
 
-def test_a_follower_goes_on_once_the_rate_allows_it_and_not_before() -> None:
+def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -> None:
     world = ReplicaWorld()
     rates = [1000]
     world.throttle = ReplicationQuota(7, world.clock, lambda: rates[0], lambda _topic: ["*"])
