@@ -170,7 +170,9 @@ async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(
     ("settings", "message"),
     [({"broker_id": 2}, "belongs to another broker"), ({"cluster_id": "other"}, "belongs to another cluster")],
 )
-async def test_a_log_dir_of_another_broker_is_refused(world: LogWorld, settings: dict[str, Any], message: str) -> None:
+async def test_a_log_dir_of_another_broker_or_cluster_is_refused(
+    world: LogWorld, settings: dict[str, Any], message: str
+) -> None:
     manager = manager_for(world)
     await manager.start()
     await manager.shutdown()
