@@ -74,7 +74,7 @@ class SlowDisk:
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["send_now", "send"])
-def test_others_are_served_while_the_disk_reads(
+def test_other_connections_are_served_while_the_disk_reads(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_once: bool
 ) -> None:
     disk = SlowDisk(monkeypatch)
@@ -111,7 +111,7 @@ def test_others_are_served_while_the_disk_reads(
     run(scenario)
 
 
-def test_a_range_that_lost_its_bytes_meanwhile_is_an_error(
+def test_a_file_truncated_before_the_rest_of_its_range_is_sent_is_an_error(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     disk = SlowDisk(monkeypatch)
@@ -132,7 +132,7 @@ def test_a_range_that_lost_its_bytes_meanwhile_is_an_error(
     run(scenario)
 
 
-def test_what_the_kernel_dropped_is_cold_until_it_was_read(tmp_path: Path) -> None:
+def test_pages_that_the_kernel_dropped_are_cold_until_they_are_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(3 * WINDOW_BYTES))
     fd = os.open(path, os.O_RDWR)
@@ -150,7 +150,7 @@ def test_what_the_kernel_dropped_is_cold_until_it_was_read(tmp_path: Path) -> No
         os.close(fd)
 
 
-def test_where_the_system_cannot_be_asked_nothing_is_cold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_cold_where_the_kernel_cannot_be_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     fd = os.open(tmp_path / "file", os.O_RDONLY)
     try:

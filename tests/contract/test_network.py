@@ -157,7 +157,7 @@ def test_file_ranges_small_and_large_are_sent_among_buffers(world: World) -> Non
     world.run(scenario)
 
 
-def test_many_small_parts_are_one_message(world: World) -> None:
+def test_many_small_parts_arrive_whole_and_in_order(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network)
         await client.send([bytes([n % 256]) * (n % 5) for n in range(500)])
@@ -169,7 +169,7 @@ def test_many_small_parts_are_one_message(world: World) -> None:
 
 
 @pytest.mark.parametrize("length", [1000, 100_000])
-def test_a_range_that_lost_its_bytes_is_an_error_not_garbage(world: World, length: int) -> None:
+def test_sending_a_range_of_a_truncated_file_is_an_error(world: World, length: int) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network)
         file = world.file(bytes(length))
@@ -183,7 +183,7 @@ def test_a_range_that_lost_its_bytes_is_an_error_not_garbage(world: World, lengt
     world.run(scenario)
 
 
-def test_what_is_sent_now_leaves_without_a_wait_and_the_rest_follows(world: World) -> None:
+def test_send_now_sends_without_waiting_and_returns_the_rest(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network, send_buffer_bytes=100_000)
         assert not server.send_now([b"at", b"", b" once"])
@@ -214,7 +214,7 @@ def test_an_error_of_send_now_is_raised_by_the_later_send(world: World) -> None:
     world.run(scenario)
 
 
-def test_a_range_outlives_close_of_its_file(world: World) -> None:
+def test_a_range_can_be_sent_after_its_file_is_closed(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network)
         file = world.file(b"x" * 5000)
@@ -228,7 +228,7 @@ def test_a_range_outlives_close_of_its_file(world: World) -> None:
     world.run(scenario)
 
 
-def test_wait_readable_returns_for_data_and_for_the_end(world: World) -> None:
+def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network)
         woken = []
@@ -338,7 +338,7 @@ def test_connecting_where_nobody_listens_is_refused(world: World) -> None:
     world.run(scenario)
 
 
-def test_a_port_is_listened_on_once_and_is_free_after_close(world: World) -> None:
+def test_a_port_has_one_listener_and_is_free_after_its_close(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         assert listener.port > 0
@@ -352,7 +352,7 @@ def test_a_port_is_listened_on_once_and_is_free_after_close(world: World) -> Non
     world.run(scenario)
 
 
-def test_closing_a_listener_wakes_who_accepts(world: World) -> None:
+def test_closing_a_listener_wakes_the_task_that_accepts(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         errors: list[OSError] = []

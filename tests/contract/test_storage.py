@@ -67,7 +67,7 @@ def test_what_is_appended_can_be_read_at_any_position(world: World) -> None:
     assert world.storage.size(world.path("f")) == 12
 
 
-def test_overwriting_and_truncating(world: World) -> None:
+def test_pwrite_overwrites_and_truncate_shortens_or_fills_with_zeros(world: World) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.append(b"0123456789")
     file.pwrite(2, b"ab")
@@ -82,7 +82,7 @@ def test_overwriting_and_truncating(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_truncating_in_a_thread(world: World) -> None:
+async def test_a_file_may_be_closed_while_a_thread_truncates_it(world: World) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.append(b"0123456789")
     async with trio.open_nursery() as nursery:
@@ -104,7 +104,7 @@ def test_two_handles_see_one_file(world: World) -> None:
     assert one.pread(0, 6) == b"onetwo"
 
 
-def test_opening_what_is_not_there(world: World) -> None:
+def test_a_missing_path_is_an_error_in_every_call(world: World) -> None:
     with pytest.raises(FileNotFoundError):
         world.storage.open(world.path("none"))
     with pytest.raises(FileNotFoundError):
@@ -120,7 +120,7 @@ def test_opening_what_is_not_there(world: World) -> None:
         world.storage.rename(world.path("none"), world.path("g"))
 
 
-def test_a_closed_file_is_not_used(world: World) -> None:
+def test_using_a_closed_file_is_an_error(world: World) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.close()
     file.close()
@@ -141,7 +141,7 @@ def test_a_range_stays_readable_after_close_and_unlink(world: World) -> None:
     assert piece.read() == b"3456"
 
 
-def test_directories(world: World) -> None:
+def test_directories_are_created_listed_and_removed(world: World) -> None:
     storage = world.storage
     storage.makedirs(world.path("a/b/c"))
     storage.makedirs(world.path("a/b"))
@@ -160,7 +160,7 @@ def test_directories(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_directory_is_removed_with_all_in_it(world: World) -> None:
+async def test_unlink_tree_removes_a_directory_with_its_content(world: World) -> None:
     storage = world.storage
     storage.makedirs(world.path("a/b"))
     for name in ("a/f", "a/b/g"):
@@ -216,7 +216,7 @@ def test_a_lock_keeps_others_out_until_released(world: World) -> None:
     other.lock(world.path(".lock"))()
 
 
-def test_space_and_times_are_told(world: World) -> None:
+def test_free_space_and_modification_times_are_reported(world: World) -> None:
     storage = world.storage
     storage.open(world.path("f"), create=True).append(b"x")
     assert 0 < storage.free_bytes(world.folder) <= storage.total_bytes(world.folder)
@@ -224,7 +224,7 @@ def test_space_and_times_are_told(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_sync_returns_for_everyone_who_waits(world: World) -> None:
+async def test_sync_returns_for_every_task_that_waits(world: World) -> None:
     files = [world.storage.open(world.path(f"f{n}"), create=True) for n in range(3)]
     synced: list[str] = []
 
@@ -242,7 +242,7 @@ async def test_sync_returns_for_everyone_who_waits(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_cancelled_sync_hurts_no_one_else(world: World) -> None:
+async def test_a_cancelled_sync_does_not_stop_the_others(world: World) -> None:
     file = world.storage.open(world.path("f"), create=True)
     finished: list[int] = []
 
@@ -267,7 +267,7 @@ async def test_a_cancelled_sync_hurts_no_one_else(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_file_closed_while_it_syncs_is_synced_still(world: World) -> None:
+async def test_a_file_may_be_closed_while_it_syncs(world: World) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.append(b"x")
     async with trio.open_nursery() as nursery:
@@ -278,7 +278,7 @@ async def test_a_file_closed_while_it_syncs_is_synced_still(world: World) -> Non
 
 
 @pytest.mark.trio
-async def test_what_is_read_in_a_thread_first_is_what_a_plain_read_gives(world: World) -> None:
+async def test_a_plain_read_after_a_read_in_a_thread_gives_the_same_bytes(world: World) -> None:
     path = world.path("f")
     file = world.storage.open(path, create=True)
     file.append(bytes(range(256)) * 1000)
@@ -291,7 +291,7 @@ async def test_what_is_read_in_a_thread_first_is_what_a_plain_read_gives(world: 
 
 
 @pytest.mark.trio
-async def test_reading_in_a_thread_tells_of_no_error_and_the_plain_read_does(world: World) -> None:
+async def test_a_read_in_a_thread_reports_no_error_but_the_plain_read_does(world: World) -> None:
     await world.storage.read_through([world.path("missing")], [world.path("missing, too")])
     with pytest.raises(FileNotFoundError):
         world.storage.read_bytes(world.path("missing"))

@@ -375,7 +375,7 @@ async def test_watches_of_two_callers_both_fire(world: RealWorld | SimulatedWorl
 
 
 @pytest.mark.trio
-async def test_expiry_is_told_and_a_new_session_follows(world: RealWorld | SimulatedWorld) -> None:
+async def test_expiry_is_reported_and_a_new_session_follows(world: RealWorld | SimulatedWorld) -> None:
     async with world.session() as zk, world.session() as other:
         states = Signals()
         zk.on_state(states)
@@ -497,7 +497,7 @@ async def test_a_closed_store_is_silent_and_refuses_calls(world: RealWorld | Sim
 
 
 @pytest.mark.trio
-async def test_a_request_of_the_longest_size_is_taken_and_a_longer_one_is_not_sent(
+async def test_a_request_of_the_largest_size_is_accepted_and_a_larger_one_is_not_sent(
     world: RealWorld | SimulatedWorld,
 ) -> None:
     async with world.session() as zk:
@@ -523,7 +523,7 @@ async def test_a_request_of_the_longest_size_is_taken_and_a_longer_one_is_not_se
 
 
 @pytest.mark.trio
-async def test_an_answer_may_be_longer_than_a_request(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_response_may_be_larger_than_the_largest_request(world: RealWorld | SimulatedWorld) -> None:
     names = [f"{'n' * 240}{number:04}" for number in range(5_000)]
     async with world.session() as zk:
         for first in range(0, len(names), 1_000):

@@ -63,7 +63,7 @@ async def outcome(zk: ZkStore, name: str, arguments: tuple[Any, ...], keywords: 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("seed", range(8))
-async def test_both_give_the_same_outcome_for_every_call(zookeeper_root: str, seed: int) -> None:
+async def test_a_real_and_a_simulated_zookeeper_give_the_same_outcomes(zookeeper_root: str, seed: int) -> None:
     rng = random.Random(seed)
     fake = FakeZk().session()
     async with open_zk(zookeeper_root, SESSION_TIMEOUT_MS) as real:
