@@ -34,7 +34,7 @@ SUBSCRIPTION_V0 = bytes.fromhex("000000000001000161ffffffff")
 ASSIGNMENT_V1 = bytes.fromhex("000100000001000161000000020000000000000002ffffffff")
 
 
-def test_subscription() -> None:
+def test_a_subscription_is_written_and_read_as_version_3() -> None:
     owned = [TopicPartition("a", 2), TopicPartition("a", 0)]
     user_data = CooperativeStickyAssignor().user_data(7)
     assert encode_subscription(["b", "a"], owned, user_data=user_data, generation_id=7, rack_id="r1") == SUBSCRIPTION_V3
@@ -43,12 +43,12 @@ def test_subscription() -> None:
     assert decoded.owned == (TopicPartition("a", 0), TopicPartition("a", 2))
 
 
-def test_subscription_of_the_first_version() -> None:
+def test_a_subscription_of_version_0_is_read() -> None:
     decoded = decode_subscription(SUBSCRIPTION_V0)
     assert (decoded.topics, decoded.user_data, decoded.owned, decoded.generation_id) == ({"a"}, None, (), -1)
 
 
-def test_assignment() -> None:
+def test_an_assignment_is_written_and_read_as_version_1() -> None:
     partitions = (TopicPartition("a", 0), TopicPartition("a", 2))
     assert encode_assignment(partitions) == ASSIGNMENT_V1
     assert decode_assignment(ASSIGNMENT_V1) == partitions

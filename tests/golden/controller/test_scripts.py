@@ -153,7 +153,9 @@ def told(request: Any) -> list[str]:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-async def test_script(script: Path, nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_each_step_causes_the_writes_and_requests_of_its_script(
+    script: Path, nursery: trio.Nursery, autojump_clock: object
+) -> None:
     expected = script.read_text().splitlines()
     recorder = Recorder(World(nursery))
     for line in expected:
@@ -162,5 +164,5 @@ async def test_script(script: Path, nursery: trio.Nursery, autojump_clock: objec
     assert recorder.lines == [line for line in expected if not line.startswith("#")]
 
 
-def test_there_are_scripts() -> None:
+def test_the_scripts_are_found() -> None:
     assert len(SCRIPTS) >= 4

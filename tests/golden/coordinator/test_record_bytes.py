@@ -108,7 +108,7 @@ def test_kip_915_from_level_2_on_the_flexible_versions_are_written() -> None:
     assert encode(GroupRecord("group-1", GENERATION), 2) == (GROUP_KEY, GOLDEN["group_value", 4])
 
 
-def test_how_often_an_offset_was_lowered_is_written_in_tag_10273() -> None:
+def test_the_number_of_rewinds_of_an_offset_is_written_in_tag_10273() -> None:
     key, value = encode(offset_record(replace(OFFSET, rewinds=3)))
     assert decode(key, value) == offset_record(replace(OFFSET, rewinds=3))
     assert value == encode(offset_record(OFFSET))[1][:-1] + b"\x01\xa1\x50\x04\x00\x00\x00\x03"
@@ -136,7 +136,7 @@ def test_kip_915_a_higher_version_is_read_as_the_highest_known(name: str) -> Non
     assert decode(key, b"\x00\x09" + known[2:]) == decode(key, known)
 
 
-def test_kip_915_an_unknown_key_type_is_handed_back() -> None:
+def test_kip_915_an_unknown_key_type_is_read_as_an_unknown_record() -> None:
     assert decode(b"\x00\x03\x00\x01x", b"anything") == UnknownRecord(3)
     assert decode(b"\x7f\xff", None) == UnknownRecord(0x7FFF)
 

@@ -12,7 +12,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_script(path: Path) -> None:
+def test_running_a_script_returns_it_unchanged(path: Path) -> None:
     text = path.read_text()
     assert run(text) == text
 

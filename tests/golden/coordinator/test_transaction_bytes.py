@@ -24,19 +24,19 @@ VALUE = TransactionLogValue(
 FLEXIBLE = GOLDEN["transaction_value", 1]
 
 
-def test_a_key_is_kafkas() -> None:
+def test_a_transaction_key_has_kafkas_bytes() -> None:
     assert encode_versioned(KEY, 0) == GOLDEN["transaction_key", 0]
     assert decode_versioned(TransactionLogKey, GOLDEN["transaction_key", 0]) == (0, KEY)
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_kip_915_each_version_of_a_transaction_is_kafkas(version: int) -> None:
+def test_kip_915_each_version_of_a_transaction_has_kafkas_bytes(version: int) -> None:
     assert encode_versioned(VALUE, version) == GOLDEN["transaction_value", version]
     assert decode_tolerantly(TransactionLogValue, GOLDEN["transaction_value", version]) == (version, VALUE)
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_kip_915_a_transaction_without_partitions_has_null(version: int) -> None:
+def test_kip_915_a_transaction_without_partitions_stores_null_for_them(version: int) -> None:
     stored = GOLDEN["transaction_value_without_partitions", version]
     _, value = decode_tolerantly(TransactionLogValue, stored)
     assert value.transaction_partitions is None
