@@ -58,7 +58,7 @@ ONE = Assigned(1.0, "g", "one", 1, [TP])
 TWO = Assigned(4.0, "g", "two", 2, [TP])
 
 
-def test_a_timeout_says_nothing_about_the_log() -> None:
+def test_a_record_of_unknown_outcome_may_be_in_the_log_or_not() -> None:
     events = [*sent("v0", "v1"), NotWritten(1.0, "p", "v0", "unknown"), NotWritten(1.0, "p", "v1", "unknown")]
     assert broken([*events, *log(["v0"])]) == []
 
@@ -69,13 +69,13 @@ def test_records_below_the_log_start_may_be_gone() -> None:
     assert broken([*events, *log(V[2:], start=1, base=2)]) == ["lost_acknowledged"]
 
 
-def test_a_replica_out_of_sync_need_hold_nothing() -> None:
+def test_a_replica_out_of_sync_need_not_hold_acknowledged_records() -> None:
     events: list[Event] = [*sent("v0"), Acked(1.0, "p", TP, 0, "v0"), *log(["v0"])]
     assert broken([*events, *log([], broker=2, in_sync=False)]) == []
     assert broken([*events, *log([], broker=2)]) == ["lost_acknowledged", "replicas_identical"]
 
 
-def test_an_acknowledgement_without_an_offset_asks_for_the_record_anywhere() -> None:
+def test_a_record_acknowledged_without_an_offset_must_be_somewhere_in_the_log() -> None:
     events: list[Event] = [*sent("v0", "v1"), Acked(1.0, "p", TP, UNKNOWN, "v1")]
     assert broken([*events, *log(["v0", "v1"])]) == []
     assert broken([*events, *log(["v0"])]) == ["lost_acknowledged"]
@@ -87,7 +87,7 @@ def test_only_an_idempotent_producer_promises_one_copy_in_order() -> None:
     assert broken([*sent("v0", "v1"), *stored]) == ["duplicates", "key_order"]
 
 
-def test_keys_have_no_order_among_each_other() -> None:
+def test_records_of_different_keys_may_be_in_any_order() -> None:
     assert broken([*sent("v0", key="a"), *sent("v1", key="b"), *log(["v1", "v0"])]) == []
 
 
@@ -103,13 +103,13 @@ def test_sequences_wrap_and_start_again_with_a_producer_epoch() -> None:
     assert broken(batches((0, 4), (0, 6))) == ["duplicates"]
 
 
-def test_control_records_and_compaction_leave_gaps_that_are_no_skips() -> None:
+def test_gaps_of_control_records_and_compaction_are_not_skipped_records() -> None:
     events = [*sent("v0", "v3"), ONE, *polled(0, 3), Drained(6.0, "g", TP, 4)]
     assert broken([*events, *log(["v0", None, None, "v3"])]) == []
     assert broken([*sent("v1", key="other"), *events, *log(["v0", "v1", None, "v3"])]) == ["unseen", "polls"]
 
 
-def test_a_new_owner_delivers_again_from_the_commit_on_and_not_from_below() -> None:
+def test_a_new_owner_delivers_from_the_committed_offset_on() -> None:
     start = [*sent(*V), ONE, *polled(0, 1, 2), committed(2, 2.0), Revoked(3.0, "g", "one", 1, [TP]), TWO]
     assert broken([*start, *polled(2, 3, member="two"), *log(V)]) == []
     assert broken([*start, *polled(1, 2, 3, member="two"), *log(V)]) == ["polls"]
@@ -123,7 +123,7 @@ def test_a_commit_whose_answer_was_lost_may_count_or_not() -> None:
     assert broken([*start, *polled(*range(4), member="two"), *log(V)]) == ["polls"]
 
 
-def test_a_lost_commit_that_arrives_late_may_undo_a_later_one_of_its_generation_only() -> None:
+def test_a_late_commit_may_undo_a_later_commit_of_the_same_generation_only() -> None:
     for generation, expected in ((1, []), (0, ["polls"])):
         doubtful = committed(1, 2.0, "unknown", generation)
         start = [*sent(*V), ONE, *polled(0, 1, 2), doubtful, committed(3, 3.0), TWO]
@@ -147,7 +147,7 @@ def test_commits_that_overlap_have_no_order() -> None:
     assert broken([quick, Committed(9.0, "g", "one", 1, TP, 1, "ok", 4.0)]) == ["commits"]
 
 
-def test_a_fetched_offset_shows_what_was_answered_before_it_was_asked_for() -> None:
+def test_a_fetched_offset_includes_every_commit_answered_before_the_request() -> None:
     def fetched(offset: int, asked_ms: float) -> OffsetFetched:
         return OffsetFetched(9.0, "g", TP, offset, asked_ms)
 
@@ -156,7 +156,7 @@ def test_a_fetched_offset_shows_what_was_answered_before_it_was_asked_for() -> N
     assert broken([committed(1, 2.0, "unknown"), committed(2, 3.0), fetched(1, 3.1)]) == []
 
 
-def test_a_new_leader_may_show_less_to_a_fetch_but_not_list_less() -> None:
+def test_only_a_fetch_may_see_a_lower_high_watermark_from_a_new_leader() -> None:
     def seen(at_ms: float, broker: int, epoch: int, offset: int, via: str) -> Event:
         return WatermarkSeen(at_ms, TP, broker, epoch, offset, at_ms - 0.5, via)  # type: ignore[arg-type]
 
@@ -179,6 +179,6 @@ def test_above_the_high_watermark_replicas_may_differ() -> None:
         assert broken([*sent(*V), *one, *other]) == expected
 
 
-def test_a_coordinator_that_was_deposed_and_does_not_know_it_proves_nothing() -> None:
+def test_an_offset_fetched_from_a_deposed_coordinator_is_not_judged() -> None:
     for current, expected in ((False, []), (True, ["commits"])):
         assert broken([committed(2, 3.0), OffsetFetched(9.0, "g", TP, 1, 4.0, current)]) == expected

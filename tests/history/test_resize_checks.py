@@ -84,18 +84,20 @@ FLUSH, LOAD = flushed("one", PARENT), loaded("two", CHILD)
         ([FLUSH, LOAD, B, A], ["promise"]),
     ],
 )
-def test_the_promise(events: list[Event], expected: list[str]) -> None:
+def test_a_parents_records_are_flushed_and_loaded_before_a_childs_record(
+    events: list[Event], expected: list[str]
+) -> None:
     assert broken([*BEGIN, *OWNERS, *events]) == expected
 
 
-def test_one_member_that_has_both_still_flushes_and_loads() -> None:
+def test_a_member_that_owns_parent_and_child_still_flushes_and_loads() -> None:
     own = [*BEGIN, assigned("one", 1, PARENT, CHILD), A]
     last = polled("one", 1, CHILD, "b")
     assert broken([*own, flushed("one", PARENT), loaded("one", CHILD), last]) == []
     assert broken([*own, last]) == ["promise"]
 
 
-def test_giving_a_partition_up_flushes_it_and_getting_one_loads_it() -> None:
+def test_a_revoked_partition_counts_as_flushed_and_an_assigned_one_as_loaded() -> None:
     revoked = Revoked(3.0, "g", "one", 1, [PARENT])
     later = [assigned("two", 2, PARENT, CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*BEGIN, assigned("one", 1, PARENT), A, revoked, *later]) == []
@@ -106,7 +108,7 @@ def test_giving_a_partition_up_flushes_it_and_getting_one_loads_it() -> None:
     assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *nobody]) == ["promise"], "no member took it over"
 
 
-def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:
+def test_an_evicted_member_may_still_deliver_the_records_it_had() -> None:
     """The member was frozen and does not know of its eviction yet: only a fence at its sink can stop it."""
     start = [*BEGIN, assigned("one", 1, PARENT), assigned("two", 2, PARENT, CHILD)]
     taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD), polled("two", 2, CHILD, "b")]
@@ -114,7 +116,7 @@ def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:
     assert broken([*start, *taken, polled("two", 2, PARENT, "a")]) == ["polls", "promise"]
 
 
-def test_a_member_that_was_given_up_still_flushes_its_own_before_it_goes_on() -> None:
+def test_an_evicted_member_still_flushes_its_own_state_before_it_goes_on() -> None:
     """Other members flushed and loaded the same records, but the member's own state in memory is not flushed."""
     start = [*BEGIN, assigned("one", 1, PARENT, CHILD), A, assigned("two", 2, PARENT, CHILD)]
     taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD)]
@@ -125,7 +127,7 @@ def test_a_member_that_was_given_up_still_flushes_its_own_before_it_goes_on() ->
     assert broken([*start, *taken, lost, assigned("one", 3, CHILD), polled("one", 3, CHILD, "b")]) == []
 
 
-def test_who_went_back_is_waited_for_again() -> None:
+def test_a_member_that_seeks_back_is_waited_for_again() -> None:
     sent = [*SENT, Sent(0.0, "p", "t", "k", "c")]
     start = [*sent, OrderedGroup(0.0, "g"), *stored(PARENT, "a"), *stored(CHILD, "b", "c"), *OWNERS, A, FLUSH, LOAD, B]
     back, last = Positioned(4.0, "g", "one", PARENT, 0), polled("two", 1, CHILD, "c", 1)
@@ -136,19 +138,19 @@ def test_who_went_back_is_waited_for_again() -> None:
     assert broken([*start, A, last]) == ["polls", "promise"], "it was not told to"
 
 
-def test_commits_go_back_with_who_went_back() -> None:
+def test_a_member_that_seeks_back_may_commit_a_lower_offset() -> None:
     first, second = (Committed(at, "g", "one", 1, PARENT, offset, "ok", at) for at, offset in ((3.0, 1), (5.0, 0)))
     start = [*BEGIN, *OWNERS, A, first]
     assert broken([*start, second]) == ["commits"]
     assert broken([*start, Positioned(4.0, "g", "one", PARENT, 0), second]) == []
 
 
-def test_a_record_that_expired_keeps_nobody_waiting() -> None:
+def test_no_member_waits_for_an_expired_record() -> None:
     expired = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b")]
     assert broken([*expired, *OWNERS, LOAD, B]) == []
 
 
-def test_a_record_may_be_missing_from_when_it_expired_and_no_sooner() -> None:
+def test_a_record_may_be_missing_only_after_it_expired() -> None:
     gone = StoredBatch(2.0, EXPIRED, PARENT, 0, 0, "a", ["a"])
     begin = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b"), *OWNERS]
     start = Expired(2.0, 1, PARENT, 1)
@@ -159,7 +161,7 @@ def test_a_record_may_be_missing_from_when_it_expired_and_no_sooner() -> None:
     assert broken([*begin, acked, start, LOAD, B]) == ["lost_acknowledged"], "it was not there when it expired"
 
 
-def test_what_was_delivered_is_flushed_though_it_expired() -> None:
+def test_a_delivered_record_is_flushed_even_if_it_expired() -> None:
     begin = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b"), *OWNERS, A]
     start = [StoredBatch(2.0, EXPIRED, PARENT, 0, 0, "a", ["a"]), Expired(2.0, 1, PARENT, 1)]
     assert broken([*begin, *start, LOAD, B]) == ["promise"]
@@ -192,7 +194,7 @@ def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_
     assert broken([*begun, removed, lost, back, once_more, *again]) == [], "the first removal was its own"
 
 
-def test_two_lives_of_a_partition_are_two_partitions() -> None:
+def test_two_incarnations_of_a_partition_are_two_partitions() -> None:
     first, second = stored(CHILD, "a", broker=ARCHIVE, incarnation=7), stored(CHILD, "b", start=1, incarnation=8)
     acks = [Acked(2.0, "p", CHILD, 0, "a"), Acked(6.0, "p", CHILD, 1, "b")]
     born = [Created(1.0, CHILD, 7), Created(5.0, CHILD, 8)]
@@ -206,7 +208,7 @@ def test_two_lives_of_a_partition_are_two_partitions() -> None:
     assert broken([*SENT, *born, *acks, *first, *second, early]) == ["incarnations"], "nobody committed"
 
 
-def test_a_state_is_what_was_stored_when_it_was_loaded() -> None:
+def test_a_loaded_state_is_the_state_stored_at_that_moment() -> None:
     shared: dict[str, tuple[int, str]] = {}
     one, two = KeyStates(shared), KeyStates(shared)
     one.load([PARENT])
