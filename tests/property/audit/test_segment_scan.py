@@ -114,7 +114,7 @@ def test_reading_with_arrays_agrees_with_reading_row_by_row(
 
 @pytest.mark.parametrize("read", [80, segment_scan.READ_BYTES])
 @pytest.mark.parametrize("lost", [1, 60, 200, 1000])
-def test_a_file_that_was_cut_after_its_size_was_taken_is_named(
+def test_a_file_truncated_after_its_size_was_read_is_an_error(
     lost: int, read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_scan, "READ_BYTES", read)
@@ -129,7 +129,7 @@ def test_a_file_that_was_cut_after_its_size_was_taken_is_named(
 
 
 @pytest.mark.parametrize("few", [0, 48])
-def test_each_byte_of_a_batch_changed_in_every_way_is_read_alike(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_readers_agree_on_every_change_of_each_byte_of_a_batch(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Continuation bits in keys, values and headers turn the numbers before them into overlong ones."""
     long = b"\xff" * 11
     batch = build_batch(

@@ -25,7 +25,7 @@ batches = st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.integ
 
 @settings(max_examples=200, deadline=None)
 @given(parts=batches, ascending=st.booleans(), run=st.sampled_from([1, 100, segment_scan.RUN_BYTES]))
-def test_summaries_show_which_keys_do_not_ascend_and_which_records_offend(parts, ascending: bool, run: int) -> None:
+def test_summaries_show_the_keys_out_of_order_and_the_offending_records(parts, ascending: bool, run: int) -> None:
     """Each key and layout of a part has one row, which shows whether their records ascend."""
     data, offset = b"", 0
     for found, epoch in parts:

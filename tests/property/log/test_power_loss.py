@@ -109,7 +109,7 @@ class Machine:
 
 @settings(max_examples=80)
 @given(steps, st.integers(0, 1000))
-def test_what_was_flushed_survives_a_power_loss(course: list[tuple[str, int]], seed: int) -> None:
+def test_flushed_data_survives_a_power_loss(course: list[tuple[str, int]], seed: int) -> None:
     async def run() -> None:
         machine = Machine(seed)
         await machine.start()

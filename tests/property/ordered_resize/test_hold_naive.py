@@ -75,7 +75,7 @@ def drawn(taken: list[History], data: Data) -> tuple[Groups, Facts]:
 
 @settings(max_examples=200)
 @given(histories(), st.data())
-def test_a_batch_is_served_when_every_group_satisfies_what_its_entries_name(taken: list[History], data: Data) -> None:
+def test_batches_are_served_as_by_the_plain_recursion(taken: list[History], data: Data) -> None:
     naive, facts = drawn(taken, data)
     numbers = sorted(set().union(*(history.parts for history in taken)))
     naive.readers = drawn_readers(data, numbers)
@@ -91,7 +91,7 @@ def test_a_batch_is_served_when_every_group_satisfies_what_its_entries_name(take
 
 @settings(max_examples=100)
 @given(histories(), st.data())
-def test_obstacles_are_all_that_is_in_the_way(taken: list[History], data: Data) -> None:
+def test_without_obstacles_every_batch_is_served(taken: list[History], data: Data) -> None:
     """Without an obstacle all batches are served.
 
     Lineages and ends are known, so without the obstacles all batches are served, too.
@@ -124,7 +124,7 @@ def test_the_cap_for_any_group_is_at_most_the_cap_for_the_known_groups(taken: li
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 3)), st.floats(0.1, 4)), max_size=12))
-def test_each_wait_has_a_limit_of_its_own(looks: list[tuple[set[int], float]]) -> None:
+def test_each_wait_is_released_after_its_own_time_limit(looks: list[tuple[set[int], float]]) -> None:
     patience, since, now, told = Patience[int](), dict[int, float](), 0.0, set[int]()
     for waits, passes in looks:
         now += passes

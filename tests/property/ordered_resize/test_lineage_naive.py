@@ -62,7 +62,9 @@ def compare(naive: Naive, facts: Facts, numbers: set[int]) -> None:
 
 @settings(max_examples=150)
 @given(histories(), st.data())
-def test_answers_of_any_age_and_facts_of_any_kind(taken: list[History], data: Data) -> None:
+def test_facts_of_any_kind_and_age_lead_to_the_same_decision_as_the_plain_recursion(
+    taken: list[History], data: Data
+) -> None:
     naive, facts = Naive(), Facts()
     numbers = set().union(*(history.parts for history in taken))
     for p in sorted(numbers):
@@ -85,7 +87,9 @@ def test_answers_of_any_age_and_facts_of_any_kind(taken: list[History], data: Da
 
 @settings(max_examples=100)
 @given(histories(), st.data())
-def test_positions_that_rise_and_fall(taken: list[History], data: Data) -> None:
+def test_rising_and_falling_positions_lead_to_the_same_decision_as_the_plain_recursion(
+    taken: list[History], data: Data
+) -> None:
     """After passes and revocations the result equals a new decision. All ends are known, and are reported again."""
     naive, facts = Naive(), Facts()
     history = taken[-1]

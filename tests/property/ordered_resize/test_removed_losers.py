@@ -55,7 +55,7 @@ def explore(history: History, resizes: int) -> int:
     return total
 
 
-def test_whoever_names_a_removed_partition_requires_what_it_required() -> None:
+def test_a_partition_that_names_a_removed_one_has_all_its_requirements() -> None:
     histories = sum(explore(History.new(initial), RESIZES) for initial in range(1, PARTITIONS + 1))
     print(f"{histories} histories of up to {PARTITIONS} partitions and {RESIZES} resizes")
     assert histories > (100_000 if FULL else 5_000)

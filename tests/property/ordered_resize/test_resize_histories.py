@@ -198,12 +198,14 @@ def acted(scene: Callable[[World], None]) -> None:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_history_by_hand(scene: Callable[[World], None]) -> None:
+def test_each_history_by_hand_keeps_the_order(scene: Callable[[World], None]) -> None:
     acted(scene)
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_history_by_hand_notices_its_rule(scene: Callable[[World], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_history_by_hand_fails_without_its_rule(
+    scene: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     SCENES[scene][2](monkeypatch)
     with pytest.raises(BrokenError):
         acted(scene)
@@ -234,14 +236,14 @@ def carried_out(crash_after: int) -> tuple[object, list[str]]:
     return (world.topic.replace(topic_id=uuid.UUID(int=0)), states), world.done
 
 
-def test_a_controller_that_goes_between_any_two_writes_changes_nothing() -> None:
+def test_a_controller_crash_after_any_write_leads_to_the_same_end() -> None:
     end, writes = carried_out(crash_after=-1)
     assert {write.split()[0] for write in writes} == {"asked", "begin", "bump", "create", "leave", "forget"}
     for at in range(1, len(writes) + 1):
         assert carried_out(at)[0] == end, f"crash after {writes[at - 1]}"
 
 
-def test_removals_that_begin_although_a_wanted_count_counts_them_are_carried_out(
+def test_a_grow_that_counts_a_partition_being_removed_breaks_no_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A grow that uses a partition being removed breaks no order.

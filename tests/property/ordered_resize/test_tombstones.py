@@ -39,7 +39,7 @@ def histories(first: int, count: int) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
-def test_hole_24_a_new_reader_finds_of_each_key_what_was_written_last(first: int) -> None:
+def test_hole_24_a_new_reader_finds_the_latest_value_of_each_key(first: int) -> None:
     broken, removed = histories(first, min(20, SEEDS - first))
     assert not broken
     assert removed > 0, "no cleaner ever removed a tombstone"

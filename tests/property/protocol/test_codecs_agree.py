@@ -42,15 +42,15 @@ def check(case: Case, mapping: dict[str, object]) -> None:
 @ALL
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_random_values(case: Case, data: st.DataObject) -> None:
+def test_both_codecs_agree_on_random_values(case: Case, data: st.DataObject) -> None:
     check(case, data.draw(values(case.table.fields, case.version)))
 
 
 @ALL
-def test_every_field_set(case: Case) -> None:
+def test_both_codecs_agree_with_every_field_set(case: Case) -> None:
     check(case, full_sample(case.table.fields, case.version))
 
 
 @ALL
-def test_nulls_and_empty_arrays(case: Case) -> None:
+def test_both_codecs_agree_on_nulls_and_empty_arrays(case: Case) -> None:
     check(case, minimal_sample(case.table.fields, case.version))

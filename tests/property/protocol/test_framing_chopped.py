@@ -69,7 +69,7 @@ def test_any_chopping_gives_the_same_requests(
 
 @settings(max_examples=300)
 @given(data=st.binary(max_size=400))
-def test_garbage_is_refused_or_waited_on(data: bytes) -> None:
+def test_random_bytes_raise_only_frame_and_decode_errors(data: bytes) -> None:
     connection = ServerConnection(max_frame_bytes=1000)
     try:
         receive(connection, data)

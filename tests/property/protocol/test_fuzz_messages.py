@@ -37,7 +37,7 @@ def by_reference(case: Case, data: bytes) -> Any:
 @ALL
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_damaged_messages(case: Case, data: st.DataObject) -> None:
+def test_both_codecs_agree_on_damaged_messages(case: Case, data: st.DataObject) -> None:
     whole = to_object(case.cls, case.table.fields, full_sample(case.table.fields, case.version))
     wire = bytearray(whole.encode(case.version))
     for _ in range(data.draw(st.integers(1, 3)) if wire else 0):
@@ -49,5 +49,5 @@ def test_damaged_messages(case: Case, data: st.DataObject) -> None:
 @ALL
 @settings(max_examples=6)
 @given(data=st.binary(max_size=60))
-def test_random_bytes(case: Case, data: bytes) -> None:
+def test_both_codecs_agree_on_random_bytes(case: Case, data: bytes) -> None:
     assert by_flat(case, data) == by_reference(case, data)

@@ -107,27 +107,27 @@ def both_directions(case: Case, values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if key(case) in DIFFERS], ids=str)
-def test_known_differences_are_still_there(case: Case) -> None:
+def test_aiokafka_still_differs_where_a_difference_is_known(case: Case) -> None:
     with pytest.raises((AssertionError, TypeError)):
         both_directions(case, full_sample(case.table.fields, case.version, tagged=False))
 
 
-def test_there_is_something_to_compare() -> None:
+def test_more_than_100_message_versions_are_compared() -> None:
     assert len(SHARED) > 100
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
-def test_every_field_set(case: Case) -> None:
+def test_aiokafka_agrees_with_every_field_set(case: Case) -> None:
     both_directions(case, full_sample(case.table.fields, case.version, tagged=False))
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
-def test_nulls_and_empty_arrays(case: Case) -> None:
+def test_aiokafka_agrees_on_nulls_and_empty_arrays(case: Case) -> None:
     both_directions(case, minimal_sample(case.table.fields, case.version))
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
 @settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_random_values(case: Case, data: st.DataObject) -> None:
+def test_aiokafka_agrees_on_random_values(case: Case, data: st.DataObject) -> None:
     both_directions(case, data.draw(values_for(case.table.fields, case.version)))

@@ -141,17 +141,17 @@ def test_every_client_api_is_compared() -> None:
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
-def test_every_field_set(case: Case) -> None:
+def test_kafka_python_agrees_with_every_field_set(case: Case) -> None:
     both_directions(case, full_sample(case.table.fields, case.version))
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
-def test_nulls_and_empty_arrays(case: Case) -> None:
+def test_kafka_python_agrees_on_nulls_and_empty_arrays(case: Case) -> None:
     both_directions(case, minimal_sample(case.table.fields, case.version))
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
 @settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_random_values(case: Case, data: st.DataObject) -> None:
+def test_kafka_python_agrees_on_random_values(case: Case, data: st.DataObject) -> None:
     both_directions(case, data.draw(values_for(case.table.fields, case.version)))

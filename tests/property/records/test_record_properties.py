@@ -30,7 +30,7 @@ def plain(records) -> list[tuple]:
 
 
 @given(record_lists, codecs, st.integers(0, 1 << 50))
-def test_round_trip_and_oracle(records, codec, base_offset) -> None:
+def test_a_batch_is_read_back_by_us_and_by_aiokafka(records, codec, base_offset) -> None:
     raw = build_batch(records, compression=codec, base_offset=base_offset)
     batch = validate_produce_batch(raw, len(raw))
     assert plain(batch) == records
@@ -40,7 +40,7 @@ def test_round_trip_and_oracle(records, codec, base_offset) -> None:
 
 
 @given(record_lists, codecs)
-def test_keys_alone_are_those_of_the_records(records, codec) -> None:
+def test_reading_only_keys_gives_the_keys_of_the_records(records, codec) -> None:
     assert RecordBatch(build_batch(records, compression=codec)).keys() == [key for key, *_ in records]
 
 
@@ -57,7 +57,7 @@ def test_keys_of_damaged_records_are_refused_or_read_as_the_records_are(records,
 
 
 @given(record_lists, codecs, st.data())
-def test_compaction_keeps_any_subset_in_place(records, codec, data) -> None:
+def test_any_subset_of_records_is_retained_at_its_offsets(records, codec, data) -> None:
     batch = RecordBatch(build_batch(records, compression=codec, base_offset=10))
     kept = [x for x in batch.records() if data.draw(st.booleans())]
     smaller = RecordBatch(retain_records(batch, kept))
@@ -84,7 +84,7 @@ def test_any_flip_under_the_crc_is_detected(records, codec, data) -> None:
 
 @given(record_lists, codecs, st.data())
 @settings(max_examples=300)
-def test_damage_behind_the_crc_is_an_error_or_other_records_never_anything_else(records, codec, data) -> None:
+def test_a_damaged_batch_gives_records_or_a_corrupt_record_error(records, codec, data) -> None:
     """A hostile client can compute a good CRC: reading its bytes gives records or the one error type."""
     raw = bytearray(build_batch(records, compression=codec))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -97,7 +97,7 @@ def test_damage_behind_the_crc_is_an_error_or_other_records_never_anything_else(
 
 
 @given(st.binary(max_size=400), st.integers(0, 40), codecs)
-def test_any_body_under_a_good_header(body, count, codec) -> None:
+def test_any_body_gives_as_many_records_as_the_header_says_or_an_error(body, count, codec) -> None:
     header = bytearray(build_batch([(None, None, (), 0)])[:61])
     struct.pack_into(">i", header, 8, 49 + len(body))
     struct.pack_into(">h", header, 21, int(codec))
@@ -111,7 +111,7 @@ def test_any_body_under_a_good_header(body, count, codec) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_as_batches(raw) -> None:
+def test_any_bytes_give_batches_or_a_corrupt_record_error(raw) -> None:
     try:
         for batch in iter_batches(raw, allow_partial_tail=True):
             batch.records()
@@ -125,7 +125,7 @@ def test_codecs_round_trip(codec, data) -> None:
 
 
 @given(st.sampled_from(list(CompressionType)[1:]), st.binary(max_size=500))
-def test_noise_never_escapes_the_codecs(codec, data) -> None:
+def test_decompressing_random_bytes_stays_within_the_limit_or_is_refused(codec, data) -> None:
     with contextlib.suppress(CorruptRecordError):
         assert len(decompress(codec, data, 1 << 16)) <= 1 << 16
 

@@ -191,14 +191,14 @@ async def live(seed: int, script: list[tuple[str, int]]) -> Life:
 
 
 @pytest.mark.parametrize("seed", range(LIVES))
-def test_nothing_acknowledged_is_lost(seed: int) -> None:
+def test_no_acknowledged_record_is_lost(seed: int) -> None:
     rng = random.Random(seed)
     script = [(rng.choice(ACTIONS), rng.randrange(9)) for _ in range(STEPS)]
     trio.run(live, seed, script)
 
 
 @pytest.mark.trio
-async def test_a_quiet_life_acknowledges() -> None:
+async def test_a_workload_without_faults_acknowledges_records() -> None:
     """The property holds also if nothing is ever acknowledged; in this workload records are acknowledged."""
     script = [("produce", 0), ("fetch", 1), ("fetch", 2), ("fetch", 1), ("fetch", 2)] * 5
     life = await live(1, script)

@@ -82,7 +82,7 @@ def test_a_rule_switched_off_is_noticed(rule: Mutation, monkeypatch: pytest.Monk
 
 
 @given(st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 99), st.integers(0, 1000))), st.integers(1, 3000))
-def test_a_limit_is_shared_and_starves_nobody(found: dict[int, tuple[int, int]], limit: int) -> None:
+def test_a_limit_is_shared_and_starves_no_partition(found: dict[int, tuple[int, int]], limit: int) -> None:
     start = {p: at for p, (at, _) in found.items()}
     reached = {p: at + count for p, (at, count) in found.items()}
     end = plan.limited(start, reached, limit)
