@@ -44,7 +44,7 @@ def test_an_archive_with_which_spark_does_not_start_is_removed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("archive", [NO_ARCHIVE, ClassArchive(Path("/nowhere/classes.jsa"))])
-def test_a_spark_that_does_not_start_without_one_is_tried_once(archive: ClassArchive) -> None:
+def test_a_spark_that_fails_without_an_archive_is_started_only_once(archive: ClassArchive) -> None:
     builder = Builder("UseSerialGC")
     with pytest.raises(RuntimeError, match="Spark did not start: no gateway"):
         run._started(builder, SETTINGS, archive)  # type: ignore[arg-type]

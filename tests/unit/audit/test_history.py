@@ -17,7 +17,7 @@ def pairs(change: Change) -> list[tuple[int, int]]:
     return [(move.source, move.target) for move in change.moves]
 
 
-def test_a_split_and_a_merge_with_the_offsets_around_them() -> None:
+def test_a_split_and_a_merge_are_shown_with_the_offsets_around_them() -> None:
     manifest = topic([2, 3, 2])
     history = topic_history(manifest, report([manifest]))
     grown, shrunk = history.changes
@@ -74,7 +74,7 @@ def test_rows_beyond_the_limit_are_summed_up() -> None:
     assert (len(history.epochs), history.further_epochs) == (3, 17)
 
 
-def test_the_last_layouts_are_shown() -> None:
+def test_only_the_last_layouts_within_the_limit_are_shown() -> None:
     manifest = topic([2, 3, 4, 5, 4])
     history = topic_history(manifest, report([manifest]), PageLimits(rows=2))
     assert [stage.undeleted_partition_count for stage in history.stages] == [5, 4]
@@ -93,13 +93,13 @@ def test_the_last_layouts_are_shown() -> None:
         (Check("key order", 1000, 1, [violation(2, 7)], unknown="1 batch"), ["broken", "undecided"]),
     ],
 )
-def test_the_order_of_keys_after_each_resize(order: Check, outcomes: list[str]) -> None:
+def test_each_resize_shows_whether_the_keys_kept_their_order(order: Check, outcomes: list[str]) -> None:
     manifest = topic([2, 3, 2])
     history = topic_history(manifest, report([manifest], [order]))
     assert [change.outcome for change in history.changes] == outcomes
 
 
-def test_violations_lie_in_the_layout_of_their_offset() -> None:
+def test_violations_are_counted_in_the_layout_of_their_offset() -> None:
     manifest = topic([2, 3, 2])
     found = [violation(2, 7), violation(2, 8), violation(0, 250), violation(1, 5, name="others")]
     history = topic_history(manifest, report([manifest], [Check("placement", 700, 4, found)]))
@@ -117,7 +117,7 @@ def test_records_of_no_known_layout_are_counted_apart() -> None:
     assert (history.unknown_layout.records, history.stages[0].total.records) == (100, 100)
 
 
-def test_a_log_directory_without_layouts_has_partitions_alone() -> None:
+def test_a_log_directory_without_layouts_shows_only_partitions() -> None:
     manifest = Manifest("plain", "delete", -1, -1, [PartitionEntry(0, 0, -1, []), PartitionEntry(3, 0, -1, [])])
     history = topic_history(manifest, report([manifest], epochs=[], hot_keys=[HotKey("plain", b"k", 3)]))
     assert (history.stages, history.changes) == ([], [])
@@ -125,7 +125,7 @@ def test_a_log_directory_without_layouts_has_partitions_alone() -> None:
     assert history.hot_keys[0].partitions == []
 
 
-def test_layouts_that_no_file_mentions_and_counts_that_do_not_fit() -> None:
+def test_missing_layouts_are_counted_and_contradictory_counts_show_no_moves() -> None:
     """Layout 1 is in no history, and the count that places keys changes between layouts 2 and 3."""
     layouts = [Layout(0, 2, 2, 0), Layout(4, 2, 4, 2), Layout(5, 3, 6, 3)]
     manifest = Manifest("events", "delete", 3, 6, [PartitionEntry(0, 0, -1, [], layouts)], layout_version=3)
@@ -136,7 +136,7 @@ def test_layouts_that_no_file_mentions_and_counts_that_do_not_fit() -> None:
     ]
 
 
-def test_the_layout_of_the_creation_is_known_before_the_first_line() -> None:
+def test_the_layout_before_the_first_recorded_one_is_that_of_the_creation() -> None:
     manifest = Manifest(
         "events", "delete", 2, 3, [PartitionEntry(0, 0, -1, [], [Layout(4, 2, 3, 1)])], layout_version=1
     )
@@ -144,7 +144,7 @@ def test_the_layout_of_the_creation_is_known_before_the_first_line() -> None:
     assert [(stage.layout_version, stage.undeleted_partition_count) for stage in history.stages] == [(0, 2), (1, 3)]
 
 
-def test_hot_keys_and_the_partitions_they_belonged_in() -> None:
+def test_hot_keys_are_shown_with_the_partitions_they_belonged_in() -> None:
     manifest = topic([2, 3, 2])
     keys = [b"key-%d" % n for n in range(50)]
     found = [HotKey("events", key, 50 - n) for n, key in enumerate(keys)]

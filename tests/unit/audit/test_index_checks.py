@@ -46,7 +46,7 @@ OFFSETS = ((1009, 0), (1029, 200), (1039, 300))
         (((1050, 400),), ["the log ends at offset 1049"]),
     ],
 )
-def test_offset_index(entries: tuple[tuple[int, int], ...], said: list[str]) -> None:
+def test_faults_of_an_offset_index_are_described(entries: tuple[tuple[int, int], ...], said: list[str]) -> None:
     assert whole(index(*entries)) == said
 
 
@@ -62,7 +62,9 @@ def test_offset_index(entries: tuple[tuple[int, int], ...], said: list[str]) -> 
         (((1050, 95),), False, ["the log ends at offset 1049"]),
     ],
 )
-def test_time_index(entries: tuple[tuple[int, int], ...], compacted: bool, said: list[str]) -> None:
+def test_faults_of_a_time_index_are_described(
+    entries: tuple[tuple[int, int], ...], compacted: bool, said: list[str]
+) -> None:
     assert whole(index(*entries, size=12), compacted) == said
 
 
@@ -73,12 +75,12 @@ def test_each_entry_is_judged_by_the_part_of_the_segment_it_points_into() -> Non
     assert [x.offset for part in ((0, 3), (3, 5)) for x in time_faults(late, batches(*part), False)] == [1039]
 
 
-def test_damaged_batches_are_no_witnesses() -> None:
+def test_damaged_batches_prove_no_fault_of_an_index() -> None:
     assert list(offset_faults(index((1009, 100)), batches(ok=False))) == []
     assert list(time_faults(index((1029, 1), size=12), batches(ok=False), False)) == []
 
 
-def test_entries_ascend_and_are_whole() -> None:
+def test_an_entry_that_is_cut_or_does_not_ascend_is_a_fault() -> None:
     assert list(file_faults(index(*OFFSETS))) == []
     back = index((1009, 0), (1029, 200), (1019, 300), rest=3)
     assert [(x.position, x.offset) for x in file_faults(back)] == [(24, None), (16, 1019)]

@@ -42,7 +42,7 @@ def manifest(**changes) -> Manifest:
     return Manifest(**{**values, **changes})
 
 
-def test_round_trip() -> None:
+def test_a_manifest_is_read_back_as_written() -> None:
     assert Manifest.decode(manifest().encode()) == manifest()
 
 
@@ -51,7 +51,7 @@ EPOCHS = [EpochStart(0, 0), EpochStart(4, 7)]
 REPLICA = ReplicaEntry(2, 3, 9, [SEGMENT], EPOCHS[:1], [OffsetRange(4, 6)])
 
 
-def test_round_trip_of_replicas_epochs_and_files() -> None:
+def test_replicas_epochs_and_files_are_read_back_as_written() -> None:
     partition = PartitionEntry(1, 0, 10, [SEGMENT], HISTORY, EPOCHS, [OffsetRange(2, 3)], 1, [REPLICA])
     whole = manifest(partitions=[partition], cluster_id="c", topic_id="i", generation=3)
     assert Manifest.decode(whole.encode()) == whole
@@ -78,7 +78,7 @@ def test_a_manifest_of_version_1_is_read() -> None:
         (manifest(initial_partition_count=5).encode(), "initial partition count 5 is not from 1"),
     ],
 )
-def test_a_bad_manifest_is_named(data: bytes, said: str) -> None:
+def test_an_invalid_manifest_is_refused_with_the_reason(data: bytes, said: str) -> None:
     with pytest.raises(ManifestError, match=said):
         Manifest.decode(data, "m.json")
 
@@ -102,16 +102,16 @@ def test_without_history_only_a_topic_that_was_never_resized_has_a_known_layout(
     assert layouts_until(manifest(initial_partition_count=-1, undeleted_partition_count=-1), bare, 5) == []
 
 
-def test_replicas_histories_are_merged() -> None:
+def test_layout_histories_of_replicas_are_merged() -> None:
     assert merge_layouts([HISTORY[:1], HISTORY[1:], [HISTORY[2], HISTORY[0]], []]) == HISTORY
 
 
-def test_replicas_that_disagree_are_an_error() -> None:
+def test_layout_histories_that_disagree_are_an_error() -> None:
     with pytest.raises(ManifestError, match="leader epoch 3"):
         merge_layouts([HISTORY, [Layout(3, 4, 5, 1)]])
 
 
-def test_checkpoint_lines() -> None:
+def test_layouts_are_read_from_a_checkpoint_and_a_malformed_one_is_named() -> None:
     assert decode_layouts("0\n3\n0 4 4 0\n3 4 6 1\n7 4 4 2\n", "p") == HISTORY
     for text in ("", "0\n", "1\n0\n", "0\n2\n0 4 4 0\n", "0\n1\n0 4 4\n", "0\n1\nx 4 4 0\n"):
         with pytest.raises(ManifestError, match="some-path"):
@@ -127,7 +127,7 @@ def test_an_export_is_found_by_its_manifest(tmp_path: Path) -> None:
     assert (topic.inferred, topic.manifest) == (False, writer.manifest())
 
 
-def test_replicas_are_topics_of_the_partitions_they_have(tmp_path: Path) -> None:
+def test_the_replicas_of_each_broker_have_a_manifest_of_their_own(tmp_path: Path) -> None:
     other = ReplicaEntry(3, 0, 10, [])
     partitions = [
         PartitionEntry(0, 0, 10, [SEGMENT], HISTORY, EPOCHS, replicas=[REPLICA, other]),
@@ -142,14 +142,14 @@ def test_replicas_are_topics_of_the_partitions_they_have(tmp_path: Path) -> None
     assert (third.broker, [p.partition for p in third.manifest.partitions]) == (3, [0, 1])
 
 
-def test_an_export_that_has_not_ended_is_no_directory_to_read(tmp_path: Path) -> None:
+def test_an_export_that_has_not_ended_is_refused(tmp_path: Path) -> None:
     write_sample(tmp_path)
     (tmp_path / "manifest.json").rename(tmp_path / "manifest.json.partial")
     with pytest.raises(ManifestError, match="is not complete"):
         discover(tmp_path)
 
 
-def test_a_log_directory_is_inferred(tmp_path: Path) -> None:
+def test_a_manifest_is_inferred_from_a_log_directory(tmp_path: Path) -> None:
     writer = write_sample(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "not-a-partition").mkdir()
@@ -164,14 +164,14 @@ def test_a_log_directory_is_inferred(tmp_path: Path) -> None:
     assert (topic.manifest.initial_partition_count, topic.manifest.undeleted_partition_count) == (3, 3)
 
 
-def test_a_cleaned_partition_tells_a_compacted_topic(tmp_path: Path) -> None:
+def test_an_entry_of_the_cleaner_checkpoint_shows_a_compacted_topic(tmp_path: Path) -> None:
     write_sample(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nevents 0 40\n")
     assert discover(tmp_path)[0].manifest.is_compacted
 
 
-def test_one_partitions_directory_will_do(tmp_path: Path) -> None:
+def test_the_directory_of_one_partition_is_enough(tmp_path: Path) -> None:
     write_sample(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (topic,) = discover(tmp_path / "events-1")
@@ -179,7 +179,7 @@ def test_one_partitions_directory_will_do(tmp_path: Path) -> None:
     assert topic.manifest.initial_partition_count == -1
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_an_export_or_partitions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").touch()
     with pytest.raises(ManifestError, match="neither"):
         discover(tmp_path)
@@ -221,7 +221,9 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
         (None, None, "no batch"),
     ],
 )
-def test_log_ends(tmp_path: Path, first: int | None, last: int | None, said: str | None) -> None:
+def test_a_log_that_does_not_start_or_end_as_the_manifest_says_is_reported(
+    tmp_path: Path, first: int | None, last: int | None, said: str | None
+) -> None:
     write_sample(tmp_path)
     (topic,) = discover(tmp_path)
     object.__setattr__(topic, "manifest", manifest())
@@ -239,7 +241,7 @@ def test_log_ends(tmp_path: Path, first: int | None, last: int | None, said: str
         ({0: (0, 3), 2: (4, 9)}, ["epoch 2 begins at offset 5"]),
     ],
 )
-def test_leader_epochs_are_those_of_the_history(tmp_path: Path, found: dict, said: list[str]) -> None:
+def test_leader_epochs_that_contradict_the_history_are_reported(tmp_path: Path, found: dict, said: list[str]) -> None:
     write_sample(tmp_path)
     (topic,) = discover(tmp_path)
     entry = PartitionEntry(0, 0, 10, [], leader_epochs=[EpochStart(0, 0), EpochStart(2, 5)])
@@ -248,7 +250,7 @@ def test_leader_epochs_are_those_of_the_history(tmp_path: Path, found: dict, sai
     assert list(wrong_leader_epochs(topic, [(PartitionEntry(0, 0, 10, []), found)])) == []
 
 
-def test_files_that_are_none_of_a_log_and_changed_ones_are_named(tmp_path: Path) -> None:
+def test_foreign_and_changed_files_are_named(tmp_path: Path) -> None:
     writer = write_sample(tmp_path)
     segment = writer.partitions[0].segments[0]
     (segment.parent / "notes.txt").touch()

@@ -52,7 +52,7 @@ def hostile_page() -> Page:
     return Page(render_page(found, [manifest]))
 
 
-def test_what_is_html_in_keys_and_names_stays_text() -> None:
+def test_html_in_keys_and_names_stays_text() -> None:
     page = hostile_page()
     tags = {tag for tag, _ in page.tags}
     assert tags.isdisjoint({"script", "img", "iframe", "object", "form"}), tags
@@ -101,7 +101,7 @@ def test_the_first_screen_names_where_the_order_broke() -> None:
     assert first.index("3 after 7") < first.index("CRC")
 
 
-def test_what_could_not_be_decided_is_said_first() -> None:
+def test_undecided_checks_are_reported_first() -> None:
     manifest = topic([2])
     checks = [Check("key order", 5), Check("placement", 0, unknown="the layout is not known")]
     text = Page(render_page(report([manifest], checks), [manifest])).text
@@ -109,7 +109,7 @@ def test_what_could_not_be_decided_is_said_first() -> None:
     assert "the layout is not known" in text[: text.index("How events")]
 
 
-def test_what_is_left_out_is_said_with_the_option_that_shows_it() -> None:
+def test_each_omission_names_the_option_that_shows_it() -> None:
     manifests = [topic([2, 40, 2, 40], "large"), *(topic([1], f"topic-{n}") for n in range(4))]
     checks = [Check("crc", 1000, 1234, [violation(0, 1, name="large")])]
     found = report(manifests, checks)
@@ -133,7 +133,7 @@ def test_the_size_of_a_page_is_bounded() -> None:
     assert sizes[1] < 1.1 * sizes[0] < 300_000
 
 
-def test_lines_between_layouts() -> None:
+def test_lines_between_layouts_show_splits_and_merges() -> None:
     manifest = topic([1, 2, 1])
     grown, shrunk = topic_history(manifest, report([manifest])).changes
     assert [(line.kind, line.path) for line in lines(grown)] == [
@@ -146,7 +146,7 @@ def test_lines_between_layouts() -> None:
     ]
 
 
-def test_numbers_and_times_for_the_eye() -> None:
+def test_numbers_sizes_and_times_are_formatted_for_people() -> None:
     assert [compact(n) for n in (0, 999, 1000, 1234, 34_567, 999_499, 999_999, 1_234_567, 10**13)] == [
         "0", "999", "1k", "1.2k", "34.6k", "999k", "1M", "1.2M", "10T"
     ]  # fmt: skip

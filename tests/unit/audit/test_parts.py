@@ -81,7 +81,7 @@ def test_bounds_give_the_records_between_them_whatever_the_index_says(tmp_path: 
                 assert covered <= (end - first) // RECORDS * batch_bytes + 3 * batch_bytes
 
 
-def test_times_and_partitions_are_selected(tmp_path: Path) -> None:
+def test_records_are_selected_by_time_and_partition(tmp_path: Path) -> None:
     segment(tmp_path)
     selected = wanted({"startingTimestamp": str(T0 + 1012), "endingTimestamp": str(T0 + 1019)})
     assert offsets(tmp_path, 1 << 30, selected)[0] == list(range(1012, 1019))
@@ -106,7 +106,7 @@ def test_a_file_that_only_the_driver_has_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_a_file_that_cannot_be_read_is_an_error_or_a_row_with_one(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_an_unreadable_file_is_an_error_or_a_row_with_the_error(tmp_path: Path, make: Callable[[Path], None]) -> None:
     index, _ = segment(tmp_path)
     (part,) = segment_parts(discover(tmp_path))
     index.with_suffix(".log").unlink()

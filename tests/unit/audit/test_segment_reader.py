@@ -33,7 +33,7 @@ def offsets(rows: list[Row]) -> list[int | None]:
     return [row.record.offset if row.record else None for row in rows]
 
 
-def test_good_batches() -> None:
+def test_good_batches_give_a_row_for_each_record() -> None:
     rows = rows_of(FIRST + SECOND)
     assert offsets(rows) == list(range(20))
     assert [n for n, row in enumerate(rows) if row.batch_start] == [0, 10]
@@ -91,7 +91,7 @@ def test_an_old_message_format_is_named() -> None:
     assert offsets(rows) == [None, *range(10, 20)]
 
 
-def test_a_malformed_body_under_a_good_crc() -> None:
+def test_a_malformed_body_under_a_good_crc_is_an_error_row() -> None:
     data = bytearray(FIRST)
     data[-1] = 0x7E
     data[17:21] = RecordBatch(data).compute_crc().to_bytes(4, "big")
@@ -99,13 +99,13 @@ def test_a_malformed_body_under_a_good_crc() -> None:
     assert row.crc_ok and row.record is None and "offsets 0-9" in (row.error or "")
 
 
-def test_a_bare_header_is_no_error() -> None:
+def test_a_batch_without_records_is_no_error() -> None:
     (row,) = rows_of(retain_records(RecordBatch(FIRST), []))
     assert (row.record, row.error, row.crc_ok, row.batch_start) == (None, None, True, True)
 
 
 @pytest.mark.parametrize("size", [1, 2, 50, 3000])
-def test_locating_agrees_with_changing(size: int) -> None:
+def test_a_changed_byte_is_located_from_the_two_crcs(size: int) -> None:
     from fastcrc import crc32
 
     data = bytes(n * 7 & 0xFF for n in range(size))
@@ -131,7 +131,7 @@ def arrow_rows(
     ]
 
 
-def test_public_columns() -> None:
+def test_a_public_row_has_every_value_of_its_record() -> None:
     raw = build_batch(
         [(b"k", None, [("h", b"x"), ("n", None)], T0)] * 2,
         base_offset=5,
@@ -169,7 +169,7 @@ def test_public_columns() -> None:
     assert (second["offset"], second["sequence"]) == (6, 0)
 
 
-def test_check_columns() -> None:
+def test_a_row_for_the_checks_has_order_placement_and_layout() -> None:
     rows = arrow_rows(FIRST, order_by="tsv:0")
     assert list(rows[0]) == names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}")
     assert [row["order_value"] for row in rows] == list(range(10))
@@ -194,7 +194,7 @@ def test_placement_follows_the_layout_of_the_leader_epoch() -> None:
         pytest.param([4, 16], 2, b"0\tvalue", 14, id="no-tombstone"),
     ],
 )
-def test_a_moved_keys_tombstone_may_lie_where_the_key_lived_before(
+def test_a_moved_keys_tombstone_may_be_in_an_earlier_partition_of_the_key(
     layouts: list[int], partition: int, value: bytes | None, expected: int
 ) -> None:
     """The tombstone of a moved key may be in the key's earlier partition (KIP-253, section 9).
@@ -217,7 +217,7 @@ def test_internal_topics_and_markers_have_neither_placement_nor_order() -> None:
     assert (marker["marker"], marker["expected_partition"], marker["is_control"]) == (CONTROL_ABORT, None, True)
 
 
-def test_a_row_without_batch_has_only_its_place() -> None:
+def test_a_row_without_a_batch_has_only_its_place_and_the_error() -> None:
     (row,) = arrow_rows(b"\0" * 20)
     assert {name for name, value in row.items() if value is not None} == {
         "topic", "partition", "segment", "batch_crc_ok", "error", "position", "batch_start",
@@ -238,7 +238,7 @@ def test_a_row_without_batch_has_only_its_place() -> None:
         ("json:seq", b'{"other": "\xff", "seq": 7}', 7),
     ],
 )
-def test_order_values(spec: str, value: bytes, number: int) -> None:
+def test_the_order_value_is_read_from_the_record_value(spec: str, value: bytes, number: int) -> None:
     field = OrderField(spec)
     assert field.extract(value) == number
     numbers, errors = field.read(pa.array([value, None], pa.binary()))
@@ -260,7 +260,7 @@ def test_order_values(spec: str, value: bytes, number: int) -> None:
         ("json:a.b", b'{"a": 1}'),
     ],
 )
-def test_values_without_an_order(spec: str, value: bytes) -> None:
+def test_a_record_value_without_an_order_value_is_refused(spec: str, value: bytes) -> None:
     field = OrderField(spec)
     with pytest.raises(OrderFieldError) as refused:
         field.extract(value)
@@ -269,7 +269,7 @@ def test_values_without_an_order(spec: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("spec", ["", "json:", "tsv:", "tsv:-1", "tsv:x", "xml:a", "seq"])
-def test_order_specs_that_make_no_sense(spec: str) -> None:
+def test_an_invalid_order_by_is_refused(spec: str) -> None:
     with pytest.raises(OrderFieldError, match="order-by"):
         OrderField(spec)
 
@@ -277,7 +277,7 @@ def test_order_specs_that_make_no_sense(spec: str) -> None:
 # ---------------------------------------------------------------- report
 
 
-def test_a_report_fails_with_any_check_and_names_the_place() -> None:
+def test_a_report_fails_with_any_violation_and_names_its_place() -> None:
     violation = Violation("t", 3, 14, "t-3/0.log", 99, "is wrong")
     assert str(violation) == "t-3 offset 14 in t-3/0.log at byte 99: is wrong"
     good, bad, skipped = Check("a", 5), Check("b", 5, 1, [violation]), Check("c", 0, unknown="no reason")
@@ -292,7 +292,7 @@ def test_a_report_fails_with_any_check_and_names_the_place() -> None:
     assert report["checks"][1]["offenders"][0]["offset"] == 14
 
 
-def test_the_exit_status_counts_violations_and_what_is_unknown_only_where_that_is_asked_for() -> None:
+def test_the_exit_status_counts_undecided_checks_only_if_it_is_strict() -> None:
     good, bad, unknown = Check("a", 5), Check("b", 5, 1), Check("c", 5, unknown="half of it", undecided=5)
     for checks, plain, strict in (([good], 0, 0), ([good, unknown], 0, 1), ([bad, unknown], 1, 1)):
         report = AuditReport("d", ["t"], 1, 1, 1, 1, checks)

@@ -129,7 +129,7 @@ def test_a_file_in_place_of_a_partitions_directory_is_named(export: Path) -> Non
     assert [x.message for x in wrong_files(topic)] == ["the file cannot be read: Not a directory"] * 2
 
 
-def test_what_cannot_be_read_is_wrong_usage_before_spark_starts(export: Path) -> None:
+def test_unreadable_arguments_are_wrong_usage_before_spark_starts(export: Path) -> None:
     log, directory = export / "deliveries.jsonl", export / "deliveries"
     with pytest.raises(UsageError, match=rf"--consumer-log {log}: there is no such file"):
         audit(export, consumer_log=log)

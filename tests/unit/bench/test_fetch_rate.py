@@ -88,6 +88,8 @@ async def test_the_rate_begins_with_the_first_records(
 
 @FETCHES
 @pytest.mark.trio
-async def test_a_topic_that_holds_less_ends_the_run(fetch: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_with_fewer_records_ends_the_run(
+    fetch: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = await fetch(clock, BATCHES - 4, monkeypatch)
     assert result["records"] == RECORDS - 4 * BATCH

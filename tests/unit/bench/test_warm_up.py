@@ -37,7 +37,7 @@ def test_two_rounds_in_a_row_agree_within_a_tenth_of_the_higher(rates: list[floa
     assert after(*rates).is_settled == after(*rates).is_over == settled
 
 
-def test_a_side_that_never_settles_is_let_go_and_the_table_shows_it() -> None:
+def test_a_side_that_never_settles_is_given_up_and_shown_as_not_settled() -> None:
     rates = [100.0 * 2 ** (number % 2) for number in range(MAX_ROUNDS)]
     assert not after(*rates[:-1]).is_over
     never = after(*rates)
@@ -45,12 +45,12 @@ def test_a_side_that_never_settles_is_let_go_and_the_table_shows_it() -> None:
     assert str(never) == f"{MAX_ROUNDS} rounds, {MAX_ROUNDS} s, NOT settled: the last were 100 and 200 records/s"
 
 
-def test_long_rounds_are_bounded_by_time() -> None:
+def test_the_warm_up_ends_after_a_limited_time() -> None:
     assert not after(100, 200, seconds=MAX_S / 3).is_over
     assert after(100, 200, seconds=MAX_S / 2).is_over
 
 
-def test_how_long_it_took_is_shown() -> None:
+def test_the_rounds_and_seconds_of_the_warm_up_are_shown() -> None:
     assert str(after(100, 150, 149, seconds=2.0)) == "3 rounds, 6 s"
 
 
@@ -71,7 +71,7 @@ class Sides:
         return {"records_per_s": next(self.rates[target.name])}
 
 
-def test_sides_take_turns_until_each_is_warm_and_nothing_of_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_take_turns_until_each_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = Sides(monkeypatch, {"A": [100, 100, 70, 70], "B": [10, 50, 90, 91, 60, 60]})
     produce, fetch = Workload("produce", "produce", 1, 1), Workload("fetch", "fetch", 1, 1, fetch_of="produce")
     killed, resize = Workload("killed", FAIL_OVER, 0, 0), Workload("resize", "resize-hand-over", 1, 1, ours={})
@@ -89,7 +89,7 @@ def test_sides_take_turns_until_each_is_warm_and_nothing_of_it_counts(monkeypatc
     assert {name: len(found.rates) for name, found in sides.targets[1].warm_ups.items()} == {"produce": 4, "fetch": 2}
 
 
-def test_leaders_are_killed_after_all_rounds_of_the_rest() -> None:
+def test_workloads_that_kill_leaders_come_last() -> None:
     produce, killed, memory = (Workload(kind, kind, 1, 1) for kind in ("produce", FAIL_OVER, "memory"))
     assert in_order([produce, killed, memory]) == [[produce, memory], [killed]]
     assert in_order([produce]) == [[produce]]
