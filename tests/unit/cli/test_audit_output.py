@@ -107,7 +107,7 @@ def test_progress_is_drawn_while_spark_starts(monkeypatch: pytest.MonkeyPatch) -
     assert "starting Spark" in drawn[0]
 
 
-def test_a_pipe_has_neither(told: list, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_neither_progress_nor_headings(told: list, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(Path("d")) == 1
     assert told == [None]
     printed, drawn = capsys.readouterr()

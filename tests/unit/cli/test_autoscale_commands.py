@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 ALTER = ("topics", "alter", "t", "--partitions")
 
 
-def test_a_dry_run_says_what_why_and_what_it_waits_for(run: Run) -> None:
+def test_a_dry_run_shows_the_next_count_its_reason_and_its_waits(run: Run) -> None:
     admin = AutoAdmin()
     status, out, _ = run(admin, *ALTER, "auto", "--dry-run")
     assert status == 0
@@ -64,7 +64,7 @@ def test_a_dry_run_says_what_why_and_what_it_waits_for(run: Run) -> None:
     assert admin.calls == [("configs", {"t": ON}, True), ("partitions", {"t": 8}, True)]
 
 
-def test_a_dry_run_judges_by_the_configs_that_go_with_it(run: Run) -> None:
+def test_a_dry_run_applies_the_configs_of_the_command(run: Run) -> None:
     arguments = ("auto", "--dry-run", "--json", "--config", "autoscale.target.bytes.per.second=1310720")
     status, out, _ = run(AutoAdmin(), *ALTER, *arguments)
     answer = json.loads(out)
@@ -79,7 +79,7 @@ def test_auto_sets_the_key_and_asks_for_no_count(run: Run) -> None:
     assert admin.calls == [("configs", {"t": {"autoscale.max.partitions": "8", **ON}}, False)]
 
 
-def test_a_count_ends_it_and_says_so(run: Run) -> None:
+def test_a_count_ends_autoscaling_and_says_so(run: Run) -> None:
     admin = AutoAdmin(configs=ON)
     status, _, err = run(admin, *ALTER, "8")
     assert (status, err) == (0, "t: autoscale.enable=false was set, so that the controller does not change the count\n")
@@ -87,7 +87,7 @@ def test_a_count_ends_it_and_says_so(run: Run) -> None:
     assert admin.calls[-1] == ("partitions", {"t": 8}, False)
 
 
-def test_the_present_count_ends_it_without_a_resize(run: Run) -> None:
+def test_the_present_count_ends_autoscaling_without_a_resize(run: Run) -> None:
     admin = AutoAdmin(configs=ON)
     status, out, _ = run(admin, *ALTER, "4")
     assert (status, out) == (0, "altered t\nt has 4 partitions\n")
@@ -98,7 +98,7 @@ def test_the_present_count_ends_it_without_a_resize(run: Run) -> None:
     ("arguments", "said"),
     [(("auto", "--wait"), "--wait goes with a count"), (("many",), "not a whole number, nor auto")],
 )
-def test_what_makes_no_sense_is_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
+def test_auto_with_wait_and_an_invalid_count_are_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
     admin = AutoAdmin()
     status, out, err = run(admin, *ALTER, *arguments)
     assert status != 0
@@ -106,7 +106,7 @@ def test_what_makes_no_sense_is_refused(run: Run, arguments: tuple[str, ...], sa
     assert admin.calls == []
 
 
-def test_describe_shows_it_of_a_topic_that_is_on(run: Run) -> None:
+def test_describe_shows_autoscaling_only_where_it_is_enabled(run: Run) -> None:
     _, out, _ = run(AutoAdmin(configs=ON), "topics", "describe", "t")
     assert "next count: 8" in out
     _, out, _ = run(AutoAdmin(), "topics", "describe", "t")

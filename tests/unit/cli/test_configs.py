@@ -23,7 +23,7 @@ class WithoutBroker(FakeAdmin):
 @pytest.mark.parametrize(
     "arguments", [("describe", "loggers", "1000"), ("alter", "loggers", "1000", "--set", "a=INFO")]
 )
-def test_loggers_of_a_controller_name_the_option_for_it(
+def test_an_unknown_broker_error_names_the_option_for_controllers(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli_admin, "Admin", WithoutBroker())

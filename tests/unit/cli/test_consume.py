@@ -21,7 +21,7 @@ from anabranch.cli.main import main
         (("t", "--set", "max_poll_records=no"), "max_poll_records"),
     ],
 )
-def test_wrong_usage_is_said_without_a_cluster(
+def test_wrong_usage_is_reported_without_a_cluster(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -24,7 +24,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return int(exit_status.value.code or 0), captured.out, captured.err
 
 
-def test_batches_and_records_of_a_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_and_records_of_a_segment_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(
         batch_of(2, producer_id=7, producer_epoch=1, base_sequence=3)
@@ -39,7 +39,7 @@ def test_batches_and_records_of_a_segment(tmp_path: Path, capsys: pytest.Capture
     assert [x.get("payload") for x in second["records"]] == ["\ufffd", None]
 
 
-def test_how_much_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_decide_how_much_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.log"
     batch = batch_of(2)
     path.write_bytes(batch + (2).to_bytes(8, "big") + build_control_batch(1, 7, 1, 2, 99)[8:])
@@ -75,7 +75,7 @@ def test_a_torn_tail_is_reported_with_its_position(tmp_path: Path, capsys: pytes
     assert out.splitlines()[-1] == f"Found {len(whole) - 3} invalid bytes at the end of {path.name}"
 
 
-def test_a_gap_of_compaction_is_said_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_of_compaction_is_reported_and_is_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(batch_of(2) + build_batch([(b"k", b"v", (), 5)], base_offset=7))
     status, _, err = run(capsys, str(path))
@@ -132,7 +132,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
     assert (status, err) == (1, f"anabranch: {missing}: No such file or directory\n")
 
 
-def test_offsets_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_the_offsets_topic_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.log"
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9, incarnation=4)
@@ -165,7 +165,7 @@ def test_a_record_that_a_decoder_cannot_read_is_named(tmp_path: Path, capsys: py
     assert "not both" in run(capsys, str(path), "--offsets-decoder", "--transaction-log-decoder")[2]
 
 
-def test_a_reader_that_has_seen_enough_ends_it_in_silence(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     """A closed pipe ends the command silently, as in ``dump-log ... | head``."""
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(b"".join(build_batch([(b"k", b"v" * 1000, (), 5)], base_offset=n) for n in range(500)))

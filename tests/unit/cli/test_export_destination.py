@@ -49,7 +49,7 @@ def broken() -> Iterator[bytes]:
     raise OSError("broken")
 
 
-def test_a_write_that_fails_leaves_what_was_there(destination: Destination) -> None:
+def test_a_failed_write_leaves_the_earlier_file(destination: Destination) -> None:
     with destination.hold():
         destination.write("old", [b"whole"])
         for name in ("old", "new"):
@@ -61,7 +61,7 @@ def test_a_write_that_fails_leaves_what_was_there(destination: Destination) -> N
 
 
 @pytest.mark.parametrize("scheme", ["", "file://", "local://"])
-def test_paths_and_uris_of_the_local_file_system(tmp_path: Path, scheme: str) -> None:
+def test_paths_and_local_uris_are_local_destinations(tmp_path: Path, scheme: str) -> None:
     opened = open_destination(f"{scheme}{tmp_path}/out")
     assert isinstance(opened, LocalDestination)
     assert opened.root == tmp_path / "out"
@@ -93,7 +93,7 @@ def test_a_protocol_without_its_driver_names_the_package() -> None:
         open_destination("gs://bucket/prefix")
 
 
-def test_a_protocol_that_nothing_knows_is_named() -> None:
+def test_an_unknown_protocol_is_named() -> None:
     with pytest.raises(CommandError, match="floppy://a: Protocol not known: floppy"):
         open_destination("floppy://a")
 
@@ -140,19 +140,19 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_directory_that_may_not_be_made(shared: Cluster) -> None:
+def test_a_directory_that_may_not_be_created_is_named(shared: Cluster) -> None:
     os.chmod(shared.root, 0o555)
     with unprivileged(), pytest.raises(PermissionError, match=f"{shared.root}/out"):
         shared.export()
 
 
-def test_an_export_that_may_not_be_written(shared: Cluster) -> None:
+def test_an_export_that_may_not_be_written_is_named(shared: Cluster) -> None:
     (shared.root / "out").mkdir(0o555)
     with unprivileged(), pytest.raises(CommandError, match=r"cannot write \S+ in \S+/out: Permission denied"):
         shared.export()
 
 
-def test_a_replica_that_may_not_be_read(shared: Cluster) -> None:
+def test_a_replica_that_may_not_be_read_is_named(shared: Cluster) -> None:
     (shared.root / "out").mkdir()
     os.chmod(shared.root / "out", 0o777)
     os.chmod(shared.replica(1).directory, 0o000)
@@ -163,7 +163,7 @@ def test_a_replica_that_may_not_be_read(shared: Cluster) -> None:
         shared.export()
 
 
-def test_a_segment_that_may_not_be_read(shared: Cluster) -> None:
+def test_a_segment_that_may_not_be_read_is_named(shared: Cluster) -> None:
     (shared.root / "out").mkdir()
     os.chmod(shared.root / "out", 0o777)
     os.chmod(shared.replica(1).directory / f"{0:020d}.log", 0o000)

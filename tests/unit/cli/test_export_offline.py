@@ -45,7 +45,7 @@ def test_a_stopped_brokers_replica_is_copied_up_to_its_high_watermark(cluster: C
     assert cluster.exported() == list(range(10))
 
 
-def test_what_the_checkpoints_say_is_taken(cluster: Cluster) -> None:
+def test_the_log_start_and_the_cleanup_policy_come_from_the_checkpoints(cluster: Cluster) -> None:
     log_dir = cluster.replica(1).log_dir
     for name, offset in (("log-start-offset-checkpoint", 6), ("cleaner-offset-checkpoint", 6)):
         (log_dir / name).write_bytes(encode_offsets({TP: offset}))
@@ -93,7 +93,7 @@ def test_a_running_brokers_directory_is_refused(cluster: Cluster, call: str) -> 
     assert not (cluster.root / "out").exists()
 
 
-def test_no_broker_starts_on_the_directory_meanwhile(cluster: Cluster) -> None:
+def test_the_directory_is_locked_during_the_export(cluster: Cluster) -> None:
     log_dir = cluster.replica(1).log_dir
     found = []
 
@@ -111,7 +111,7 @@ def test_no_broker_starts_on_the_directory_meanwhile(cluster: Cluster) -> None:
     assert found and set(found) == {"locked"}
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_log_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"is no broker's log directory: it has no meta.properties"):
         export_offline(tmp_path, "t", tmp_path / "out")
 

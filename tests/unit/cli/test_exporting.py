@@ -109,7 +109,7 @@ def test_the_manifest_is_replaced_after_everything_else(cluster: Cluster, monkey
     assert len(written) == len(set(written))
 
 
-def test_a_crc_is_of_all_chunks_of_a_file(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crc_covers_all_chunks_of_a_file(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_copy, "CHUNK_BYTES", 100)
     cluster.export()
     for segment in cluster.manifest().partitions[0].segments:
@@ -245,7 +245,7 @@ def test_a_replica_that_is_removed_meanwhile_is_left_out(replicated: Cluster, mo
     assert [(r.broker, r.high_watermark, len(r.segments)) for r in replicas] == [(3, 6, 1)]
 
 
-def test_a_replica_must_hold_no_more_than_was_exported_when_it_is_gone(
+def test_a_replica_that_is_gone_is_listed_only_up_to_what_was_exported(
     replicated: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicated.replica(2).segment(0, batches(0, 2))
@@ -262,7 +262,7 @@ def test_a_replica_must_hold_no_more_than_was_exported_when_it_is_gone(
 # ---------------------------------------------------------------- retention, compaction, truncation
 
 
-def test_what_retention_removed_stays_exported(cluster: Cluster) -> None:
+def test_records_removed_by_retention_stay_exported(cluster: Cluster) -> None:
     cluster.export()
     grow(cluster)
     cluster.replica(1).remove(0)
@@ -286,7 +286,7 @@ def test_offsets_removed_before_they_were_exported_are_missing(cluster: Cluster)
     assert cluster.export().missing == {"t-0": [(12, 16)]}, "still missing in the next export"
 
 
-def test_everything_removed_before_it_was_exported(cluster: Cluster) -> None:
+def test_all_records_removed_before_their_export_are_missing(cluster: Cluster) -> None:
     cluster.export()
     cluster.replica(1).remove(0)
     cluster.replica(1).remove(6)
@@ -330,7 +330,9 @@ def test_a_first_export_begins_anew_where_retention_outruns_it(
     assert not (cluster.out / f"{0:020d}.log").exists(), "a segment that no manifest names is removed"
 
 
-def test_a_compaction_meanwhile_leaves_no_gap(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_during_an_export_loses_no_record_that_it_kept(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grow(cluster)
 
     def compaction() -> None:
@@ -364,7 +366,7 @@ def test_a_log_that_is_shorter_than_its_export_is_refused(cluster: Cluster) -> N
         cluster.export()
 
 
-def test_a_log_that_was_cut_and_written_again_is_refused(cluster: Cluster) -> None:
+def test_a_log_that_was_truncated_and_written_again_is_refused(cluster: Cluster) -> None:
     cluster.replica(1).epochs([(0, 0), (1, 4)])
     cluster.export()
     cluster.replica(1).epochs([(0, 0), (1, 4), (2, 8)])
@@ -491,7 +493,7 @@ def test_a_file_half_copied_is_not_taken_for_whole(cluster: Cluster, monkeypatch
 # ---------------------------------------------------------------- refused exports
 
 
-def test_a_directory_of_something_else_is_refused(cluster: Cluster) -> None:
+def test_a_directory_with_foreign_files_is_refused(cluster: Cluster) -> None:
     (cluster.root / "out").mkdir()
     (cluster.root / "out" / "thesis.txt").touch()
     with pytest.raises(CommandError, match="is not empty and holds no export"):
@@ -511,7 +513,7 @@ def test_an_export_of_another_cluster_is_refused(cluster: Cluster) -> None:
         cluster.export()
 
 
-def test_an_export_of_an_earlier_topic_of_the_name_is_refused(cluster: Cluster) -> None:
+def test_an_export_of_an_earlier_topic_of_the_same_name_is_refused(cluster: Cluster) -> None:
     cluster.export()
     cluster.topic_id, cluster.incarnation = uuid.UUID(int=8), 41
     with pytest.raises(
@@ -521,7 +523,7 @@ def test_an_export_of_an_earlier_topic_of_the_name_is_refused(cluster: Cluster) 
         cluster.export()
 
 
-def test_a_topic_whose_id_changed_by_a_shrink_goes_on(cluster: Cluster) -> None:
+def test_the_export_goes_on_after_a_shrink_changed_the_topic_id(cluster: Cluster) -> None:
     cluster.export()
     cluster.topic_id = uuid.UUID(int=8)
     grow(cluster)
@@ -570,7 +572,7 @@ def test_a_manifest_that_disagrees_with_the_files_is_refused(cluster: Cluster, c
         cluster.export()
 
 
-def test_a_manifest_that_is_none_is_refused(cluster: Cluster) -> None:
+def test_a_malformed_manifest_is_refused(cluster: Cluster) -> None:
     cluster.export()
     (cluster.root / "out" / "manifest.json").write_text("{")
     with pytest.raises(CommandError, match=r"manifest.json: .*export into a new directory"):

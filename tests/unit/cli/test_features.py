@@ -110,7 +110,7 @@ class Asked:
         ),
     ],
 )
-def test_both_generations_of_kafkas_options(
+def test_both_generations_of_kafkas_options_are_accepted(
     monkeypatch: pytest.MonkeyPatch, line: str, name: str, given: dict[str, Any]
 ) -> None:
     asked = Asked(monkeypatch)
@@ -119,7 +119,9 @@ def test_both_generations_of_kafkas_options(
 
 
 @pytest.mark.parametrize(("line", "error"), [("", "name a command"), ("upgrade --metadata 3.3", "metadata.version")])
-def test_what_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, line: str, error: str) -> None:
+def test_a_missing_command_and_a_metadata_version_are_refused(
+    monkeypatch: pytest.MonkeyPatch, line: str, error: str
+) -> None:
     asked = Asked(monkeypatch)
     with pytest.raises(CommandError, match=error):
         kafka_features.kafka_features("--bootstrap-server", "b:1", *line.split())
@@ -197,7 +199,7 @@ def test_a_downgrade_is_confirmed_first(
     ],
     ids=["downgrade", "downgrade --all", "disable", "update --downgrade", "update --delete", "--downgrade-all"],
 )
-def test_nothing_goes_down_without_confirmation(
+def test_no_downgrade_or_deletion_happens_without_confirmation(
     admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, command: Callable[[], int]
 ) -> None:
     answering(monkeypatch, "n")
@@ -261,7 +263,7 @@ def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
         (lambda: features.upgrade(feature=["groups=3"], all_=True), "--all"),
     ],
 )
-def test_a_command_that_contradicts_itself_or_the_cluster_asks_nothing(
+def test_a_command_that_contradicts_itself_or_the_cluster_sends_no_request(
     admin: FakeAdmin, command: Callable[[], int], problem: str
 ) -> None:
     with pytest.raises(CommandError, match=problem):

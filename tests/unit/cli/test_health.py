@@ -69,7 +69,7 @@ def test_a_broker_that_lists_itself_is_healthy() -> None:
 
 
 @pytest.mark.parametrize(("strict", "status"), [([], 0), (["--strict"], 1)])
-def test_what_fails_behind_a_server_is_printed(
+def test_failing_background_tasks_of_a_server_are_printed(
     capsys: pytest.CaptureFixture[str], strict: list[str], status: int
 ) -> None:
     with listening(answers(2, failing=["log-cleaner t-0: failed"])) as port:
@@ -133,7 +133,7 @@ def test_every_listener_of_the_configuration_is_asked(
     assert f"{HOST}:{outside}: " in capsys.readouterr().err
 
 
-def test_the_exit_status_tells_health_from_a_configuration_that_cannot_be_read() -> None:
+def test_an_unreadable_configuration_has_an_exit_status_of_its_own() -> None:
     with listening(answers()) as port:
         settings = ["--set", "controller.id=1000", "--set", "zookeeper.connect=unused:2181"]
         assert main(["controller", *settings, "--set", f"controller.listener=PLAINTEXT://{HOST}:{port}"]) == 0
@@ -148,7 +148,7 @@ def test_the_exit_status_tells_health_from_a_configuration_that_cannot_be_read()
         (None, False, "closed instead of answering API_VERSIONS", []),
     ],
 )
-def test_as_json(
+def test_the_json_output_follows_its_schema(
     capsys: pytest.CaptureFixture[str], answer: Answer | None, serves: bool, error: str | None, failing: list[str]
 ) -> None:
     with listening(answer) as port:

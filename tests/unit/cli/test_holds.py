@@ -40,18 +40,18 @@ def test_topics_describe_says_which_group_holds_stock_consumers_where(run: Run) 
     ]
 
 
-def test_a_group_that_was_let_go_alone_holds_nobody(run: Run) -> None:
+def test_a_partition_whose_only_holding_group_was_let_go_is_shown_as_held_before(run: Run) -> None:
     _, out, _ = run(admin(found_holds={1: PartitionHold(2, 2, [MUTE])}), "topics", "describe", "t")
     assert "partition 1 from epoch 3 was held: group mute" in out
 
 
-def test_groups_describe_says_whom_the_group_holds(run: Run) -> None:
+def test_groups_describe_shows_the_partitions_that_the_group_holds(run: Run) -> None:
     _, out, _ = run(admin(), "groups", "describe", "slow")
     assert "partitions held for stock consumers because of this group:\n  t: partition 1 from epoch 2 is held" in out
     assert "mute" not in out
 
 
-def test_as_json(run: Run) -> None:
+def test_held_partitions_are_listed_as_json(run: Run) -> None:
     _, out, _ = run(admin(), "topics", "describe", "t", "--json")
     found = json.loads(out)[0]["held_consumers"]
     assert found[1] == {"partition": 1, "from_epoch": 2, "is_held": True, **SLOW._asdict()}
@@ -64,6 +64,6 @@ def test_as_json(run: Run) -> None:
     [{"configs": {}}, {"version": 0}, {"found_holds": KafkaError(ErrorCode.UNSUPPORTED_VERSION, "an older broker")}],
     ids=["not held", "not resized", "an older broker"],
 )
-def test_nothing_is_said_where_nobody_is_held_or_nobody_can_tell(run: Run, state: dict[str, Any]) -> None:
+def test_describe_mentions_no_hold_where_none_exists_or_is_known(run: Run, state: dict[str, Any]) -> None:
     status, out, _ = run(admin(**state), "topics", "describe", "t")
     assert status == 0 and "held" not in out

@@ -41,7 +41,7 @@ async def test_the_first_signal_finishes_and_the_second_gives_up(capsys: pytest.
 
 
 @pytest.mark.trio
-async def test_what_is_waited_for_is_said_and_given_up_at_the_limit(
+async def test_a_wait_after_a_signal_is_reported_and_given_up_at_its_limit(
     autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given_up = trio.Event()
@@ -81,7 +81,7 @@ def test_a_second_signal_ends_a_command_that_waits_for_nothing_without_a_traceba
 
 
 @pytest.mark.trio
-async def test_a_second_signal_has_produce_say_what_was_not_acknowledged(
+async def test_a_second_signal_makes_produce_report_unacknowledged_records(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(interrupts, "REMIND_S", 0.0)
@@ -131,7 +131,7 @@ class GroupThatNeverAnswers:
 
 
 @pytest.mark.trio
-async def test_consume_gives_up_on_its_group(
+async def test_consume_stops_waiting_for_its_group_after_a_limit(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def nothing(*_: object, **__: object) -> None:

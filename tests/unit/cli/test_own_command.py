@@ -17,11 +17,11 @@ def bin(tmp_path: Path) -> Path:
     return bin
 
 
-def test_the_name_alone_when_the_path_leads_to_this_installation(bin: Path) -> None:
+def test_only_the_name_is_shown_when_the_path_leads_to_this_installation(bin: Path) -> None:
     assert own_command(str(bin / "anabranch"), str(bin / "python"), "/") == "anabranch"
 
 
-def test_a_path_below_the_directory_when_nothing_is_on_the_path(bin: Path, tmp_path: Path) -> None:
+def test_a_file_path_is_shown_when_the_command_is_not_on_the_path(bin: Path, tmp_path: Path) -> None:
     assert own_command(None, str(bin / "python"), str(tmp_path)) == ".venv/bin/anabranch"
     assert own_command(None, str(bin / "python"), "/somewhere/else") == str(bin / "anabranch")
 
@@ -32,5 +32,5 @@ def test_another_installation_on_the_path_is_not_this_one(bin: Path, tmp_path: P
     assert own_command(str(other), str(bin / "python"), str(tmp_path)) == ".venv/bin/anabranch"
 
 
-def test_the_module_where_no_script_is_installed(tmp_path: Path) -> None:
+def test_the_module_is_shown_when_no_script_is_installed(tmp_path: Path) -> None:
     assert own_command(None, f"{tmp_path}/my python", "/") == f"'{tmp_path}/my python' -m anabranch.cli.main"

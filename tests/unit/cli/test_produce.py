@@ -65,7 +65,7 @@ def test_pieces_of_any_size_make_the_same_lines() -> None:
 
 
 @pytest.mark.trio
-async def test_a_line_is_there_before_the_next_one_is_written() -> None:
+async def test_a_line_is_read_before_the_next_one_arrives() -> None:
     reading, writing = os.pipe()
     lines = read_lines(reading)
     try:
@@ -101,7 +101,7 @@ async def test_lines_refused_with_a_bad_one_are_sent_again() -> None:
 
 
 @pytest.mark.trio
-async def test_a_partition_that_is_not_there_is_an_error_at_once() -> None:
+async def test_a_missing_partition_is_an_error_at_once() -> None:
     producer = FakeProducer()
     writing = Writing(producer, "t", Lines(format="json"))  # type: ignore[arg-type]
     await writing.run(source([b'{"value": "1", "partition": 2}']))
@@ -109,7 +109,7 @@ async def test_a_partition_that_is_not_there_is_an_error_at_once() -> None:
 
 
 @pytest.mark.trio
-async def test_what_was_read_before_the_stop_is_written() -> None:
+async def test_lines_read_before_the_stop_are_written() -> None:
     producer = FakeProducer()
     writing = Writing(producer, "t", Lines())  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ class Screen(io.StringIO):
         return super().write(text)
 
 
-def test_what_is_waited_for_is_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_reason_for_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "AFTER_S", 0.0)
     screen = Screen()
     with progress.waiting("waiting for h:1", Console(file=screen, force_terminal=True)):

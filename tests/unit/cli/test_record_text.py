@@ -22,7 +22,7 @@ def test_a_line_is_a_value_or_a_key_and_a_value() -> None:
         parse_text(b"abc", b":")
 
 
-def test_what_consume_prints_as_json_produce_takes() -> None:
+def test_produce_accepts_the_json_that_consume_prints() -> None:
     assert parse_json(to_json(RECORD).encode()) == Input(b"k", b"v", [("h", b"x")], 1, 1700)
 
 
@@ -33,12 +33,12 @@ def test_bytes_that_are_no_text_survive_json() -> None:
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b'{"value": "v", "partition": "x"}', b'{"value_base64": "%"}'])
-def test_what_is_no_record_is_refused(line: bytes) -> None:
+def test_a_line_that_is_no_record_is_refused(line: bytes) -> None:
     with pytest.raises(InputError):
         parse_json(line)
 
 
-def test_text_shows_what_was_asked_for() -> None:
+def test_text_shows_the_requested_parts_of_a_record() -> None:
     assert TextFormat().line(RECORD) == b"v"
     assert TextFormat(b"=", True, True, True).line(RECORD) == b"CreateTime:1700\tPartition:1\tOffset:42\th:x\tk=v"
     empty = SimpleNamespace(**{**vars(RECORD), "key": None, "value": None, "headers": []})

@@ -56,7 +56,7 @@ def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
     assert admin.calls == [("partitions", {"t": 6}, True)]
 
 
-def test_a_dry_run_of_a_grow_says_whom_unread_records_will_block(run: Run) -> None:
+def test_a_dry_run_of_a_grow_names_the_groups_that_unread_records_will_block(run: Run) -> None:
     """The dry run counts unread records of the splitting partitions 0 and 1.
 
     It counts them also for groups that hold a partition without a commit.
@@ -71,7 +71,7 @@ def test_a_dry_run_of_a_grow_says_whom_unread_records_will_block(run: Run) -> No
     ]
 
 
-def test_a_dry_run_of_a_shrink_says_when_the_marked_go(run: Run) -> None:
+def test_a_dry_run_of_a_shrink_says_when_marked_partitions_are_removed(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1, groups={"g": {4: 3, 5: 0}}, ends={4: (0, 10), 5: (2, 12)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
     assert "partitions 4, 5 are deleted when their last record has expired (retention.ms=604800000, 7 days)" in out
@@ -117,7 +117,7 @@ def test_a_failed_validation_request_is_not_shown_as_a_refusal(run: Run) -> None
     assert "UNKNOWN_TOPIC_OR_PARTITION" in err
 
 
-def test_a_dry_run_of_a_count_that_can_never_be_plans_nothing(run: Run) -> None:
+def test_a_dry_run_of_an_impossible_count_plans_nothing(run: Run) -> None:
     """This also holds for a count of a hundred million partitions, and for an internal topic."""
     for count, code in ((3, "INVALID_PARTITIONS"), (10**8, "INVALID_PARTITIONS"), (10**8, "INVALID_REQUEST")):
         admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode[code], "t: never"))
@@ -133,7 +133,7 @@ def test_a_count_is_a_whole_number(run: Run, given: str) -> None:
     assert admin.calls == []
 
 
-def test_a_dry_run_of_a_shrink_that_nobody_drains_says_so(run: Run) -> None:
+def test_a_dry_run_of_a_shrink_says_when_no_group_has_committed_offsets(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1)
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
     assert "no group has committed offsets of the topic" in out
@@ -156,14 +156,14 @@ def test_a_refused_resize_changes_no_config(run: Run, count: str, said: str) -> 
 
 
 @pytest.mark.parametrize("config", [f"{DRAIN_KEY}=true", "retention.ms=1000", "cleanup.policy=delete"])
-def test_a_refusal_that_a_config_may_lift_is_asked_again_with_the_config(run: Run, config: str) -> None:
+def test_a_resize_refused_for_a_config_is_requested_again_with_the_new_config(run: Run, config: str) -> None:
     said = f"t: never expire; set {DRAIN_KEY}=true"
     admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
     run(admin, "topics", "alter", "t", "--partitions", "4", "--config", config)
     assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
 
 
-def test_a_resize_refused_after_all_says_which_configs_were_changed_before(run: Run) -> None:
+def test_a_resize_that_is_still_refused_names_the_configs_already_changed(run: Run) -> None:
     def refuse(_admin: FakeAdmin) -> None:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "t: not now")
 
@@ -182,20 +182,20 @@ def test_advice_is_a_warning_of_the_dry_run_and_of_the_resize(run: Run) -> None:
     assert (status, err) == (0, "warning: Producers that do not know ordered resize wrote to t.\n")
 
 
-def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_that_go(run: Run) -> None:
+def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_to_be_removed(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, ordered=False, ends={4: (0, 10), 5: (2, 12)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
     assert "partitions 4, 5 are deleted when their last record has expired" in out
 
 
-def test_a_dry_run_without_order_says_so(run: Run) -> None:
+def test_a_dry_run_without_ordered_delivery_says_that_moved_keys_lose_order(run: Run) -> None:
     _, out, _ = run(FakeAdmin(ordered=False), "topics", "alter", "t", "--partitions", "6", "--dry-run")
     assert "about 66.7 % of the keys move" in out
     assert "keys that move lose order" in out
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REQUEST])
-def test_a_count_that_can_never_be_changes_no_config(run: Run, code: ErrorCode) -> None:
+def test_an_impossible_count_changes_no_config(run: Run, code: ErrorCode) -> None:
     admin = FakeAdmin(refusal=KafkaError(code, "t: never"))
     arguments = ["topics", "alter", "t", "--partitions", "1", "--delete-records-when-drained"]
     status, _, err = run(admin, *arguments)
@@ -229,7 +229,7 @@ def test_the_drain_key_is_set_before_the_resize(run: Run) -> None:
     ]
 
 
-def test_waiting_ends_when_the_keys_of_the_marked_are_merged(run: Run) -> None:
+def test_waiting_ends_when_the_keys_of_marked_partitions_are_merged(run: Run) -> None:
     def begin(admin: FakeAdmin) -> None:
         admin.undeleted, admin.version = 4, 2
         admin.entries = {**SHRUNK["entries"], 1: []}
@@ -257,7 +257,7 @@ def test_waiting_ends_when_the_keys_of_the_marked_are_merged(run: Run) -> None:
     }
 
 
-def test_waiting_for_a_grow_ends_while_partitions_merged_before_drain(run: Run) -> None:
+def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> None:
     """13 -> 4 -> 5: the keys of 12 were merged into 0, and 4 may have split them off from 0."""
     entries = {
         0: [(2, dict.fromkeys(range(4, 13), 0))],
@@ -301,7 +301,7 @@ def test_waiting_for_a_grow_says_what_is_missing(run: Run, state: dict[str, Any]
     ("arguments", "said"),
     [(["--wait"], "nothing to change"), (["--config", "a=b", "--wait"], "--wait and --wait-drained need --partitions")],
 )
-def test_options_that_make_no_sense(run: Run, arguments: list[str], said: str) -> None:
+def test_wait_without_a_count_is_wrong_usage(run: Run, arguments: list[str], said: str) -> None:
     status, _, err = run(FakeAdmin(), "topics", "alter", "t", *arguments)
     assert (status, said in err) == (2, True)
 
@@ -334,7 +334,7 @@ def test_a_group_that_cannot_be_read_hides_no_topic(run: Run, monkeypatch: pytes
     assert (status, "group g has 15 to read" in out, "odd" in out) == (0, True, False)
 
 
-def test_one_partition_is_no_plural(run: Run) -> None:
+def test_one_partition_is_written_in_the_singular(run: Run) -> None:
     admin = FakeAdmin(initial=1, undeleted=1, total=2, version=2, leader_epochs={0: 2, 1: 1}, ends={1: (29, 30)})
     admin.entries = {0: [(2, {1: 0})], 1: [(0, {0: 0})]}
     _, out, _ = run(admin, "topics", "describe", "t")
@@ -359,7 +359,7 @@ def test_describe_as_json_has_the_layout(run: Run) -> None:
     assert topic["partitions"][0]["state"] == "in use"
 
 
-def test_describe_of_a_new_partition_and_of_one_whose_end_nobody_tells(run: Run) -> None:
+def test_describe_marks_a_new_partition_and_an_unknown_log_end(run: Run) -> None:
     grown = FakeAdmin(undeleted=6, total=6, version=1, without_leader=frozenset({5}))
     _, out, _ = run(grown, "topics", "describe", "t")
     assert "└── 5  new" in out
@@ -404,22 +404,22 @@ def test_describe_shows_held_records_their_group_and_until_when(run: Run) -> Non
     assert second["group"] is None
 
 
-def test_describe_does_without_leaders_that_do_not_say_what_they_hold(run: Run) -> None:
+def test_describe_does_without_leaders_that_do_not_report_held_records(run: Run) -> None:
     status, out, _ = run(FakeAdmin(**SHRUNK, configs=WAITS, held=None), "topics", "describe", "t")
     assert status == 0 and "held:" not in out
 
 
-def test_nobody_is_asked_what_is_held_where_retention_does_not_wait(run: Run) -> None:
+def test_no_held_records_are_shown_where_retention_does_not_wait(run: Run) -> None:
     assert "held:" not in run(FakeAdmin(**SHRUNK, held={1: HELD}), "topics", "describe", "t")[1]
 
 
-def test_a_topic_never_resized_is_shown_as_before(run: Run) -> None:
+def test_describe_shows_no_layout_of_a_topic_that_was_never_resized(run: Run) -> None:
     _, out, _ = run(FakeAdmin(), "topics", "describe", "t")
     assert "layout" not in out
     assert len(out.splitlines()) == 6
 
 
-def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
+def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None:
     owner = MemberDescription("m-1", None, "reader-1", "/127.0.0.1", (TopicPartition("t", 5),))
     admin = FakeAdmin(
         **SHRUNK, groups={"g": {1: 140, 5: 20}}, positions={0: 80, 1: 150, 4: 30, 5: 25}, members=(owner,)
@@ -435,9 +435,7 @@ def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
     assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
 
 
-def test_groups_describe_shows_that_members_wait_where_no_position_can_be_told(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_describe_shows_waits_where_no_position_is_known(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-584: ``group_coordinator`` was forced below level 2."""
     admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 20}}, positions={5: 40})
 
@@ -462,7 +460,7 @@ def test_groups_describe_shows_that_members_wait_where_no_position_can_be_told(
         ({}, {"retention.ms": "-1"}, False),
         ({}, {"cleanup.policy": "compact"}, False),
     ],
-    ids=["some are too old", "those it has read are", "all are", "nothing expires", "nothing is deleted"],
+    ids=["an unread record", "only read records", "all records", "nothing expires", "nothing is deleted"],
 )
 def test_hole_22_groups_describe_says_what_is_about_to_expire(
     run: Run, kept_from: dict[int, int], configs: dict[str, str], expiring: bool
@@ -513,7 +511,7 @@ def test_groups_describe_shows_partitions_that_nobody_leads_or_that_are_gone(run
     assert rows == {1: (10, 8), 3: (None, None), 4: (None, None)}
 
 
-def test_groups_describe_without_a_resize_has_nobody_wait(run: Run) -> None:
+def test_groups_describe_shows_no_wait_without_a_resize(run: Run) -> None:
     _, out, _ = run(FakeAdmin(groups={"g": {0: 1}}), "groups", "describe", "g", "--json")
     assert json.loads(out)[0]["waits"] == []
 
@@ -556,7 +554,7 @@ def test_the_key_that_names_the_loss_is_set_before_the_shrink(run: Run) -> None:
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 @pytest.mark.parametrize("count", [4, 6, 8], ids=["takes a grow back", "the same", "grow"])
-def test_a_resize_that_marks_nothing_takes_no_loss(run: Run, count: int, dry: list[str]) -> None:
+def test_the_loss_option_is_refused_for_a_resize_that_marks_nothing(run: Run, count: int, dry: list[str]) -> None:
     """The error for a resize that reverts an unfinished grow does not name the key."""
     admin = FakeAdmin(**COMPACTED)
     status, _, err = run(admin, "topics", "alter", "t", f"--partitions={count}", LOSES, *dry)
@@ -568,7 +566,7 @@ def test_a_resize_that_marks_nothing_takes_no_loss(run: Run, count: int, dry: li
     assert all(validate_only for _, _, validate_only in admin.calls)
 
 
-def test_the_loss_goes_with_a_count(run: Run) -> None:
+def test_the_loss_option_is_refused_with_auto(run: Run) -> None:
     admin = FakeAdmin(**COMPACTED)
     status, _, err = run(admin, "topics", "alter", "t", "--partitions=auto", LOSES)
     assert (status, err) == (2, f"anabranch: {LOSES} goes with a count, not with --partitions auto\n")
@@ -613,7 +611,7 @@ def test_groups_describe_does_without_times_of_leaders_that_do_not_answer(run: R
     assert [(row["lag"], row["lag_seconds"]) for row in json.loads(out)[0]["partitions"]] == [(8, None)]
 
 
-def test_under_replicated_partitions_and_the_cluster_in_numbers(run: Run) -> None:
+def test_under_replicated_partitions_are_listed_and_counted(run: Run) -> None:
     admin = FakeAdmin(without_leader=frozenset({3}))
     _, out, _ = run(admin, "topics", "list", "--under-replicated")
     assert [line.split() for line in out.splitlines()] == [
@@ -636,7 +634,7 @@ def test_under_replicated_partitions_and_the_cluster_in_numbers(run: Run) -> Non
     assert out.splitlines()[1].split("\t") == ["1", "localhost", "9092", "", "3", "4", "3"]
 
 
-def test_a_shrink_waits_until_what_was_merged_away_is_gone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_drained_waits_until_merged_partitions_are_removed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     admin = FakeAdmin(**SHRUNK)
     describe = admin.describe_topics

@@ -13,14 +13,14 @@ from anabranch.cli.resize_plan import Move, key_share, moves, percent, split_tre
 from anabranch.protocol.key_placement import place
 
 
-def test_four_to_six_and_back() -> None:
+def test_four_to_six_partitions_and_back_move_a_quarter_of_the_keys() -> None:
     assert moves(4, 4, 6) == [Move(0, 4, Fraction(1, 8)), Move(1, 5, Fraction(1, 8))]
     assert moves(4, 6, 4) == [Move(4, 0, Fraction(1, 8)), Move(5, 1, Fraction(1, 8))]
     assert percent(sum((move.share for move in moves(4, 4, 6)), Fraction(0))) == "25.0 %"
 
 
 @given(initial=st.integers(1, 5), grown=st.integers(0, 30), others=st.integers(0, 30))
-def test_moves_are_what_placement_does_to_every_hash(initial: int, grown: int, others: int) -> None:
+def test_planned_moves_are_those_of_placing_every_hash(initial: int, grown: int, others: int) -> None:
     before, after = initial + grown, initial + others
     top = initial
     while top < max(before, after):
@@ -39,7 +39,7 @@ def test_moves_are_what_placement_does_to_every_hash(initial: int, grown: int, o
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 6), (6, 9), (9, 6), (4, 8), (3, 7)])
-def test_without_order_keys_go_from_anywhere_to_anywhere(before: int, after: int) -> None:
+def test_the_share_of_moved_keys_without_order_is_that_of_plain_modulo(before: int, after: int) -> None:
     period = before * after
     moved = sum(h % before != h % after for h in range(period))
     assert unordered_share(before, after) == Fraction(moved, period)

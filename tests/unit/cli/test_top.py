@@ -27,14 +27,14 @@ NOW = Sample(
 )
 
 
-def test_what_is_written_counts_from_the_start_of_new_partitions_and_not_of_new_topics() -> None:
+def test_write_rates_include_the_records_of_new_partitions_but_not_of_new_topics() -> None:
     assert topic_rows(BEFORE, NOW) == [
         {"topic": "a", "partitions": 2, "records_per_second": 20.0, "unhealthy": 1, "marked": 2},
         {"topic": "b", "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0},
     ]
 
 
-def test_lags_and_how_long_they_last() -> None:
+def test_groups_are_shown_with_their_lag_and_the_time_to_catch_up() -> None:
     assert group_rows(BEFORE, NOW) == [
         {"group": "new", "state": "Stable", "lag": 110, "records_per_second": 0.0, "seconds_left": None},
         {"group": "slow", "state": "Stable", "lag": 50, "records_per_second": 25.0, "seconds_left": 10.0},

@@ -122,7 +122,7 @@ def test_a_terminal_without_colours_gets_no_escapes(
         (("s3://bucket/events",), "s3://bucket/events: the audit reads a directory, not a URI"),
     ],
 )
-def test_an_audit_that_cannot_end_well_is_not_begun(
+def test_an_audit_with_invalid_options_is_not_begun(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
@@ -131,7 +131,7 @@ def test_an_audit_that_cannot_end_well_is_not_begun(
 
 
 @pytest.mark.parametrize("arguments", [("topics", "list"), ("groups", "describe", "g"), ("consume", "t"), ("top",)])
-def test_a_command_that_is_interrupted_says_nothing_more(arguments: tuple[str, ...]) -> None:
+def test_an_interrupted_command_prints_nothing_more(arguments: tuple[str, ...]) -> None:
     """No broker listens at the address: the first warning shows that the command waits."""
     line = [sys.executable, "-m", "anabranch.cli.main", *arguments, "-b", "127.0.0.1:1"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -59,7 +59,7 @@ def test_a_new_partition_waits_for_the_old_records_of_its_parent() -> None:
     ],
     ids=["position", "end", "lineage of the parent"],
 )
-def test_what_is_not_known_blocks(
+def test_an_unknown_position_end_or_lineage_blocks(
     lineages: Mapping[int, PartitionLineage],
     positions: Mapping[int, int],
     ends: Mapping[tuple[int, int], int],
@@ -70,7 +70,9 @@ def test_what_is_not_known_blocks(
 
 
 @pytest.mark.parametrize(("owners", "count"), [({}, 0), ({1: "m"}, 1)])
-def test_what_retention_removed_is_waited_for_where_a_member_has_it(owners: Mapping[int, str], count: int) -> None:
+def test_records_removed_by_retention_are_waited_for_only_where_a_member_owns_them(
+    owners: Mapping[int, str], count: int
+) -> None:
     assert len(group(GROWN, {0: 70, 1: 60}, log_starts={1: 100}, owners=owners).waits()) == count
 
 
@@ -83,13 +85,13 @@ def test_a_grandchild_waits_for_the_whole_chain_although_its_parent_is_empty() -
 
 
 @pytest.mark.parametrize(("position", "is_blocked"), [(150, True), (149, False), (-1, False)])
-def test_a_survivor_waits_for_the_merged_one_when_it_has_nothing_else_left(position: int, is_blocked: bool) -> None:
+def test_a_survivor_is_blocked_by_a_merge_once_it_has_read_its_older_records(position: int, is_blocked: bool) -> None:
     found = group(SHRUNK, {0: 80, 1: position, 4: 30, 5: 25})
     waits = [w for w in found.waits() if w.wait.on == 5]
     assert waits == [(Wait(1, 2, 5, 0, 40, 25), is_blocked)]
 
 
-def test_what_was_removed_is_not_waited_for_once_that_was_told() -> None:
+def test_a_removed_partition_is_not_waited_for_once_its_removal_is_known() -> None:
     left = {p: known for p, known in SHRUNK.items() if p < 4}
     found = group(left, {0: 80, 1: 150})
     assert found.unknown(range(4)) == [4, 5]
