@@ -111,17 +111,19 @@ def served(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None, **co
         ("", 421),
     ],
 )
-async def test_only_its_own_names_are_answered(monkeypatch: pytest.MonkeyPatch, host: str, status: int) -> None:
+async def test_only_requests_for_its_own_host_names_are_answered(
+    monkeypatch: pytest.MonkeyPatch, host: str, status: int
+) -> None:
     answer = await ask(served(monkeypatch, hosts=["console.example"]), "/", headers={"host": host})
     assert answer.status == status
 
 
-async def test_a_host_without_its_port() -> None:
+async def test_a_host_name_is_read_without_its_port() -> None:
     assert [host_name(h) for h in ("a:1", "[::1]:2", "A.b")] == ["a", "::1", "a.b"]
 
 
 @pytest.mark.parametrize("path", ["/", "/topics/t", "/nothing", "/static/console.js"])
-async def test_every_answer_forbids_other_content(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+async def test_every_response_forbids_foreign_content(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     headers = (await ask(served(monkeypatch), path)).headers
     assert "default-src 'none'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
@@ -136,7 +138,7 @@ async def test_every_answer_forbids_other_content(monkeypatch: pytest.MonkeyPatc
         (KafkaError(ErrorCode.INVALID_REQUEST, "no"), 502, "INVALID_REQUEST"),
     ],
 )
-async def test_what_goes_wrong_is_a_page(
+async def test_an_error_is_a_page_with_its_status(
     monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, says: str
 ) -> None:
     answer = await ask(served(monkeypatch, error), "/topics/t")
@@ -144,14 +146,12 @@ async def test_what_goes_wrong_is_a_page(
     assert "<nav" in answer.text
 
 
-async def test_what_names_hold_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_html_in_names_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = await ask(served(monkeypatch), "/")
     assert HOSTILE not in answer.text and "&lt;script&gt;" in answer.text
 
 
-async def test_a_change_is_made_with_the_token_of_this_process_alone(
-    monkeypatch: pytest.MonkeyPatch, calls: Calls
-) -> None:
+async def test_a_change_needs_the_token_of_this_process(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
     app = served(monkeypatch, allow_changes=True)
     page = await ask(app, "/change/it?count=8")
     assert calls.made == [] and HOSTILE not in page.text
@@ -166,7 +166,7 @@ async def test_a_change_is_made_with_the_token_of_this_process_alone(
     assert "done &lt;script&gt;" in after.text and HOSTILE not in after.text
 
 
-async def test_what_is_to_be_written_is_shown_from_a_form(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+async def test_a_form_shows_the_plan_without_a_change(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
     app = served(monkeypatch, allow_changes=True)
     page = await ask(app, "/change/it/plan", "POST", body=urlencode({"value": "x" * 100_000}).encode())
     assert (page.status, "x" * 100_000 in page.text, calls.made) == (200, True, [])
@@ -185,14 +185,14 @@ async def test_a_form_of_another_site_is_refused(monkeypatch: pytest.MonkeyPatch
     assert (await ask(app, "/change/it", "POST", {"origin": "http://localhost:8480"}, body)).status == 303
 
 
-async def test_read_only_changes_nothing(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+async def test_a_read_only_console_changes_nothing(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
     app = served(monkeypatch)
     page = await ask(app, "/change/it")
     assert "--allow-changes" in page.text and "<button class=" not in page.text
     assert ((await ask(app, "/change/it", "POST", body=b"token=x")).status, calls.made) == (403, [])
 
 
-async def test_what_is_refused_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_change_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Calls("it drains")
     monkeypatch.setattr(changes, "CHANGES", {"it": changes.Change(refused.plan, refused.make)})
     console = served(monkeypatch, allow_changes=True)

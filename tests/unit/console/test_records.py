@@ -25,7 +25,7 @@ from anabranch.protocol.key_placement import place, positive_hash
         (b"ab", "hex", "61 62"),
     ],
 )
-def test_text_of_bytes(data: bytes | None, how: str, shown: str) -> None:
+def test_bytes_are_shown_as_text_json_or_hex(data: bytes | None, how: str, shown: str) -> None:
     assert text_of(data, how) == shown
 
 
@@ -40,7 +40,7 @@ def test_a_character_cut_in_two_is_left_out() -> None:
     assert text_of(b"x" + "ü".encode() * SHOWN_BYTES, "text").startswith("xüü")
 
 
-def test_partitions_as_people_write_them() -> None:
+def test_partitions_are_given_as_numbers_and_ranges() -> None:
     assert parse_partitions("", [0, 1, 2]) == [0, 1, 2]
     assert parse_partitions("2, 0-1,7-9", [0, 1, 2, 8]) == [0, 1, 2, 8]
     for wrong in ("x", "1-", "-1", "5", "²", "9" * 5_000):

@@ -66,7 +66,7 @@ class FakeRegistry:
 
 
 @pytest.mark.trio
-async def test_avro_with_its_logical_types_and_bytes() -> None:
+async def test_avro_is_decoded_with_logical_types_and_bytes() -> None:
     fake = FakeRegistry({"/schemas/ids/7": {"schema": json.dumps(USER)}})
     async with fake.open() as registry:
         for _ in range(2):
@@ -76,7 +76,7 @@ async def test_avro_with_its_logical_types_and_bytes() -> None:
 
 
 @pytest.mark.trio
-async def test_avro_whose_schema_refers_to_another() -> None:
+async def test_avro_is_decoded_by_a_schema_that_refers_to_another() -> None:
     order = {"type": "record", "name": "Order", "fields": [{"name": "by", "type": "User"}]}
     reference = {"name": "User", "subject": "a/user", "version": 3}
     answers = {
@@ -98,7 +98,9 @@ async def test_avro_whose_schema_refers_to_another() -> None:
     ids=["first", "second", "nested", "well-known type"],
 )
 @pytest.mark.trio
-async def test_protobuf_messages_by_their_number(message: bytes, data: bytes, shown: dict[str, str]) -> None:
+async def test_protobuf_messages_are_decoded_by_their_number(
+    message: bytes, data: bytes, shown: dict[str, str]
+) -> None:
     time = "google/protobuf/timestamp.proto"
     file = proto("a.proto", time, text=(1, "string"), at=(2, ".google.protobuf.Timestamp"))
     answers = {
@@ -110,7 +112,7 @@ async def test_protobuf_messages_by_their_number(message: bytes, data: bytes, sh
 
 
 @pytest.mark.trio
-async def test_protobuf_whose_file_imports_another() -> None:
+async def test_protobuf_is_decoded_by_a_file_that_imports_another() -> None:
     reference = {"name": "b.proto", "subject": "b", "version": 1}
     file = proto("a.proto", "b.proto", other=(1, ".mail.Letter"))
     needed = descriptor_pb2.FileDescriptorProto(name="x", package="mail", syntax="proto3")
@@ -125,7 +127,7 @@ async def test_protobuf_whose_file_imports_another() -> None:
 
 
 @pytest.mark.trio
-async def test_json_schema_is_json_behind_the_id() -> None:
+async def test_json_after_a_schema_id_is_shown_as_json() -> None:
     fake = FakeRegistry({"/schemas/ids/7": {"schemaType": "JSON", "schema": "{}"}})
     async with fake.open() as registry:
         assert await registry.decode(HEAD + b'{"a":1}') == '{\n  "a": 1\n}'
@@ -140,7 +142,7 @@ async def test_json_schema_is_json_behind_the_id() -> None:
         (HEAD + b"x" * schemas.DECODED_BYTES, "at most 1,048,576 are decoded"),
     ],
 )
-def test_what_has_no_schema(data: bytes, why: str) -> None:
+def test_data_without_a_schema_id_or_too_large_is_not_decoded(data: bytes, why: str) -> None:
     with pytest.raises(UndecodableError, match=why):
         split(data)
 
@@ -164,7 +166,7 @@ def test_what_has_no_schema(data: bytes, why: str) -> None:
         (Schema("XML", ""), b"", "unknown kind 'XML'"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_said(schema: Schema, data: bytes, why: str) -> None:
+def test_data_that_does_not_fit_its_schema_is_refused_with_the_reason(schema: Schema, data: bytes, why: str) -> None:
     with pytest.raises(UndecodableError, match=why):
         decoder_of(schema)(data)
 
@@ -182,7 +184,7 @@ def test_what_does_not_fit_is_said(schema: Schema, data: bytes, why: str) -> Non
     ],
 )  # fmt: skip
 @pytest.mark.trio
-async def test_a_registry_that_does_not_help(answer: Any, why: str) -> None:
+async def test_a_registry_that_fails_is_reported_and_not_asked_again_at_once(answer: Any, why: str) -> None:
     others = {f"/subjects/s/versions/{n}": {"schema": '"int"'} for n in range(101)}
     fake = FakeRegistry({"/schemas/ids/7": answer, **others})
     async with fake.open() as registry:
@@ -195,7 +197,7 @@ async def test_a_registry_that_does_not_help(answer: Any, why: str) -> None:
 
 
 @pytest.mark.trio
-async def test_schemas_that_refer_to_each_other_end() -> None:
+async def test_schemas_that_refer_to_each_other_cause_no_endless_loop() -> None:
     reference = {"name": "r", "subject": "s", "version": 1}
     answer = {"schema": '"int"', "references": [reference]}
     fake = FakeRegistry({"/schemas/ids/7": answer, "/subjects/s/versions/1": answer})

@@ -16,11 +16,11 @@ def gained(columns: list) -> list[list[int]]:
     return [[gain.partition for gain in column.gains] for column in columns]
 
 
-def test_what_needs_another_comes_after_it() -> None:
+def test_a_gain_comes_after_the_gains_that_it_needs() -> None:
     assert gained(columns_of(GAINS, {})) == [[4, 5], [1], [5]]
 
 
-def test_times_tell_apart_what_nothing_else_does() -> None:
+def test_times_separate_gains_that_do_not_need_each_other() -> None:
     columns = columns_of(GAINS, {(4, 1): 1_000, (5, 1): 60_000})
     assert gained(columns) == [[4], [5], [1], [5]]
     assert [column.at_ms for column in columns] == [1_000, 60_000, None, None]
@@ -57,11 +57,11 @@ def test_a_lane_is_in_use_from_its_split_to_its_merge_and_again() -> None:
     ]
 
 
-def test_a_marked_partition_whose_merge_is_not_known_drains() -> None:
+def test_a_marked_partition_with_an_unknown_merge_is_not_in_use() -> None:
     tree = draw(range(6), 4, 4, [], 48, 40)
     assert [lane.is_in_use for lane in tree.lanes] == [True] * 4 + [False] * 2
 
 
-def test_a_wide_topic_is_cut() -> None:
+def test_a_tree_of_many_partitions_and_columns_is_cut() -> None:
     tree = draw(range(10_000), 10_000, 4, columns_of(GAINS, {}), 48, 2)
     assert (len(tree.lanes), tree.left_out, len(tree.columns)) == (48, 9_952, 2)

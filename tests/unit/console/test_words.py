@@ -16,7 +16,7 @@ from anabranch.console.problems import NAMED, find_problems
 from anabranch.console.rates import KEPT_S, Samples, hottest, outlook
 
 
-def test_a_rate_is_that_of_the_window() -> None:
+def test_a_rate_is_measured_over_the_window() -> None:
     samples = Samples(window_s=10)
     assert samples.rate is None
     for second in range(31):
@@ -24,7 +24,7 @@ def test_a_rate_is_that_of_the_window() -> None:
     assert samples.rate == pytest.approx(7)
 
 
-def test_a_rate_of_little_time_is_not_told() -> None:
+def test_no_rate_is_given_before_the_least_time() -> None:
     samples = Samples(window_s=30, least_s=10)
     samples.add(0, 0)
     samples.add(9, 90)
@@ -33,7 +33,7 @@ def test_a_rate_of_little_time_is_not_told() -> None:
     assert samples.rate == pytest.approx(10)
 
 
-def test_an_offset_that_goes_back_begins_anew() -> None:
+def test_an_offset_that_goes_back_restarts_the_measurement() -> None:
     samples = Samples()
     samples.add(0, 1_000)
     samples.add(5, 10)
@@ -42,7 +42,7 @@ def test_an_offset_that_goes_back_begins_anew() -> None:
     assert samples.rate == pytest.approx(10)
 
 
-def test_samples_do_not_grow_with_time_or_looks() -> None:
+def test_the_number_of_samples_is_bounded() -> None:
     samples = Samples()
     for tenth in range(20_000):
         samples.add(tenth / 10, tenth)
@@ -60,7 +60,9 @@ def test_samples_do_not_grow_with_time_or_looks() -> None:
         (600, 40.0, 50.0, "catches up in 60 s: reads 50 records/s, 40 are written"),
     ],
 )
-def test_an_outlook(lag: int, written: float | None, read: float | None, says: str) -> None:
+def test_the_outlook_compares_the_read_and_the_write_rate(
+    lag: int, written: float | None, read: float | None, says: str
+) -> None:
     assert outlook(lag, written, read) == says
 
 
@@ -129,11 +131,11 @@ def group(rows: list[dict[str, Any]], waits: list[dict[str, Any]] | None = None,
     return {"group": "g", "state": "Stable", "members": 1, "partitions": rows, "waits": waits or [], **values}
 
 
-def test_a_group_that_catches_up_has_no_reason() -> None:
+def test_no_reason_is_given_for_a_group_that_catches_up() -> None:
     assert reasons(group([row(0)])) == []
 
 
-def test_who_reads_too_slowly_is_named_once_for_all_its_partitions() -> None:
+def test_a_slow_member_is_named_once_for_all_its_partitions() -> None:
     (reason,) = reasons(group([row(2, read_rate=1.0), row(0, read_rate=2.0)]))
     assert (reason.level, reason.text) == (
         "warning",
@@ -141,11 +143,11 @@ def test_who_reads_too_slowly_is_named_once_for_all_its_partitions() -> None:
     )
 
 
-def test_who_is_hardly_behind_keeps_up() -> None:
+def test_a_member_that_is_hardly_behind_is_not_named() -> None:
     assert reasons(group([row(0, read_rate=9.0, lag_s=2.0), row(1, read_rate=9.0, lag_s=0.5)])) == []
 
 
-def test_who_stands_still_is_to_be_looked_at() -> None:
+def test_a_member_that_stands_still_is_an_error() -> None:
     (reason,) = reasons(group([row(0, read_rate=0.0)]))
     assert reason.level == "error" and "app-1 stands still" in reason.text and "10.0.0.1" in reason.todo
 
@@ -175,7 +177,7 @@ def test_a_wait_for_a_partition_that_nobody_reads_says_how_to_go_on() -> None:
     assert reason.level == "error" and "skips its unread 40 records" in reason.todo
 
 
-def test_one_record_is_no_plural() -> None:
+def test_one_record_is_written_in_the_singular() -> None:
     (waits,) = reasons(group([row(1), row(5, read_rate=0.0)], [wait(5, 1, position=89)]))
     assert (
         "waits for 1 record of t partition 1, which holds older changes of its keys. app-1 on 10.0.0.1 reads it."
@@ -193,7 +195,7 @@ def test_a_table_counts_its_rows(matching: int, said: str) -> None:
     assert f">{said}<" in parts.pager("/topics", "", 1, 1, matching, "topic")
 
 
-def test_a_rebalance_is_all_that_is_said_while_it_lasts() -> None:
+def test_during_a_rebalance_only_the_rebalance_is_reported() -> None:
     rows = [row(0, member=None, client_id=None)]
     (reason,) = reasons(group(rows, [wait(0, 1, member=None, client_id=None)], state="PreparingRebalance"))
     assert reason.level == "warning" and "rebalances" in reason.text
@@ -205,19 +207,19 @@ def test_more_partitions_are_advised_only_where_there_are_too_few() -> None:
     assert "resize the topic" in reasons(group(rows, members=2))[0].todo
 
 
-def test_a_summary_has_the_worst_of_all() -> None:
+def test_a_summary_adds_up_the_lags_and_takes_the_longest_time() -> None:
     found = summary(group([row(0), row(1, lag=7, lag_s=70.0), row(2, lag=None, lag_s=None)], [wait(1, 0)]))
     assert (found["lag"], found["lag_s"], found["waiting"], found["is_measured"]) == (57, 70.0, 1, True)
     assert not summary(group([row(0, read_rate=None)]))["is_measured"]
 
 
-def test_the_hottest_key_of_a_sample() -> None:
+def test_the_hottest_key_is_the_most_frequent_of_a_sample() -> None:
     assert hottest([b"a", b"b", b"a", None]) == (b"a", 0.5)
     assert hottest([b"", None]) == (b"", 0.5)
     assert hottest([None, None]) is None and hottest([]) is None
 
 
 @pytest.mark.parametrize(("key", "name"), [("ü".encode(), "ü"), (b"", None), (b"\xff", None)])
-def test_a_hot_key_can_be_asked_for_where_it_is_a_text(key: bytes, name: str | None) -> None:
+def test_a_hot_key_has_a_name_only_if_it_is_text(key: bytes, name: str | None) -> None:
     found = hottest([key])
     assert found is not None and found.name == name
