@@ -50,7 +50,7 @@ def decided(
     return decide(image, Demand(resource, lambda old: changed_keys(old, configs), **given), check)
 
 
-def test_a_key_is_added_to_what_is_there() -> None:
+def test_a_key_is_added_to_the_existing_config() -> None:
     image = cluster({"segment.ms": "9"})
     effects = decided(image, ("retention.ms", "7"))
     data = ConfigZnode({"segment.ms": "9", "retention.ms": "7"}).encode()

@@ -31,6 +31,6 @@ def test_an_announcement_is_over_once_the_last_reports_show_quiet_producers() ->
         assert decide(going, 0.5 + GRACE_S, GRACE_S, True, [misplaced]) is Next.LATE
 
 
-def test_the_counts_that_stock_producers_can_follow() -> None:
+def test_the_nearest_counts_that_stock_producers_can_follow_are_named() -> None:
     assert listed_counts(4, 6) == "4 or 8 partitions"
     assert listed_counts(4, 17) == "16 or 32 partitions"

@@ -20,11 +20,11 @@ def measuring(*brokers: int) -> AppendWindow:
     return window
 
 
-def test_what_was_appended_before_the_first_reports_does_not_count() -> None:
+def test_bytes_appended_before_the_first_reports_do_not_count() -> None:
     assert measuring(1, 2).measured(0.0) == Measured(0, 0, 0)
 
 
-def test_the_brokers_are_summed_and_the_window_is_cut() -> None:
+def test_the_rate_is_that_of_all_brokers_over_the_window() -> None:
     window = measuring(1, 2)
     for second in range(1, 31):
         window.begin_round(1, (1, 2), WINDOW_S, float(second) - 0.5)
@@ -42,13 +42,13 @@ def test_samples_are_bounded_however_often_brokers_report() -> None:
     assert len(window._samples) <= 2 * STEPS + 2
 
 
-def test_a_counter_that_began_again_counts_from_zero() -> None:
+def test_a_counter_that_restarted_counts_from_zero() -> None:
     window = measuring(1)
     window.report(1, 300, 1.0)
     assert window.measured(1.0).appended_bytes == 300
 
 
-def test_a_broker_that_does_not_answer_is_waited_for_and_then_all_is_measured_again() -> None:
+def test_a_silent_broker_is_waited_for_and_then_the_measurement_begins_anew() -> None:
     window = measuring(1, 2)
     assert window.begin_round(1, (1, 2), WINDOW_S, 5.0)
     assert window.is_current
@@ -62,14 +62,14 @@ def test_a_broker_that_does_not_answer_is_waited_for_and_then_all_is_measured_ag
     assert window.measured(15.0) == Measured(0, 0, 15_000)
 
 
-def test_what_came_while_a_broker_was_away_is_not_taken_for_the_window() -> None:
+def test_bytes_appended_while_a_broker_was_away_do_not_count() -> None:
     window = measuring(1, 2)
     window.report(1, 2_000, 5.0)
     window.report(2, 90_000, 20.0)
     assert window.measured(20.0).appended_bytes == 0
 
 
-def test_a_late_answer_counts_as_a_whole() -> None:
+def test_a_late_answer_counts_in_full() -> None:
     window = measuring(1, 2)
     window.report(1, 2_000, 5.0)
     window.report(2, 2_000, 9.0)

@@ -14,7 +14,7 @@ NO_RACKS: dict[int, str | None] = dict.fromkeys(range(5))
 RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
 
 
-def test_the_example_in_kafkas_documentation() -> None:
+def test_an_assignment_equals_the_example_in_kafkas_documentation() -> None:
     assignment = assign_replicas(NO_RACKS, 10, 3, start_index=0, shift=0)
     assert assignment == {
         0: [0, 1, 2],
@@ -34,7 +34,7 @@ def test_racks_alternate() -> None:
     assert alternate_racks(RACKS) == [0, 3, 1, 5, 4, 2]
 
 
-def test_with_racks_as_in_kafkas_rack_aware_test() -> None:
+def test_an_assignment_over_racks_equals_that_of_kafkas_test() -> None:
     assignment = assign_replicas(RACKS, 7, 3, start_index=0, shift=0)
     assert assignment == {
         0: [0, 3, 1],
@@ -47,7 +47,7 @@ def test_with_racks_as_in_kafkas_rack_aware_test() -> None:
     }
 
 
-def test_racks_are_not_looked_at_when_one_broker_has_none() -> None:
+def test_racks_are_ignored_when_one_broker_has_none() -> None:
     some = {0: "a", 1: None, 2: "a"}
     assert assign_replicas(some, 3, 2, start_index=0, shift=0) == {0: [0, 1], 1: [1, 2], 2: [2, 0]}
 
@@ -60,7 +60,7 @@ def test_new_partitions_go_on_where_the_old_ones_stopped() -> None:
 
 
 @pytest.mark.parametrize(("partitions", "factor"), [(0, 1), (1, 0), (1, 6)])
-def test_counts_that_cannot_be_met(partitions: int, factor: int) -> None:
+def test_impossible_counts_are_refused(partitions: int, factor: int) -> None:
     with pytest.raises(ValueError):
         assign_replicas(NO_RACKS, partitions, factor, start_index=0, shift=0)
 
@@ -72,7 +72,7 @@ def test_counts_that_cannot_be_met(partitions: int, factor: int) -> None:
     st.integers(0, 7),
     st.data(),
 )
-def test_replicas_are_spread(
+def test_replicas_and_leaders_are_spread_over_brokers_and_racks(
     brokers: dict[int, str], partitions: int, start: int, shift: int, data: st.DataObject
 ) -> None:
     factor = data.draw(st.integers(1, len(brokers)))

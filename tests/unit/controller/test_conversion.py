@@ -50,7 +50,7 @@ def test_maps_become_entries_in_a_bump() -> None:
     assert contradictions(Snapshot(topic, after)) == []
 
 
-def test_several_merges_and_a_second_life() -> None:
+def test_several_merges_and_a_recreated_partition_are_converted() -> None:
     """8 -> 6 -> 4: partitions 6 and 7 merged into 2 and 3 first. Partition 5 was removed once, in epoch 3."""
     topic = TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(8)})
     topic = topic.replace(
@@ -110,7 +110,7 @@ RECORDED = [name for name in recorded.topics() if any(map(is_old, recorded.topic
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_was_recorded_is_carried_on(name: str) -> None:
+def test_a_recorded_resize_is_carried_on_after_any_write(name: str) -> None:
     """A recorded resize continues after any last step, and after any write of the conversion."""
     snapshot = resized_so_far(name)
     whole = applied(snapshot, found_of(snapshot))
@@ -160,7 +160,7 @@ def test_a_resize_that_is_carried_on_ends_as_one_that_was_finished(name: str) ->
         ("draining", 2, {"layout": Layout(4, 1)}, "partition 2: layout is 4 partitions in version 1 and counts"),
     ],
 )
-def test_znodes_that_no_release_left_are_not_judged(
+def test_znodes_that_no_release_wrote_are_not_judged(
     name: str, partition: int, change: dict[str, object], why: str
 ) -> None:
     snapshot = resized_so_far(name)
@@ -181,7 +181,7 @@ def test_a_resize_under_way_waits_until_the_level_is_finalized() -> None:
     assert held(resized_so_far("draining")) == "", "draining is not an unfinished resize"
 
 
-def test_what_is_being_removed_goes_as_it_is() -> None:
+def test_a_partition_that_is_being_removed_is_not_converted() -> None:
     topic, states = draining()
     states[5] = states[5].replace(leader=-2)
     after = converted(topic, states, 7).changed

@@ -74,7 +74,7 @@ def test_a_count_is_written_and_waits_for_the_leaders() -> None:
     assert topic.znode is before and len(topic.partitions) == 4  # a decision does not change the image
 
 
-def test_a_count_that_stock_producers_cannot_follow_is_asked_about() -> None:
+def test_brokers_are_asked_for_stock_producers_that_cannot_follow_the_count() -> None:
     assert decided(cluster(image_of(Topic(4))), 6).asks == (Ask.STOCK_PRODUCERS,)
 
 
@@ -137,7 +137,7 @@ def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
     assert effects == Effects(effects.topic, response=effects.response)
 
 
-def test_the_measured_rate_is_answered_and_measured_on() -> None:
+def test_the_measured_rate_is_answered_and_the_measurement_goes_on() -> None:
     topic = image_of(Topic(4))
     topic.append_window = AppendWindow(0.0)
     wanted = CreatePartitionsTopic(name="t", count=4, assignments=None, wants_measured=True)
@@ -150,7 +150,7 @@ def test_the_measured_rate_is_answered_and_measured_on() -> None:
 # ---------------------------------------------------------------- edits
 
 
-def test_an_edit_leads_to_what_the_request_leads_to() -> None:
+def test_an_edit_has_the_effects_of_the_same_request() -> None:
     topic = image_of(Topic(4))
     image, request = cluster(topic), decided(cluster(topic), 8)
     edit = decide_edit(image, CONFIG, topic, topic.znode.replace(undeleted_partition_count=8), 9)
@@ -158,7 +158,7 @@ def test_an_edit_leads_to_what_the_request_leads_to() -> None:
     assert replaced(edit) == 9
 
 
-def test_an_edit_that_is_stored_as_it_is_to_be_is_not_written() -> None:
+def test_an_edit_that_needs_no_correction_is_not_written() -> None:
     topic = image_of(Topic(4))
     edited = topic.znode.replace(extra={"theirs": 1})
     edit = decide_edit(cluster(topic), CONFIG, topic, edited, 9)
@@ -195,7 +195,7 @@ class Journal:
 
 
 @pytest.mark.trio
-async def test_effects_are_written_before_the_image_has_them_and_told_after() -> None:
+async def test_effects_are_written_before_the_image_changes_and_sent_after() -> None:
     topic = image_of(Topic(4))
     context: Any = Journal(cluster(topic))
     recreated = topic.znode.replace(topic_id=uuid.UUID(int=77))
@@ -215,7 +215,7 @@ async def test_a_write_that_fails_changes_nothing() -> None:
 
 
 @pytest.mark.trio
-async def test_an_undone_edit_tells_nobody() -> None:
+async def test_an_undone_edit_is_sent_to_nobody() -> None:
     topic = image_of(Topic(4))
     context: Any = Journal(cluster(topic))
     topic.wait_logged = "a broker is away"

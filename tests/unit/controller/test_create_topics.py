@@ -82,7 +82,7 @@ def test_a_topic_without_overrides_notifies_nobody() -> None:
     assert decided(topic()).notify == ()
 
 
-def test_a_config_that_an_earlier_topic_of_the_name_left_is_replaced() -> None:
+def test_a_config_left_by_an_earlier_topic_of_the_same_name_is_replaced() -> None:
     image = cluster()
     path = paths.topic_config("t")
     image.configs[path] = StoredConfig.decode(path, ConfigZnode({"retention.ms": "7"}).encode(), 6)
@@ -192,7 +192,7 @@ async def test_a_topic_collides_with_one_created_before_it_in_the_request() -> N
 
 
 @pytest.mark.trio
-async def test_a_topic_that_another_created_meanwhile_exists_already() -> None:
+async def test_a_topic_created_meanwhile_is_answered_as_already_existing() -> None:
     context = context_of(Store(there=["a"]))
     outcome = await create_topics(context, CreateTopicsRequest(topics=[topic("a"), topic("b")]), 7)
     assert [result.error_code for result in outcome.response.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS, 0]

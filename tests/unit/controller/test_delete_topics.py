@@ -45,7 +45,7 @@ def decided(
 
 
 @pytest.mark.parametrize("demand", [Demand("t"), Demand(None, ID["t"])], ids=["by name", "by id"])
-def test_the_wish_is_recorded_and_the_answer_waits_until_the_topic_is_gone(demand: Demand) -> None:
+def test_a_deletion_is_recorded_and_the_answer_waits_until_the_topic_is_gone(demand: Demand) -> None:
     effects = decided(demand)
     assert effects.writes == [CreateOp(paths.delete_topic("t"), b"")]
     assert (effects.topic, effects.znode, effects.notify, effects.asks) == ("t", None, (), ())
@@ -68,7 +68,7 @@ def test_the_wish_is_recorded_and_the_answer_waits_until_the_topic_is_gone(deman
     assert wait.condition(context), "the answer does not wait for later requests"
 
 
-def test_a_wish_that_is_recorded_is_waited_for_and_not_written_again() -> None:
+def test_a_recorded_deletion_is_waited_for_and_not_written_again() -> None:
     effects = decided(Demand("t"), requested=["t"])
     assert (list(effects.writes), len(effects.waits)) == ([], 1)
 
@@ -122,7 +122,7 @@ def context_of(store: Store, topics: Collection[str] = "tuv") -> Any:
 
 
 @pytest.mark.trio
-async def test_each_topic_is_answered_and_a_wish_is_written_once() -> None:
+async def test_each_topic_is_answered_and_its_deletion_is_written_once() -> None:
     context = context_of(Store("tuv"))
     wanted = [DeleteTopicState(name="t"), DeleteTopicState(name="u"), DeleteTopicState(topic_id=ID["t"])]
     wanted += [DeleteTopicState(name="v"), DeleteTopicState(name="v"), DeleteTopicState(name="none")]
@@ -158,7 +158,7 @@ async def test_a_topic_that_cannot_be_read_is_answered_at_once() -> None:
 
 
 @pytest.mark.trio
-async def test_topics_that_nobody_names_need_not_be_read() -> None:
+async def test_topics_that_the_request_does_not_name_need_not_be_read() -> None:
     context = context_of(Store("tu"), topics="t")
     outcome = await delete_topics(context, DeleteTopicsRequest(topic_names=["t"]), 5)
     assert [result.error_code for result in outcome.response.responses] == [ErrorCode.NONE]

@@ -110,7 +110,7 @@ def test_no_downgrade_goes_below_the_finalized_minimum() -> None:
 
 
 @pytest.mark.parametrize("lacking", [{GROUPS: VersionRange(1, 2)}, {GROUPS: VersionRange(4, 9)}, {}])
-def test_every_live_broker_supports_the_level(lacking: Mapping[str, VersionRange]) -> None:
+def test_a_level_that_a_live_broker_does_not_support_is_refused(lacking: Mapping[str, VersionRange]) -> None:
     """Model: off_judge."""
     among = cluster(RANGES, lacking)
     assert code(finalized(), Update(GROUPS, 3, UPGRADE), among) is ErrorCode.FEATURE_UPDATE_FAILED
@@ -129,7 +129,7 @@ def test_without_a_broker_nothing_is_finalized() -> None:
     assert code(finalized(), Update(GROUPS, 1, UPGRADE), nobody) is ErrorCode.FEATURE_UPDATE_FAILED
 
 
-def test_each_feature_has_its_own_error_and_the_right_ones_are_applied() -> None:
+def test_each_feature_has_its_own_error_and_valid_updates_are_applied() -> None:
     updates = [Update(GROUPS, 9, UPGRADE), Update(TRANSACTIONS, 4, UPGRADE), Update("", 1, UPGRADE)]
     after, errors = judge(finalized(), updates, cluster())
     assert after == finalized(transaction_coordinator=(1, 4))
@@ -156,7 +156,7 @@ def test_a_safe_downgrade_that_loses_something_is_refused_and_an_unsafe_one_is_n
         assert code(before, Update(GROUPS, level, UNSAFE), losing) is ErrorCode.NONE
 
 
-def test_what_blocks_a_downgrade_blocks_an_unsafe_one() -> None:
+def test_a_blocked_downgrade_is_refused_even_if_it_is_unsafe() -> None:
     blocked = Cluster(RANGES, {1: RANGES}, blocked=lambda feature, level: "wait")
     assert code(finalized(group_coordinator=(1, 3)), Update(GROUPS, 1, UNSAFE), blocked) is (
         ErrorCode.FEATURE_UPDATE_FAILED
@@ -176,7 +176,7 @@ def test_ordered_resize_is_finalized_together_with_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize(("needed", "level"), [(CONSUMER_OFFSETS_TOPIC_SCHEMA, 1), (GROUP_COORDINATOR, 0)])
-def test_what_ordered_resize_needs_stays(needed: str, level: int) -> None:
+def test_a_feature_that_ordered_resize_needs_is_not_lowered(needed: str, level: int) -> None:
     release = cluster(SUPPORTED, supported=SUPPORTED)
     everything = for_new_cluster(SUPPORTED)
     after, errors = judge(everything, [Update(needed, level, UNSAFE)], release)
@@ -187,7 +187,7 @@ def test_what_ordered_resize_needs_stays(needed: str, level: int) -> None:
     assert set(errors.values()) == {None} and after.level(ORDERED_RESIZE) == 0
 
 
-def test_one_bad_update_takes_those_with_it_that_need_it() -> None:
+def test_an_update_that_needs_a_refused_update_is_refused_too() -> None:
     release = cluster(SUPPORTED, supported=SUPPORTED)
     updates = [
         Update(ORDERED_RESIZE, 1, UPGRADE),
@@ -247,7 +247,7 @@ ranges = st.dictionaries(
 
 
 @given(updates=st.lists(updates, max_size=4), brokers=st.lists(ranges, max_size=3))
-def test_whatever_is_asked_what_is_finalized_fits_every_broker(
+def test_any_requests_leave_levels_that_every_broker_supports(
     updates: list[list[Update]], brokers: list[Mapping[str, VersionRange]]
 ) -> None:
     """The updates start with nothing finalized, and each request is judged by the outcome of the one before it."""

@@ -83,7 +83,7 @@ def groups(draw: st.DrawFn) -> Group:
 
 
 @given(st.lists(groups(), max_size=4), st.integers(0, 12), st.integers(0, 12), st.sampled_from(["", "", "loading"]))
-def test_it_holds_the_first_record_that_is_awaited_and_unread(
+def test_the_first_record_that_is_awaited_and_unread_is_held(
     found: list[Group], start: int, end: int, unknown: str
 ) -> None:
     """A second implementation checks record by record and group by group."""

@@ -46,7 +46,7 @@ def test_the_first_live_replica_leads_a_new_partition() -> None:
         ((1, [1]), {1}, set(), None),
     ],
 )
-def test_after_brokers_came_or_went(
+def test_a_broker_change_replaces_a_dead_leader_and_shrinks_the_isr(
     before: tuple[int, list[int]], live: set[int], electable: set[int], after: tuple[int, list[int]] | None
 ) -> None:
     changed = leader_selection.after_broker_change(state(*before), [1, 2, 3], live, electable, EPOCH)
@@ -81,7 +81,7 @@ def test_a_leader_is_live_and_was_in_sync_and_a_second_look_changes_nothing(
         ((2, [2, 3]), [1, 2, 3], None),
     ],
 )
-def test_before_broker_1_shuts_down(
+def test_a_broker_hands_over_its_leaderships_before_it_shuts_down(
     before: tuple[int, list[int]], replicas: list[int], after: tuple[int, list[int]] | None
 ) -> None:
     changed = leader_selection.before_shutdown(state(*before), replicas, {2, 3}, 1, EPOCH)
@@ -106,7 +106,7 @@ def test_an_unclean_leader_is_the_whole_isr_and_the_last_resort(
 
 
 @given(st.sets(st.integers(1, 4)), st.sets(st.integers(1, 4)), st.permutations([1, 2, 3, 4]), st.data())
-def test_needs_unclean_is_when_only_unclean_gives_a_leader(
+def test_an_unclean_election_is_needed_only_when_no_clean_one_gives_a_leader(
     live: set[int], stopping: set[int], replicas: list[int], data: st.DataObject
 ) -> None:
     isr = data.draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))

@@ -68,7 +68,7 @@ def test_a_reassignment_is_stored_in_the_topic_znode_until_it_is_done() -> None:
 
 
 @pytest.mark.parametrize("target", [[], [1, 1], [1, -1], [1, 9]])
-def test_a_target_that_cannot_be_is_refused(target: list[int]) -> None:
+def test_an_impossible_target_is_refused(target: list[int]) -> None:
     with pytest.raises(KafkaError) as caught:
         check_target(settled(1, 2), target, {1, 2, 3})
     assert caught.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT

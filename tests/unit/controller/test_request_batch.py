@@ -39,7 +39,7 @@ def test_a_replica_dropped_and_added_again_is_not_stopped() -> None:
     assert not any(request.topic_states for request in requests.build()[1] if "Stop" in type(request).__name__)
 
 
-def test_only_a_broker_that_comes_is_told_what_was_merged_away() -> None:
+def test_only_a_broker_that_joins_is_sent_the_removed_partitions() -> None:
     """The other brokers saw the removal.
 
     A broker that was away would take a partition that it does not know for a new one.
@@ -56,7 +56,7 @@ def test_only_a_broker_that_comes_is_told_what_was_merged_away() -> None:
     assert told() == [(0, 1, 4), (1, -2, 5)]
 
 
-def test_a_replica_added_and_dropped_again_is_stopped_only() -> None:
+def test_a_replica_added_and_dropped_again_is_only_stopped() -> None:
     """KIP-570: only the last change is sent."""
     requests = batch()
     requests.leader_and_isr(TP)
@@ -74,7 +74,7 @@ def stopped(requests: RequestBatch) -> list[tuple[int, int, bool, int]]:
     ]
 
 
-def test_what_is_stopped_and_what_is_deleted_goes_in_one_request() -> None:
+def test_stopped_and_deleted_replicas_go_in_one_request() -> None:
     """KIP-570: from version 3 on one StopReplica has both kinds, each partition with its leader epoch."""
     requests = batch(partitions={0: [1], 1: [1]})
     requests._image.topics["t"].partitions[1] = PartitionImage(
@@ -85,7 +85,7 @@ def test_what_is_stopped_and_what_is_deleted_goes_in_one_request() -> None:
     assert stopped(requests) == [(0, 4, True, 2), (1, 9, False, 7)]
 
 
-def test_a_topic_is_deleted_with_the_leader_epoch_that_overrides_each() -> None:
+def test_a_topic_is_deleted_with_the_leader_epoch_that_overrides_all_others() -> None:
     """KIP-570: a deletion raises no leader epoch, so it names -2."""
     requests = batch()
     requests._image.deletions["t"] = {}
@@ -93,7 +93,7 @@ def test_a_topic_is_deleted_with_the_leader_epoch_that_overrides_each() -> None:
     assert stopped(requests) == [(0, -2, True, 2)]
 
 
-def test_a_deletion_that_knows_no_incarnation_names_the_last_that_can_be_meant() -> None:
+def test_a_deletion_without_a_known_incarnation_names_the_last_possible_one() -> None:
     """KIP-570: without an incarnation, a late StopReplica would delete the topic's successor."""
     requests = batch()
     requests._image.deletions["t"] = {}
@@ -103,7 +103,7 @@ def test_a_deletion_that_knows_no_incarnation_names_the_last_that_can_be_meant()
     assert stopped(requests) == [(0, -2, True, 40)]
 
 
-def test_what_is_not_known_any_more_is_not_stopped() -> None:
+def test_a_partition_that_is_no_longer_known_is_not_stopped() -> None:
     """KIP-570: a StopReplica with neither leader epoch nor incarnation would delete a newer replica."""
     requests = batch()
     requests.stop_replica(1, TP, delete=True)

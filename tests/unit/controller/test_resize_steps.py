@@ -131,7 +131,7 @@ async def test_a_grow_is_carried_out_losers_first() -> None:
     assert world.topic.partitions[4].incarnation == 77
 
 
-async def test_so_many_states_are_written_before_other_events_are_looked_at() -> None:
+async def test_a_bounded_number_of_states_is_written_before_other_events() -> None:
     """An election waits at most for that many writes."""
     world = World(image_of(asked(600, 601)))
     counts = []
@@ -141,7 +141,7 @@ async def test_so_many_states_are_written_before_other_events_are_looked_at() ->
     assert counts == [MAX_OPERATIONS, MAX_OPERATIONS, 600 - 2 * MAX_OPERATIONS]
 
 
-async def test_topics_share_what_may_be_written() -> None:
+async def test_topics_share_the_bound_on_written_states() -> None:
     world = World(image_of(asked(200, 201)))
     for name in ("u", "v"):
         topic = world.image.topics[name] = image_of(asked(200, 201))
@@ -160,7 +160,7 @@ def drained(*, end: int = 40) -> TopicImage:
     return image
 
 
-async def test_where_logs_end_is_recorded_before_replicas_are_deleted() -> None:
+async def test_log_ends_are_recorded_before_replicas_are_deleted() -> None:
     """A broker that deletes its replica and restarts no longer knows the end of the log."""
     world = World(drained())
     ((znode, *states),) = await world.advance()
@@ -189,7 +189,7 @@ async def test_a_removal_ends_once_every_replica_is_deleted() -> None:
     assert [topic.topic_id for request in orders for topic in request.topic_states] == [after.topic_id]
 
 
-async def test_one_write_of_the_topic_at_a_time() -> None:
+async def test_only_one_write_of_the_topic_znode_is_made_at_a_time() -> None:
     """If two writes were prepared together, each would undo the other."""
     image = drained()
     left = image.partitions[5]
@@ -222,7 +222,7 @@ async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
     assert await world.advance() == []
 
 
-async def test_clients_are_told_the_count_before_until_a_partition_has_the_goal() -> None:
+async def test_metadata_has_the_earlier_count_until_a_partition_has_the_goal() -> None:
     world = World(image_of(asked(4, 6)))
     world.batch.metadata([TopicPartition("t", 0)])
     told = world.told()
@@ -241,7 +241,7 @@ async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata()
     assert {p.partition_index: p.leader for p in world.told().partition_states} == {4: -2, 5: -2}
 
 
-async def test_a_doubling_is_not_begun_before_brokers_were_told() -> None:
+async def test_a_doubling_is_announced_to_brokers_before_it_begins() -> None:
     world = World(image_of(asked(4, 8)))
     world.context.config = ControllerConfig(1000, "c", 9, "z", stock_producer_grace_ms=6_000)
     assert await world.advance() == []
@@ -250,7 +250,7 @@ async def test_a_doubling_is_not_begun_before_brokers_were_told() -> None:
     assert told.announced_leaders == [2, 2, 2, 2]
 
 
-async def test_no_order_goes_before_the_first_bump() -> None:
+async def test_no_request_is_sent_to_brokers_before_the_first_bump() -> None:
     """Each broker handles one request at a time, and producers wait for the layout."""
     world = World(image_of(Topic(4)))
     await world.become(asked(4, 6).topic)
@@ -259,7 +259,7 @@ async def test_no_order_goes_before_the_first_bump() -> None:
     assert world.batch.build() == {}
 
 
-async def test_a_resize_that_is_taken_back_is_told() -> None:
+async def test_a_resize_that_is_taken_back_is_sent_to_brokers() -> None:
     topic = asked(4, 6)
     topic.write(next_steps(topic.snapshot())[0])
     world = World(image_of(topic))
@@ -278,7 +278,7 @@ async def test_a_partition_that_stays_assigned_is_new_after_its_removal() -> Non
     assert world.topic.partitions[4].state is not None
 
 
-async def test_a_grow_over_what_drains_begins_at_once_and_revives_it() -> None:
+async def test_a_grow_over_draining_partitions_begins_at_once_and_revives_them() -> None:
     topic: Topic = resized(4, 6, 4)
     topic.ask(7)
     world = World(image_of(topic))

@@ -63,7 +63,7 @@ def test_doublings_are_announced(counts: tuple[int, ...], announced: int) -> Non
     assert view.announced_count(image_of(topic)) == -1
 
 
-def test_what_is_bumped_taken_back_or_has_no_order_is_not_announced() -> None:
+def test_a_bumped_taken_back_unordered_or_frozen_doubling_is_not_announced() -> None:
     assert view.announced_count(image_of(first_bump(asked(4, 8)))) == -1
     assert view.announced_count(image_of(taken_back(asked(4, 8), 4))) == -1
     assert view.announced_count(image_of(asked(4, 8, ordered=False))) == -1
@@ -77,7 +77,7 @@ def test_at_a_doubled_count_stock_placement_is_right_for_every_key() -> None:
             assert is_doubled(initial, count) == is_right, (initial, count)
 
 
-def test_what_is_marked_drains_once_every_survivor_is_bumped() -> None:
+def test_marked_partitions_drain_once_every_survivor_is_bumped() -> None:
     """Until then the resize may be reverted, and deleted records would be missing."""
     topic = asked(4, 6, 4)
     assert (view.marked(image_of(topic)), view.drainable(image_of(topic))) == ([4, 5], [])
@@ -88,7 +88,7 @@ def test_what_is_marked_drains_once_every_survivor_is_bumped() -> None:
     assert view.drainable(image_of(topic, silent=[4])) == [5]
 
 
-def test_what_the_next_resize_counts_again_does_not_drain() -> None:
+def test_a_partition_that_the_next_resize_counts_again_does_not_drain() -> None:
     image = image_of(resized(4, 6, 4))
     image.znode = image.znode.replace(wanted=5)
     assert view.drainable(image) == [5]
@@ -120,7 +120,7 @@ def draining(*, end: int = 40, start: int = 40, processed: bool = True, epoch: i
     ],
     ids=["empty", "record-left", "end-unknown", "unknown", "unflushed", "former-leader", "never-written"],
 )
-def test_drained_is_what_is_empty_and_processed(image: TopicImage, is_drained: bool) -> None:
+def test_a_partition_is_drained_when_it_is_empty_and_processed(image: TopicImage, is_drained: bool) -> None:
     assert view.is_drained(image, 5) is is_drained
 
 

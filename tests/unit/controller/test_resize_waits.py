@@ -51,11 +51,13 @@ NOBODY = Wait("a group that reads the topic")
     ],
     ids=["nothing", "first", "same", "reads-on", "done", "another-group", "another-reason", "one-more", "together"],
 )
-def test_what_is_said(before: dict[TopicPartition, Wait], now: dict[TopicPartition, Wait], lines: list[str]) -> None:
+def test_each_new_reason_is_logged_once(
+    before: dict[TopicPartition, Wait], now: dict[TopicPartition, Wait], lines: list[str]
+) -> None:
     assert [" ".join(f"{key}={value}" for key, value in fields.items()) for fields in changed(before, now)] == lines
 
 
-def test_a_merge_of_twice_as_many_is_looked_at_in_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explaining_a_merge_of_twice_as_many_partitions_takes_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     looked, phase_of = 0, resize.phase_of
 
     def counted(*args: object) -> resize.Phase:

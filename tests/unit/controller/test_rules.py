@@ -33,7 +33,7 @@ from anabranch.zk_schemas.znode import format_id
 KEYS = {"controller.id": "1000", "zookeeper.connect": "localhost:2181"}
 
 
-def test_partitions_move_only_as_the_table_says() -> None:
+def test_partition_statuses_change_only_as_the_table_says() -> None:
     for target, previous in VALID_PREVIOUS_PARTITION_STATUSES.items():
         for status in PartitionStatus:
             if status in previous:
@@ -44,7 +44,7 @@ def test_partitions_move_only_as_the_table_says() -> None:
     assert VALID_PREVIOUS_PARTITION_STATUSES.keys() == set(PartitionStatus)
 
 
-def test_replicas_move_only_as_the_table_says() -> None:
+def test_replica_statuses_change_only_as_the_table_says() -> None:
     for target, previous in VALID_PREVIOUS_REPLICA_STATUSES.items():
         for status in ReplicaStatus:
             if status in previous:
@@ -56,12 +56,12 @@ def test_replicas_move_only_as_the_table_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "a.b_c-D9", "x" * 249, "..."])
-def test_valid_names(name: str) -> None:
+def test_valid_topic_names_are_accepted(name: str) -> None:
     assert name_problem(name) is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n"])
-def test_invalid_names(name: str) -> None:
+def test_invalid_topic_names_are_refused(name: str) -> None:
     assert name_problem(name)
 
 
@@ -75,7 +75,7 @@ def test_invalid_names(name: str) -> None:
         ("ab", ["a_b"], None),
     ],
 )
-def test_names_that_collide_in_metrics(name: str, existing: list[str], collision: str | None) -> None:
+def test_topic_names_that_collide_in_metrics_are_found(name: str, existing: list[str], collision: str | None) -> None:
     assert colliding(name, existing) == collision
 
 
@@ -96,7 +96,7 @@ def test_multis_keep_groups_together_and_stay_within_the_limits() -> None:
     assert chunks([]) == []
 
 
-def test_configuration() -> None:
+def test_a_configuration_is_parsed_and_completed_by_defaults() -> None:
     config = ControllerConfig.parse({**KEYS, "controller.listener": "PLAINTEXT://h:0", "num.partitions": 6})
     assert (config.controller_id, config.host, config.port, config.num_partitions) == (1000, "h", 0, 6)
     assert config.zookeeper_connection_timeout_ms == config.zookeeper_session_timeout_ms == 18_000
@@ -112,7 +112,7 @@ def test_configuration() -> None:
         ({"controller.listener": "PLAINTEXT://h:99999"}, "controller.listener"),
     ],
 )
-def test_configuration_errors(given: dict[str, str], words: str) -> None:
+def test_configuration_errors_name_the_problem(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ControllerConfig.parse({**KEYS, **given})
 
@@ -131,7 +131,7 @@ async def test_the_queue_holds_a_mark_once_and_keeps_order() -> None:
 
 
 @pytest.mark.trio
-async def test_what_may_call_for_elections_is_taken_before_what_was_there_earlier() -> None:
+async def test_events_that_may_cause_elections_are_taken_before_earlier_ones() -> None:
     queue = EventQueue()
     for event in (TopicsChanged(), BrokersChanged(), BrokersChanged(), LogDirsFailed()):
         queue.put(event)
@@ -143,7 +143,7 @@ async def test_what_may_call_for_elections_is_taken_before_what_was_there_earlie
 
 
 @pytest.mark.trio
-async def test_znodes_are_read_many_at_a_time(autojump_clock: object) -> None:
+async def test_many_znodes_are_read_at_the_same_time(autojump_clock: object) -> None:
     """One round trip after the other took seconds for thousands of znodes, while other requests waited."""
     under_way = most = 0
     read: list[int] = []

@@ -88,7 +88,7 @@ def test_reassignments_of_many_topics_are_cut_by_topics() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), max_size=5))
-def test_each_leader_is_asked_for_in_one_slice(counts: list[tuple[int, int]]) -> None:
+def test_each_election_is_requested_in_exactly_one_slice(counts: list[tuple[int, int]]) -> None:
     named = [TopicPartitions(topic=f"t{name}", partitions=list(range(count))) for name, count in counts]
     parts = sliced(ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=named, timeout_ms=7), IMAGE)
     asked = [(topic.topic, index) for part in parts for topic in part.topic_partitions for index in topic.partitions]
@@ -97,7 +97,7 @@ def test_each_leader_is_asked_for_in_one_slice(counts: list[tuple[int, int]]) ->
     assert all(part.timeout_ms == 7 for part in parts)
 
 
-def test_of_all_leaders_those_that_need_no_election_are_left_out() -> None:
+def test_an_election_of_all_partitions_omits_those_that_need_none() -> None:
     codes = [[ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE], [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]]
     for partitions, expected in ((None, [0, 80]), ([TopicPartitions(topic="t", partitions=[0])], [84, 0, 80])):
         body = ElectLeadersRequest(topic_partitions=partitions)
@@ -142,7 +142,7 @@ def test_an_error_of_the_whole_request_is_kept() -> None:
     assert whole.response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_what_is_small_or_names_nothing_is_one_slice() -> None:
+def test_a_request_that_is_small_or_names_nothing_is_one_slice() -> None:
     body = DeleteTopicsRequest(topic_names=["a", "a"])
     assert list(sliced(ApiKey.DELETE_TOPICS, body, IMAGE)) == [body]
     (part,) = sliced(ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=None), IMAGE)

@@ -67,7 +67,7 @@ def test_a_config_that_cannot_be_used_counts_as_empty_and_is_logged_once(
     assert caplog.text.count("event=config.malformed") == 2
 
 
-def test_internal_topics_are_not_scaled() -> None:
+def test_internal_topics_are_not_autoscaled() -> None:
     assert is_autoscaled(image({"autoscale.enable": "true"}), "t")
     assert not is_autoscaled(image({"autoscale.enable": "false"}), "t")
     internal, name = ClusterImage(1000, 1), min(INTERNAL_TOPICS)

@@ -61,25 +61,25 @@ def found(topic: Topic, **configs: str) -> Effects:
     return topics.decide_found(image, CONFIG, read, view.snapshot_of(image, read), lambda: NEW_ID)
 
 
-def test_a_topic_that_lacks_nothing_is_taken_as_it_is() -> None:
+def test_a_complete_topic_znode_is_not_rewritten() -> None:
     topic = resized(4, 6)
     effects = found(topic)
     assert (effects.writes, effects.znode) == ((), topic.topic)
 
 
-def test_what_another_tool_left_out_is_written() -> None:
+def test_a_topic_id_that_another_tool_left_out_is_written() -> None:
     topic = Topic(4)
     topic.topic = topic.topic.replace(topic_id=NO_ID, absent=frozenset({"topic_id"}))
     assert written(found(topic)).topic_id == NEW_ID
 
 
-def test_an_id_stays_where_only_counts_are_absent() -> None:
+def test_a_topic_id_is_kept_when_only_counts_are_absent() -> None:
     topic = Topic(4)
     topic.topic = topic.topic.replace(absent=frozenset({"undeleted_partition_count"}))
     assert written(found(topic)) == topic.topic
 
 
-def test_ordered_delivery_is_settled_by_the_config_of_the_moment() -> None:
+def test_ordered_delivery_is_settled_by_the_current_config() -> None:
     topic = resized(4, 6)
     topic.topic = topic.topic.replace(ordered_delivery=None)
     assert written(found(topic)).ordered_delivery is True
@@ -94,7 +94,7 @@ def test_an_edit_while_no_controller_was_active_is_undone_where_the_rules_refuse
     assert written(effects).undeleted_partition_count == 6
 
 
-def test_a_contradiction_freezes() -> None:
+def test_a_contradiction_freezes_the_topic() -> None:
     topic = resized(4, 6)
     topic.states[5] = topic.states[5].replace(layout=Layout(9, 4))
     effects = found(topic)
@@ -128,7 +128,7 @@ def test_a_queued_count_begins_when_the_resize_before_is_settled() -> None:
     assert (znode.undeleted_partition_count, znode.layout_version, znode.wanted) == (8, 2, None)
 
 
-def test_a_queued_count_that_can_never_be_is_dropped() -> None:
+def test_an_impossible_queued_count_is_dropped() -> None:
     effects = wanted(queued(resized(4, 6), 5), **{"retention.ms": "-1"})
     assert effects.response.outcome is Outcome.REFUSE and "never expire" in effects.response.why
     znode = written(effects)
@@ -162,12 +162,12 @@ def test_a_partition_without_a_state_is_created() -> None:
     )
 
 
-def test_at_most_so_many_partitions_are_changed_but_whole_steps() -> None:
+def test_the_number_of_changed_partitions_is_bounded_but_steps_stay_whole() -> None:
     assert [effects.stepped for effects in due(asked(4, 6), 3)] == [[0, 1, 2]]
     assert [effects.stepped for effects in due(asked(4, 6), 0)] == [[0]]
 
 
-def test_only_waiting_is_left_of_a_resize_that_is_settled() -> None:
+def test_a_settled_resize_has_no_due_step() -> None:
     assert due(resized(4, 6)) == []
 
 
@@ -185,11 +185,11 @@ def test_a_removal_is_one_multi_with_the_topics_znode() -> None:
 
 
 @pytest.mark.parametrize("settled", [None, True])
-def test_a_config_that_says_what_was_settled_stays(settled: bool | None) -> None:
+def test_a_config_that_equals_the_settled_value_stays(settled: bool | None) -> None:
     assert restoring(cluster(Topic(4), {ORDERED: "true"}), "t", settled) == Effects()
 
 
-def test_an_edit_of_ordered_delivery_is_undone_and_told() -> None:
+def test_an_edit_of_ordered_delivery_is_undone_and_brokers_are_notified() -> None:
     effects = restoring(cluster(Topic(4), {ORDERED: "false", "retention.ms": "7"}), "t", True)
     (op,) = effects.writes
     assert isinstance(op, SetOp) and (op.path, op.version) == (paths.topic_config("t"), 6)
@@ -197,7 +197,7 @@ def test_an_edit_of_ordered_delivery_is_undone_and_told() -> None:
     assert effects.notify == ("topics/t",)
 
 
-def test_without_a_config_one_is_created() -> None:
+def test_a_missing_config_is_created_with_the_settled_value() -> None:
     (op,) = restoring(cluster(Topic(4)), "t", False).writes
     assert isinstance(op, CreateOp) and ConfigZnode.decode(op.path, op.data).config == {ORDERED: "false"}
 
