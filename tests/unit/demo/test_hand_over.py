@@ -23,19 +23,19 @@ def test_a_key_is_ready_when_the_flush_after_its_last_record_has_returned() -> N
     assert move.took_ns == 12 * MS
 
 
-def test_keys_that_go_the_same_way_wait_for_the_last_of_them() -> None:
+def test_keys_with_the_same_move_are_measured_from_the_flush_after_the_last_of_them() -> None:
     observed = [seen(10, 1, 1, "a"), seen(20, 1, 2, "b"), seen(26, 5, 3, "a"), seen(27, 5, 4, "b")]
     flushes = [Flush(11 * MS, 12 * MS, (1,)), Flush(21 * MS, 25 * MS, (1,))]
     assert [move.took_ns // MS for move in hand_overs(observed, flushes, [Resize(5 * MS, SPLIT)])] == [1, 2]
 
 
-def test_a_record_that_came_after_the_parent_was_saved_waited_from_then_on() -> None:
+def test_a_record_appended_after_the_flush_is_measured_from_its_append() -> None:
     observed = [seen(10, 1, 1), seen(30, 5, 2, appended_ms=29)]
     (move,) = hand_overs(observed, [Flush(12 * MS, 18 * MS, (1,))], [Resize(0, SPLIT)])
     assert (move.took_ns, move.waited) == (1 * MS, True)
 
 
-def test_a_key_whose_next_record_came_once_others_were_delivered_did_not_wait() -> None:
+def test_a_record_appended_after_others_were_delivered_did_not_wait() -> None:
     observed = [seen(10, 1, 1), seen(11, 1, 2, "b"), seen(20, 5, 3, appended_ms=19), seen(90, 5, 4, "b", 80)]
     moves = hand_overs(observed, [Flush(12 * MS, 18 * MS, (1,))], [Resize(0, SPLIT)])
     assert [(move.key, move.waited) for move in moves] == [("a", True), ("b", False)]
@@ -51,12 +51,12 @@ def test_each_move_belongs_to_the_resize_that_made_it() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_delivered_again_is_no_move() -> None:
+def test_a_record_delivered_again_is_no_move() -> None:
     observed = [seen(10, 1, 1), seen(20, 5, 2), seen(25, 1, 1), seen(26, 5, 2)]
     assert len(hand_overs(observed, [], [Resize(0, SPLIT)])) == 1
 
 
-def test_percentiles_are_of_what_waited() -> None:
+def test_percentiles_count_only_the_moves_that_waited() -> None:
     moves = [HandOver(0, str(n), 1, 5, 0, n * MS, waited=True) for n in range(1, 101)]
     moves += [HandOver(0, "later", 1, 5, 0, 10**12, waited=False)]
     found = percentiles(moves)

@@ -53,13 +53,13 @@ def shown(**parts: Any) -> list[str]:
 STEPS = [(4, 6), (6, 9), (9, 6), (6, 4), (4, 8), (8, 4)]
 
 
-def test_what_was_proved_fits_on_one_screen() -> None:
+def test_the_result_fits_on_one_screen() -> None:
     lines = shown()
     assert "PASS" in lines and len(lines) < SCREEN[1]
     assert "anabranch-demo/audit.html" in lines[-1]
 
 
-def test_a_violation_of_one_side_is_told() -> None:
+def test_a_violation_on_either_side_is_shown_as_a_failure() -> None:
     lines = shown(verdict=Verdict(events=3, keys=1, lost=1, examples=["lost: event 2"]))
     assert "FAIL" in lines and "lost: event 2" in lines
     lines = shown(audit=audit(**{"crc": "violated", "key order": "passed"}))

@@ -39,7 +39,7 @@ def test_a_child_that_begins_before_its_parent_saved_meets_a_wrong_state(store: 
     assert store.load("a") != fold(EVENTS[:2])["a"]
 
 
-def test_a_parent_that_does_not_read_again_goes_on_with_an_old_state(store: StateStore, tmp_path: Path) -> None:
+def test_a_parent_that_does_not_load_again_goes_on_with_an_old_state(store: StateStore, tmp_path: Path) -> None:
     parent, child = KeyStates(store), KeyStates(StateStore(tmp_path / "states.sqlite"))
     parent.apply(1, EVENTS[0])
     parent.flush([1])
@@ -48,7 +48,7 @@ def test_a_parent_that_does_not_read_again_goes_on_with_an_old_state(store: Stat
     assert parent.apply(1, EVENTS[2]) == 1
 
 
-def test_what_was_applied_is_not_applied_again(store: StateStore) -> None:
+def test_an_applied_event_is_not_applied_again(store: StateStore) -> None:
     states = KeyStates(store)
     states.apply(1, EVENTS[1])
     assert (states.apply(1, EVENTS[0]), states.apply(1, EVENTS[1])) == (SKIPPED, SKIPPED)

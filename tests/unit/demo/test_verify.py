@@ -26,7 +26,7 @@ def test_a_clean_run_passes() -> None:
     assert verdict.passed
 
 
-def test_nothing_at_all_does_not_pass() -> None:
+def test_an_empty_run_does_not_pass() -> None:
     assert not verify([], [], [], {}).passed
 
 
@@ -59,7 +59,7 @@ def test_a_state_that_missed_something_is_wrong_at_the_end(saved: dict[str, File
     assert verdict.examples[0].startswith("wrong at the end: key 'a'")
 
 
-def test_what_is_delivered_again_to_a_state_that_has_it_is_no_violation() -> None:
+def test_an_event_delivered_again_to_a_state_that_has_it_is_no_violation() -> None:
     again = SEEN[0]._replace(time_ns=13, changes_known=SKIPPED)
     verdict = verify(EVENTS, ACKS, [*SEEN, again], SAVED)
     assert (verdict.delivered_again, verdict.violations, verdict.passed) == (1, 0, True)
@@ -70,7 +70,7 @@ def test_disorder_names_the_late_and_the_newer_record() -> None:
     assert disordered([third, SEEN[1], first]) == [(first, third)]
 
 
-def test_the_checksum_of_a_state_tells_order() -> None:
+def test_the_checksum_of_a_state_depends_on_the_order_of_events() -> None:
     def digest(*events: Event) -> Any:
         state = FileState()
         for event in events:
@@ -81,7 +81,7 @@ def test_the_checksum_of_a_state_tells_order() -> None:
     assert fold(EVENTS)["a"] == FileState(2, 3, digest(EVENTS[0], EVENTS[2]))
 
 
-def test_the_data_set_is_whole_and_a_record_carries_it() -> None:
+def test_the_data_set_is_whole_and_an_event_is_read_back_from_its_record() -> None:
     events = list(load_events())
     assert len(events) == 101_229
     assert len({event.path for event in events}) == 10_101

@@ -19,12 +19,12 @@ def properties(brokers: int, key: str, **overrides: str) -> list[str]:
 
 @pytest.mark.parametrize("key", ["offsets.topic.replication.factor", "default.replication.factor"])
 @pytest.mark.parametrize(("brokers", "expected"), [(1, "1"), (2, "2"), (3, "3"), (5, "3")])
-def test_topics_have_three_replicas_where_there_are_brokers_enough(brokers: int, expected: str, key: str) -> None:
+def test_topics_have_three_replicas_where_there_are_enough_brokers(brokers: int, expected: str, key: str) -> None:
     assert set(properties(brokers, key)) == {expected}
     assert set(properties(brokers, key, **{key: "1"})) == {"1"}
 
 
-def test_each_process_gets_the_settings_that_it_acts_by() -> None:
+def test_each_process_gets_only_the_settings_that_it_reads() -> None:
     given = [
         "delete.topic.enable=false",
         "unclean.leader.election.enable=true",

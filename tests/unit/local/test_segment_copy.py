@@ -46,7 +46,9 @@ def offsets(opened: Piece) -> list[int]:
     ("start", "log_start", "limit", "bases"),
     [(0, 0, 12, [0, 6]), (0, 0, 6, [0]), (6, 0, 12, [6]), (3, 0, 12, [0, 6]), (0, 7, 12, [6]), (12, 0, 12, [6])],
 )
-def test_which_segments_are_wanted(source: Replica, start: int, log_start: int, limit: int, bases: list[int]) -> None:
+def test_only_segments_with_wanted_offsets_are_chosen(
+    source: Replica, start: int, log_start: int, limit: int, bases: list[int]
+) -> None:
     found = wanted_segments(list_segments(source.directory), start, log_start, limit)
     assert [segment.base_offset for segment in found] == bases
 
@@ -91,7 +93,7 @@ def test_a_preallocated_index_ends_in_zeros(source: Replica) -> None:
 
 
 @pytest.mark.parametrize("entry", [(1, 7), (1, 2 * BATCH), (5, BATCH + 3), (1, 10**6)])
-def test_an_index_that_is_wrong_does_not_mislead(source: Replica, entry: tuple[int, int]) -> None:
+def test_a_wrong_index_does_not_change_the_copied_records(source: Replica, entry: tuple[int, int]) -> None:
     (source.directory / f"{6:020d}.index").write_bytes(struct.pack(">ii", *entry))
     with piece(source, 1, 8, 10) as opened:
         assert offsets(opened) == [8, 9]
@@ -110,7 +112,7 @@ def test_a_torn_batch_at_the_end_is_left_out(source: Replica) -> None:
         assert offsets(opened) == [6, 7, 8, 9, 10, 11]
 
 
-def test_a_start_within_a_batch_is_another_history(source: Replica) -> None:
+def test_a_start_within_a_batch_is_refused_as_a_changed_history(source: Replica) -> None:
     with pytest.raises(HistoryChangedError, match="offsets 8-9"), piece(source, 1, 9, 12):
         pass
 
