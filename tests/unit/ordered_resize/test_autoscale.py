@@ -39,7 +39,9 @@ def settled(policy: Policy, initial: int, count: int, rate: int) -> list[int]:
         (1, 64, 1_000_000, None),
     ],
 )
-def test_the_mean_decides(initial: int, count: int, rate: int, wanted: int | None) -> None:
+def test_the_mean_rate_of_a_partition_decides_the_count(
+    initial: int, count: int, rate: int, wanted: int | None
+) -> None:
     assert decide(POLICY, initial, count, measured(rate)).wanted == wanted
 
 
@@ -81,7 +83,9 @@ def test_one_step_is_at_most_one_doubling(initial: int, doublings: int, rate: in
         (60, 599, ("the cool-down: 599.0 of 600 s (autoscale.cooldown.ms)",)),
     ],
 )
-def test_what_a_step_waits_for(elapsed_s: int, unchanged_s: int, waits: tuple[str, ...]) -> None:
+def test_a_step_waits_for_the_window_and_the_cool_down(
+    elapsed_s: int, unchanged_s: int, waits: tuple[str, ...]
+) -> None:
     decision = decide(POLICY, 4, 4, measured(1_000, elapsed_s, unchanged_s))
     assert (decision.wanted, decision.waits) == (8, waits)
 
@@ -97,7 +101,7 @@ def test_bounds_are_reached_without_a_measurement_but_not_before_the_cool_down()
     ("low", "high", "named"),
     [(5, 3, "autoscale.min.partitions=5"), (5, 7, "autoscale.max.partitions=7"), (1, 3, "which the topic was created")],
 )
-def test_bounds_that_contradict_choose_nothing_and_say_so(low: int, high: int, named: str) -> None:
+def test_contradictory_bounds_choose_no_count_and_are_named(low: int, high: int, named: str) -> None:
     decision = decide(POLICY._replace(min_partitions=low, max_partitions=high), 4, 4, measured(1_000_000))
     assert decision.wanted is None
     assert named in decision.why

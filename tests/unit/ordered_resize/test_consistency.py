@@ -58,7 +58,7 @@ def test_an_impossible_lineage_is_refused_with_a_reason(lineages: dict[int, Entr
     assert len(found) == 1 and words in found[0], found
 
 
-def test_a_cycle_that_only_the_entries_below_close() -> None:
+def test_a_cycle_through_older_entries_is_refused() -> None:
     """Entry 4 of 0 is valid by itself. It needs entry 2 of 0, which needs 1, and 1 needs entry 2 of 0 again."""
     lineages: dict[int, Entries] = {0: [(2, {1: 1}), (4, {2: 1})], 1: [(1, {0: 2})]}
     assert "waits for itself" in lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5}, lineages))[0]
@@ -71,7 +71,7 @@ def test_an_entry_may_name_a_removed_partition_and_an_ended_one_closes_no_cycle(
     assert not lineage_contradictions(snapshot({0: 3, 1: 3}, again, over={1: 1}))
 
 
-def test_what_an_unreadable_partition_was_is_not_judged() -> None:
+def test_an_entry_that_names_an_unreadable_partition_is_not_judged() -> None:
     known = snapshot({0: 5}, {0: [(2, {1: 0})]})
     assert lineage_contradictions(known)
     assert not lineage_contradictions(Snapshot(known.topic, known.states, unreadable={1}))
@@ -79,7 +79,7 @@ def test_what_an_unreadable_partition_was_is_not_judged() -> None:
 
 @settings(max_examples=100)
 @given(histories())
-def test_no_history_of_resizes_is_refused(taken: list[History]) -> None:
+def test_no_lineage_of_real_resizes_is_refused(taken: list[History]) -> None:
     for history in taken:
         lineages = {p: part.entries for p, part in history.parts.items()}
         epochs = {p: part.epoch for p, part in history.parts.items()}

@@ -9,7 +9,7 @@ from anabranch.ordered_resize.resize import STEPS, Phase
 from tests.support.resize.resized_topic import Topic
 
 
-def test_a_topic_that_waits_for_nothing() -> None:
+def test_a_topic_that_was_never_resized_waits_for_nothing() -> None:
     assert resize_waits(Topic(4).snapshot(), {}) == []
 
 
@@ -27,7 +27,7 @@ def test_gainers_wait_for_the_leaders_of_their_losers() -> None:
     assert resize_waits(topic.snapshot(), {}) == ["partitions 4, 5, 6 gain keys, and no replica of them may lead"]
 
 
-def test_what_drains_what_is_removed_and_what_is_asked_for_next() -> None:
+def test_marked_and_removed_partitions_and_the_queued_count_are_explained() -> None:
     topic = Topic.split(1, 20)
     topic.ask(1)
     topic.carry_out()
@@ -42,7 +42,7 @@ def test_what_drains_what_is_removed_and_what_is_asked_for_next() -> None:
     ]
 
 
-def test_partitions_that_were_never_led() -> None:
+def test_partitions_that_were_never_led_are_explained() -> None:
     topic = Topic(3)
     del topic.states[2]
     assert resize_waits(topic.snapshot(), {}) == ["partitions 2 had no leader yet"]

@@ -38,7 +38,7 @@ def test_every_move_is_in_the_table_but_one() -> None:
     assert set(itertools.permutations(GateState, 2)) - MOVES.keys() == {(WAITING, OPEN)}
 
 
-def test_unknown_until_the_lineage_is_as_new_as_the_batch(gate: Gate) -> None:
+def test_a_gate_is_unknown_until_the_lineage_is_as_new_as_the_batch(gate: Gate) -> None:
     assert gate.look(1, 3) is UNKNOWN
     assert gate.questions(1, 3) == [Question(Ask.LINEAGE, 1, 3)]
     gate.facts.on_lineage(1, Lineage(2, -1, ()))
@@ -48,7 +48,7 @@ def test_unknown_until_the_lineage_is_as_new_as_the_batch(gate: Gate) -> None:
     assert gate.questions(1, 3) == []
 
 
-def test_waiting_asks_lineage_then_end_and_position_then_log_start(gate: Gate) -> None:
+def test_a_waiting_gate_asks_lineage_then_end_and_position_then_log_start(gate: Gate) -> None:
     assert gate.look(1, 0) is WAITING
     assert gate.questions(1, 0) == [Question(Ask.LINEAGE, 0, 0)]
     gate.facts.on_lineage(0, Lineage(1))
@@ -122,7 +122,7 @@ def test_only_the_end_of_the_highest_epoch_is_asked_first(gate: Gate) -> None:
     assert Question(Ask.END, 0, 0) in gate.questions(1, 0)
 
 
-def test_due_until_the_load_returned(gate: Gate) -> None:
+def test_a_gate_is_due_until_the_load_returned(gate: Gate) -> None:
     process_zero(gate)
     assert gate.look(1, 0) is DUE
     called = gate.load_called(1)
@@ -142,7 +142,7 @@ def test_a_load_covers_what_was_satisfied_when_it_was_called(gate: Gate) -> None
     assert gate.look(1, 5) is DUE
 
 
-def test_after_an_assignment_nothing_was_loaded(gate: Gate) -> None:
+def test_a_new_assignment_needs_a_new_load(gate: Gate) -> None:
     process_zero(gate)
     load(gate)
     gate.assign([1])
@@ -181,14 +181,14 @@ def test_an_illegal_move_raises(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> 
         gate.look(1, 0)
 
 
-def test_a_seek_starts_anew(gate: Gate) -> None:
+def test_a_seek_restarts_the_gate(gate: Gate) -> None:
     gate.facts.on_lineage(1, Lineage(3, -1, (Entry(2, {0: 0}),)))
     assert gate.look(1, 2) is WAITING
     gate.restart(1)
     assert gate.look(1, 1) is OPEN
 
 
-def test_a_topic_of_the_same_name_forgets_everything(gate: Gate) -> None:
+def test_a_recreated_topic_of_the_same_name_has_no_known_facts(gate: Gate) -> None:
     process_zero(gate)
     load(gate)
     assert gate.look(1, 0) is OPEN
@@ -196,7 +196,7 @@ def test_a_topic_of_the_same_name_forgets_everything(gate: Gate) -> None:
     assert gate.look(1, 0) is UNKNOWN
 
 
-def test_explain_names_everything_a_user_needs(gate: Gate) -> None:
+def test_a_wait_names_the_end_the_owner_and_the_position(gate: Gate) -> None:
     assert [str(wait) for wait in gate.waits(1)] == [
         "partition 1 from epoch 0 waits for 0 until the end of epoch 0, not known yet, owner not known, position not"
         " known"
@@ -237,14 +237,14 @@ def test_a_position_lowered_and_raised_during_a_load_is_not_covered_by_it(gate: 
     assert gate.look(1, 0) is DUE
 
 
-def test_a_load_of_a_removed_partition_does_not_count(gate: Gate) -> None:
+def test_a_load_before_the_removal_of_a_partition_does_not_count(gate: Gate) -> None:
     process_zero(gate)
     load(gate)
     gate.renew(1)
     assert gate.look(1, 0) is DUE
 
 
-def test_what_was_passed_is_still_named_until_it_is_over(gate: Gate) -> None:
+def test_a_passed_loser_is_named_until_it_is_over(gate: Gate) -> None:
     gate.facts.on_lineage(0, Lineage(1, -1, (Entry(0, {3: 2}), Entry(1, {4: 2}))))
     gate.facts.on_end(0, 0, 100)
     gate.facts.on_position(0, 100)

@@ -38,14 +38,14 @@ def test_recursion_an_empty_loser_that_waits_itself_frees_nobody() -> None:
     assert cap(chain(), 3, Reader("g", 1, {0: 100})) == 0
 
 
-def test_no_commit_is_the_beginning_of_the_log() -> None:
+def test_a_group_without_a_commit_counts_from_the_log_start() -> None:
     assert cap(chain(), 1, Reader("g", 1)) == -1
     facts = chain()
     facts.on_log_start(0, 100)
     assert cap(facts, 1, Reader("g", 1)) == 1
 
 
-def test_a_log_start_does_not_stand_for_what_an_owner_reports() -> None:
+def test_a_log_start_does_not_replace_the_position_that_an_owner_reports() -> None:
     facts = chain()
     facts.on_log_start(0, 100)
     assert cap(facts, 1, Reader("g", 1, reporting=frozenset({0}))) == -1
@@ -79,7 +79,7 @@ def test_max_hold_lets_one_group_go_for_one_epoch_and_not_another() -> None:
     assert cap(facts, 3, mute, released=(Obstacle("mute", 1, 1, 0),)) == -1, "partition 0 is still to be processed"
 
 
-def test_a_group_that_comes_again_is_not_the_one_that_was_let_go() -> None:
+def test_a_recreated_group_is_not_let_go_with_the_earlier_one() -> None:
     assert cap(chain(), 1, Reader("g", 2), released=(Obstacle("g", 1, 0, 0),)) == -1
 
 

@@ -62,7 +62,9 @@ def topic() -> Topic:
         (3, {"not_now": "The feature is not finalized."}, POLICY, "The feature is not finalized."),
     ],
 )
-def test_requests_that_are_refused(topic: Topic, count: int, given: dict[str, Any], code: ErrorCode, why: str) -> None:
+def test_a_request_is_refused_with_a_code_and_a_reason(
+    topic: Topic, count: int, given: dict[str, Any], code: ErrorCode, why: str
+) -> None:
     verdict = judge_request(topic.snapshot(), count, setting(**given))
     assert (verdict.outcome, verdict.topic, verdict.code) == (REFUSE, None, code)
     assert re.match(why, verdict.why), verdict.why
@@ -87,7 +89,7 @@ def test_requests_that_are_refused(topic: Topic, count: int, given: dict[str, An
         (6, {"marked": Marked.DRAINED}, "$"),
     ],
 )
-def test_a_compacted_topic_is_resized_and_its_user_told_of_the_latest_values(
+def test_a_resize_of_a_compacted_topic_has_advice_about_the_latest_values(
     topic: Topic, count: int, given: dict[str, Any], said: str
 ) -> None:
     compacted = setting(**({"is_compacted": True} | given))
@@ -96,7 +98,7 @@ def test_a_compacted_topic_is_resized_and_its_user_told_of_the_latest_values(
     assert re.match(said, advice(topic.topic, verdict.topic, compacted))
 
 
-def test_a_queued_shrink_of_a_compacted_topic_says_so_too_and_a_cancel_says_nothing(topic: Topic) -> None:
+def test_a_queued_shrink_of_a_compacted_topic_has_advice_and_a_cancel_has_none(topic: Topic) -> None:
     compacted = setting(is_compacted=True, marked=Marked.FOR_EVER)
     topic.ask(8)
     queued = judge_request(topic.snapshot(), 3, compacted).topic
@@ -142,7 +144,7 @@ def test_a_cancel_of_a_cancel_is_queued(topic: Topic) -> None:
     assert (topic.topic.undeleted_partition_count, topic.topic.wanted) == (4, 8)
 
 
-def test_a_cancel_is_not_held_by_what_forbids_a_resize(topic: Topic) -> None:
+def test_a_cancel_is_accepted_even_where_a_resize_is_forbidden(topic: Topic) -> None:
     topic.ask(8)
     verdict = judge_request(topic.snapshot(), 4, setting(marked=Marked.FOR_EVER, not_now="No."))
     assert verdict.outcome is ACCEPT and verdict.topic is not None and verdict.topic.undeleted_partition_count == 4
@@ -210,13 +212,13 @@ def test_a_queued_count_is_judged_again(topic: Topic) -> None:
         ({"undeleted_partition_count": 1}, "The topic was created with 2 partitions and cannot have fewer"),
     ],
 )
-def test_edits_that_are_undone(topic: Topic, changes: dict[str, Any], why: str) -> None:
+def test_a_forbidden_edit_is_undone_with_a_reason(topic: Topic, changes: dict[str, Any], why: str) -> None:
     verdict = judge_edit(topic.snapshot(), topic.topic.replace(**changes), SETTING)
     assert (verdict.outcome, verdict.topic) == (REFUSE, topic.topic)
     assert verdict.why.startswith(why), verdict.why
 
 
-def test_an_edit_of_the_count_or_the_assignment_asks_as_a_request_does(topic: Topic) -> None:
+def test_an_edit_of_the_count_or_the_assignment_counts_as_a_request(topic: Topic) -> None:
     asked = judge_request(topic.snapshot(), 6, SETTING).topic
     assert judge_edit(topic.snapshot(), topic.topic.replace(undeleted_partition_count=6), SETTING).topic == asked
     added = topic.topic.replace(partitions={**topic.topic.partitions, 6: [2, 1]})
@@ -236,7 +238,7 @@ def test_a_tool_that_knows_none_of_our_fields_loses_none(topic: Topic) -> None:
 # ---------------------------------------------------------------- edits while no controller was active
 
 
-def test_a_topic_as_it_was_left_is_accepted_at_every_step(topic: Topic) -> None:
+def test_a_topic_found_after_any_step_of_a_resize_is_accepted(topic: Topic) -> None:
     topic.ask(8)
     while steps := resize.next_steps(topic.snapshot()):
         topic.write(steps[-1])
@@ -251,7 +253,7 @@ def test_a_new_topic_of_which_some_partitions_were_led_is_accepted() -> None:
     assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
 
 
-def test_partitions_added_while_no_controller_was_in_office_are_a_request(topic: Topic) -> None:
+def test_partitions_added_while_no_controller_was_active_count_as_a_request(topic: Topic) -> None:
     topic.topic = topic.topic.replace(partitions={**topic.topic.partitions, 6: [2, 1], 7: [2, 1]})
     found = judge_found(topic.snapshot(), SETTING)
     assert found.topic is not None and found.topic.undeleted_partition_count == 8
@@ -259,7 +261,7 @@ def test_partitions_added_while_no_controller_was_in_office_are_a_request(topic:
     assert refused.outcome is REFUSE and refused.topic is not None and sorted(refused.topic.partitions) == [*range(6)]
 
 
-def test_what_is_added_before_the_leaders_have_answered_is_queued_as_a_count(topic: Topic) -> None:
+def test_partitions_added_before_the_leaders_have_answered_are_queued_as_a_count(topic: Topic) -> None:
     """A new controller also queues the count, because its leaders have not answered it; no broker is chosen."""
     known, limits = topic.topic, setting(assign=no_brokers)
     added = known.replace(partitions={**known.partitions, 6: [2, 1], 7: [2, 1]})
@@ -278,7 +280,7 @@ def no_brokers(new: Sequence[int]) -> dict[int, list[int]]:
     raise AssertionError(f"replicas of {new} are asked for")
 
 
-def test_partitions_added_to_a_topic_that_was_never_resized_by_a_tool_that_knows_no_layouts() -> None:
+def test_partitions_added_by_a_tool_that_knows_no_layouts_are_the_first_resize() -> None:
     topic = Topic(2)
     topic.topic = TopicZnode(topic.topic.topic_id, {p: [1, 2] for p in range(4)}, 4, 4, absent=frozenset(LAYOUT_FIELDS))
     found = judge_found(topic.snapshot(), SETTING).topic
@@ -347,7 +349,7 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
         (lambda t: state(t, 1, isr=[9]), "partition 1: broker 9 is in its isr, and the topic assigns no replica"),
     ],
 )
-def test_what_freezes_a_topic(topic: Topic, edit: Any, why: str) -> None:
+def test_a_contradictory_topic_is_frozen_with_a_reason(topic: Topic, edit: Any, why: str) -> None:
     edit(topic)
     verdict = judge_found(topic.snapshot(), SETTING)
     assert (verdict.outcome, verdict.topic) == (FREEZE, None)
@@ -366,7 +368,7 @@ def test_what_freezes_a_topic(topic: Topic, edit: Any, why: str) -> None:
         (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: layout is 6 partitions in version 1 and counts"),
     ],
 )
-def test_what_freezes_a_topic_whose_resize_is_taken_back(topic: Topic, edit: Any, why: str) -> None:
+def test_a_contradictory_topic_is_frozen_while_its_resize_is_taken_back(topic: Topic, edit: Any, why: str) -> None:
     topic.ask(8)
     topic.write(STEPS[Phase.BUMP](topic.snapshot(), 0))
     topic.ask(4)
@@ -377,7 +379,7 @@ def test_what_freezes_a_topic_whose_resize_is_taken_back(topic: Topic, edit: Any
     assert verdict.outcome is FREEZE and verdict.why.startswith(why), verdict.why
 
 
-def test_the_initial_count_of_a_topic_that_was_never_resized() -> None:
+def test_a_wrong_initial_count_freezes_a_topic_that_was_never_resized() -> None:
     topic = Topic(4)
     topic.topic = topic.topic.replace(initial_partition_count=2)
     verdict = judge_found(topic.snapshot(), SETTING)

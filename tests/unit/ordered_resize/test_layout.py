@@ -37,7 +37,9 @@ def test_a_partition_at_or_above_the_count_is_closed() -> None:
         (4, 6, 6, {}),
     ],
 )
-def test_losers_and_gainers(initial: int, before: int, after: int, losers_of: dict[int, tuple[int, ...]]) -> None:
+def test_each_gainer_gets_keys_from_its_losers(
+    initial: int, before: int, after: int, losers_of: dict[int, tuple[int, ...]]
+) -> None:
     found = moves(initial, before, after)
     assert found.losers_of == losers_of
     assert found.losers == {q for losers in losers_of.values() for q in losers}

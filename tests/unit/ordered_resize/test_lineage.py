@@ -75,7 +75,7 @@ def test_a_removal_counts_only_once_it_was_read() -> None:
     assert lineage.cap(facts, 0) == 2
 
 
-def test_what_is_over_of_a_number_that_exists_again_stays_over() -> None:
+def test_an_ended_incarnation_stays_over_when_the_partition_exists_again() -> None:
     facts = Facts()
     known(facts, 0, 2, (2, {1: 3}))
     facts.on_lineage(1, Lineage(5), over=4)
@@ -101,7 +101,7 @@ def test_the_end_of_a_later_epoch_serves_for_an_earlier_one() -> None:
     assert lineage.cap(facts, 1) == 0
 
 
-def test_what_is_passed_stays_passed_in_a_new_generation_and_after_a_leader_change() -> None:
+def test_a_passed_entry_stays_passed_in_a_new_generation_and_after_a_leader_change() -> None:
     facts = split(position=100)
     assert lineage.cap(facts, 1) == 0
     facts.on_new_generation()
@@ -109,7 +109,7 @@ def test_what_is_passed_stays_passed_in_a_new_generation_and_after_a_leader_chan
     assert lineage.cap(facts, 1) == 0
 
 
-def test_a_lowered_position_takes_back_what_was_passed_recursively() -> None:
+def test_a_lowered_position_revokes_passed_entries_recursively() -> None:
     facts = split(position=100)
     known(facts, 1, 1, (0, {0: 0}))
     for p, parent in ((3, 1), (7, 3), (15, 7)):
@@ -128,7 +128,7 @@ def test_an_unclean_election_lowers_the_end_without_a_stored_offset() -> None:
     assert lineage.cap(facts, 1) == 0
 
 
-def test_pruning_drops_what_is_over_and_leaves_the_floor() -> None:
+def test_pruning_drops_ended_losers_and_leaves_the_floor() -> None:
     entries = (Entry(2, {5: 0}), Entry(4, {4: 1, 5: 3}), Entry(6, {4: 3}))
     assert lineage.pruned(entries, -1, {5: 3}) == ((Entry(4, {4: 1}), Entry(6, {4: 3})), 4)
     assert lineage.pruned(entries, 9, {5: 0}) == (entries[1:], 9)
@@ -160,7 +160,7 @@ def test_a_load_is_due_before_any_batch_when_the_floor_is_above_cap_and_floor_of
     assert not lineage.is_load_due(at_floor_4, Loaded(4, -1), 0)
 
 
-def test_the_map_of_the_kip_comes_from_the_newest_entry_of_a_grow() -> None:
+def test_leader_epochs_after_creation_come_from_the_newest_entry_of_a_grow() -> None:
     entries = (Entry(0, {1: 0}), Entry(2, {1: 2}), Entry(3, {13: 1}))
     assert lineage.leader_epochs_after_creation(5, entries) == {1: 2}
 
@@ -194,7 +194,7 @@ def having_keys(topic: Topic) -> set[int]:
     return {p for p, own in known.items() if lineage.has_keys(own, merges.get(p))}
 
 
-def test_a_position_that_is_not_known_any_more_takes_nothing_back() -> None:
+def test_a_position_that_becomes_unknown_revokes_nothing() -> None:
     facts = split(position=100)
     assert lineage.cap(facts, 1) == 0
     facts.on_position(0, -1)
@@ -211,7 +211,7 @@ def test_an_epoch_without_records_needs_no_position() -> None:
     assert lineage.cap(facts, 1) == 0
 
 
-def test_an_owner_told_again_is_no_news() -> None:
+def test_an_owner_reported_again_changes_nothing() -> None:
     facts = split()
     facts.on_owner(0, is_owned=False)
     version = facts.version

@@ -24,6 +24,8 @@ from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked
         ("compact,delete", {LOSS_KEY: True}, Marked.DRAINED),
     ],
 )
-def test_how_long_marked_partitions_are_kept(policy: str, given: dict[str, Any], kept: Marked) -> None:
+def test_config_keys_decide_how_long_marked_partitions_are_kept(
+    policy: str, given: dict[str, Any], kept: Marked
+) -> None:
     values = {"cleanup.policy": policy.split(","), "retention.ms": 1_000, DRAIN_KEY: False, LOSS_KEY: False}
     assert Marked.of(values | given) is kept

@@ -17,7 +17,7 @@ def entry(epoch: int, losers: dict[int, int]) -> LineageEntry:
     return LineageEntry(epoch, losers)
 
 
-def test_the_example_of_the_design() -> None:
+def test_the_example_of_the_design_is_carried_out() -> None:
     t = Topic(4)
     t.ask(6)
     assert (t.topic.undeleted_partition_count, t.topic.previous_undeleted_partition_count) == (6, 4)
@@ -41,7 +41,7 @@ def test_the_example_of_the_design() -> None:
     assert t.states[7].lineage == (entry(0, {3: 2}),)
 
 
-def test_the_same_when_5_was_removed_before_the_second_grow() -> None:
+def test_the_example_is_carried_out_when_5_is_removed_before_the_second_grow() -> None:
     t = Topic(4)
     for count in (6, 4):
         t.ask(count)
@@ -82,7 +82,7 @@ def test_a_gainer_waits_for_its_own_losers_alone() -> None:
     assert {step.name for step in resize.next_steps(t.snapshot())} == {"bump"}
 
 
-def test_each_phase_that_waits_has_no_step_of_its_own() -> None:
+def test_only_the_phases_that_do_not_wait_have_a_step() -> None:
     assert STEPS.keys() == {Phase.BUMP, Phase.GAIN, Phase.CREATE}
 
 
@@ -96,7 +96,7 @@ def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> N
     assert bumped.extra == {"theirs": 1} and bumped.before == Before(Layout(1, 0), 5)
 
 
-def test_elections_change_neither_layout_nor_what_it_replaced() -> None:
+def test_elections_change_neither_the_layout_nor_the_one_before() -> None:
     """A loser's last epoch under the old layout stays in its znode; an election after the bump does not raise it."""
     t = Topic(1)
     t.ask(2)
@@ -180,7 +180,7 @@ def test_removals_of_one_write_are_bounded() -> None:
     assert drained(150, drained=range(150)) == list(range(150 - MAX_TOGETHER, 150))
 
 
-def test_what_the_next_resize_counts_does_not_begin_to_be_removed() -> None:
+def test_the_removal_of_a_partition_that_the_next_resize_counts_does_not_begin() -> None:
     t = Topic.split(1, 3)
     t.ask(1)
     t.carry_out()
@@ -189,7 +189,7 @@ def test_what_the_next_resize_counts_does_not_begin_to_be_removed() -> None:
     assert sorted(step.states) == [2]
 
 
-def test_a_grow_waits_for_a_removal_that_has_begun_and_never_lowers_where_a_log_ended() -> None:
+def test_a_grow_waits_for_a_removal_that_has_begun_and_never_lowers_a_log_end() -> None:
     t = Topic.split(1, 2)
     t.topic = t.topic.replace(last_offsets={1: 60})
     t.ask(1)

@@ -22,7 +22,7 @@ GROWN, MERGED = LineageEntry(1, {0: 4}), LineageEntry(3, {5: 2, 7: 2})
         ((GROWN, MERGED), {5: 2, 7: 2}, 1),
     ],
 )
-def test_tombstones_stay_from_the_first_entry_that_names_what_is_not_over(
+def test_tombstones_stay_from_the_first_entry_with_a_loser_that_is_not_over(
     entries: tuple[LineageEntry, ...], over: dict[int, int], kept_from: int
 ) -> None:
     assert first_kept_epoch(entries, 9, over) == kept_from
