@@ -25,7 +25,7 @@ def test_an_address_has_a_host_and_a_port(text: str, address: tuple[str, int]) -
 @pytest.mark.parametrize(
     "text", ["", "localhost", "9092", "localhost:", "localhost:http", "a:65536", "a:-1", "a:²", "a:1 2"]
 )
-def test_what_is_none_is_named(text: str) -> None:
+def test_text_that_is_no_address_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not host:port") as caught:
         split_address(text)
     assert repr(text) in str(caught.value)

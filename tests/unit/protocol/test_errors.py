@@ -30,7 +30,7 @@ def test_codes_are_without_gaps() -> None:
     assert [code.value for code in ErrorCode] == [*range(-1, 128), 25310]
 
 
-def test_every_code_has_a_sentence() -> None:
+def test_every_code_has_a_message() -> None:
     assert all(code.message for code in ErrorCode)
 
 
@@ -39,11 +39,11 @@ DIFFERS = {ErrorCode.CORRUPT_MESSAGE}
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code.value in ORACLE and code.value > 0])
-def test_retriability_against_kafka_python(code: ErrorCode) -> None:
+def test_codes_are_retriable_as_in_kafka_python(code: ErrorCode) -> None:
     assert (bool(ORACLE[code.value].retriable) == code.retriable) is (code not in DIFFERS)
 
 
-def test_invalid_partition_metadata() -> None:
+def test_invalid_partition_metadata_makes_a_client_refresh_its_metadata() -> None:
     """wire.md: 25310 is retriable and makes the client refresh its metadata."""
     assert ErrorCode(25310) is ErrorCode.INVALID_PARTITION_METADATA
     assert ErrorCode.INVALID_PARTITION_METADATA.client_action is ClientAction.REFRESH_METADATA
@@ -70,13 +70,13 @@ def test_an_unknown_code_is_a_server_error() -> None:
     assert "9999" in str(error)
 
 
-def test_error_text_and_pickle() -> None:
+def test_an_error_shows_its_code_and_survives_pickling() -> None:
     error = KafkaError(ErrorCode.INVALID_CONFIG, "segment.bytes: 1 is below 14")
     assert str(error) == "INVALID_CONFIG (40): segment.bytes: 1 is below 14"
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.code, copy.message) == (error.code, error.message)
 
 
-def test_topic_partition() -> None:
+def test_topic_partitions_are_shown_with_a_dash_and_sorted_by_number() -> None:
     assert str(TopicPartition("t", 3)) == "t-3"
     assert sorted([TopicPartition("t", 10), TopicPartition("t", 9)])[0].partition == 9

@@ -61,7 +61,7 @@ def records_of(request: Request) -> bytes:
     return bytes(records)
 
 
-def test_request_headers_by_hand() -> None:
+def test_request_headers_have_the_bytes_of_their_version() -> None:
     """Header version 1 belongs to versions before an API's first flexible one.
 
     Header version 2 belongs to the first flexible version and later ones, and ends with a byte of tags.
@@ -74,7 +74,7 @@ def test_request_headers_by_hand() -> None:
 
 @pytest.mark.parametrize("client_id", ["me", "", None, "ü"])
 @pytest.mark.parametrize("version", [0, 9])
-def test_a_request(version: int, client_id: str | None) -> None:
+def test_a_request_is_read_with_its_header_and_body(version: int, client_id: str | None) -> None:
     data = wire(MetadataRequest(), version, 77, client_id)
     (request,) = feed(ServerConnection(), data)
     assert request.header == RequestHeader(ApiKey.METADATA, version, 77, client_id)
@@ -91,7 +91,7 @@ def test_tags_in_a_header_are_skipped() -> None:
     assert request.body == MetadataRequest()
 
 
-def test_responses() -> None:
+def test_a_response_is_read_back_with_its_correlation_id() -> None:
     for version, header in ((3, 4), (4, 5)):
         parts = encode_response(ApiKey.HEARTBEAT, version, 9, HeartbeatResponse(error_code=27))
         data = b"".join(parts)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_api_versions_refused_is_read_in_version_0() -> None:
     assert decode_response(ApiKey.API_VERSIONS, 3, memoryview(data)[4:]) == (5, response)
 
 
-def test_api_versions_of_an_unknown_version() -> None:
+def test_api_versions_of_an_unknown_version_is_read_as_unsupported() -> None:
     data = bytearray(wire(ApiVersionsRequest(), 3))
     data[6:8] = struct.pack(">h", 4)
     (request,) = feed(ServerConnection(), bytes(data))
@@ -124,7 +124,7 @@ def test_api_versions_of_an_unknown_version() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
-def test_sizes_out_of_bounds(size: int) -> None:
+def test_a_frame_size_out_of_bounds_is_refused(size: int) -> None:
     with pytest.raises(FrameError, match=str(size)):
         feed(ServerConnection(1000), struct.pack(">i", size))
 
@@ -162,20 +162,20 @@ def test_an_admin_request_above_its_own_limit_is_refused_by_its_first_bytes() ->
 
 
 @pytest.mark.parametrize(("key", "version"), [(3, 12), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25399, 0)])
-def test_unknown_apis_and_versions(key: int, version: int) -> None:
+def test_unknown_apis_and_versions_are_refused(key: int, version: int) -> None:
     header = struct.pack(">hhih", key, version, 1, -1)
     with pytest.raises(UnsupportedRequestError, match="not implemented"):
         feed(ServerConnection(), struct.pack(">i", len(header)) + header)
 
 
-def test_a_request_cut_at_every_byte_in_its_frame() -> None:
+def test_a_request_cut_at_any_byte_within_its_frame_is_a_decode_error() -> None:
     frame = wire(MetadataRequest(), 9)[4:]
     for length in range(len(frame)):
         with pytest.raises(DecodeError):
             feed(ServerConnection(), struct.pack(">i", length) + frame[:length])
 
 
-def test_a_response_cut_at_every_byte() -> None:
+def test_a_response_cut_at_any_byte_is_a_decode_error() -> None:
     frame = b"".join(encode_response(ApiKey.METADATA, 9, 1, MetadataResponse()))[4:]  # type: ignore[arg-type]
     for length in range(len(frame)):
         with pytest.raises(DecodeError):
@@ -192,7 +192,7 @@ def test_an_idle_connection_holds_no_buffer() -> None:
     assert connection.idle
 
 
-def test_a_buffer_is_used_again_once_nobody_looks_at_it() -> None:
+def test_a_buffer_is_used_again_once_no_request_holds_it() -> None:
     pool = BufferPool()
     connection = ServerConnection(pool=pool)
     buffer = pool.take()
@@ -209,7 +209,7 @@ def test_a_buffer_is_not_used_again_while_its_records_are_held() -> None:
     assert [records_of(request) for request in held + more] == [fill * 100 for fill in (b"a", b"b", b"c", b"d")]
 
 
-def test_a_pool_keeps_no_more_than_it_may() -> None:
+def test_a_pool_keeps_a_bounded_number_of_buffers() -> None:
     pool = BufferPool(max_buffers=2)
     buffers = [pool.take() for _ in range(4)]
     for buffer in buffers:
@@ -219,7 +219,7 @@ def test_a_pool_keeps_no_more_than_it_may() -> None:
 
 
 @pytest.mark.parametrize("size", [BUFFER_BYTES - 100, BUFFER_BYTES, BUFFER_BYTES + 1, 1_000_000, 5_000_000])
-def test_frames_larger_than_a_buffer(size: int) -> None:
+def test_frames_larger_than_a_buffer_are_read(size: int) -> None:
     connection = ServerConnection()
     data = wire(MetadataRequest(), 9) + wire(produce(size), 9) + wire(produce(10), 3)
     _, large, small = feed(connection, data)

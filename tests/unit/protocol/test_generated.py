@@ -86,7 +86,7 @@ def test_request_and_response_belong_to_the_api(key: ApiKey) -> None:
     assert api.request.__name__ == api.name + "Request"
 
 
-def test_versions() -> None:
+def test_version_ranges_are_parsed() -> None:
     assert list(Versions.parse("2-4")) == [2, 3, 4]
     assert list(Versions.parse("none")) == []
     assert 9 in Versions.parse("9+")

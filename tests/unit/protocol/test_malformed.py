@@ -18,7 +18,7 @@ ALL = cases()
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_every_message_cut_at_every_byte(case: Case) -> None:
+def test_every_message_cut_at_any_byte_is_a_decode_error(case: Case) -> None:
     wire = to_object(case.cls, case.table.fields, full_sample(case.table.fields, case.version)).encode(case.version)
     for length in range(len(wire)):
         with pytest.raises(DecodeError, match=case.cls.__name__):
@@ -26,7 +26,7 @@ def test_every_message_cut_at_every_byte(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_bytes_after_the_message(case: Case) -> None:
+def test_bytes_after_the_message_are_refused(case: Case) -> None:
     wire = case.cls().encode(case.version) + b"\0"
     with pytest.raises(DecodeError, match="1 bytes are left over"):
         case.cls.decode(wire, case.version)
@@ -63,7 +63,7 @@ def test_a_length_beyond_the_frame_allocates_nothing() -> None:
     assert peak_bytes < 100_000
 
 
-def test_a_compact_length_beyond_the_frame() -> None:
+def test_a_compact_length_beyond_the_frame_is_refused() -> None:
     with pytest.raises(DecodeError, match="topics: length 4294967294"):
         MetadataRequest.decode(b"\xff\xff\xff\xff\x0f" + b"\0" * 100, 9)
 
@@ -74,26 +74,26 @@ def test_a_count_is_checked_against_the_least_size_of_its_items() -> None:
         ProduceRequest.decode(b"\0\1\0\0\0\0\0\0\0\x1e" + b"\0" * 100, 0)
 
 
-def test_negative_lengths() -> None:
+def test_negative_lengths_are_refused() -> None:
     with pytest.raises(DecodeError, match="topic_data: length -1"):
         ProduceRequest.decode(b"\0\1\0\0\0\0\xff\xff\xff\xff", 0)
     with pytest.raises(DecodeError, match="transactional_id: length -2"):
         ProduceRequest.decode(b"\xff\xfe\0\1\0\0\0\0\0\0\0\0", 3)
 
 
-def test_null_where_there_is_no_null() -> None:
+def test_null_is_refused_where_a_field_has_no_null() -> None:
     with pytest.raises(DecodeError, match="client_software_name: length -1"):
         ApiVersionsRequest.decode(b"\0\1\0", 3)
 
 
-def test_the_field_and_the_byte_are_named() -> None:
+def test_an_error_names_the_field_and_the_byte() -> None:
     request = FetchRequest(max_wait_ms=1)
     wire = request.encode(4)
     with pytest.raises(DecodeError, match=r"FetchRequest v4: max_bytes: .*expected 4, found 2 \(byte 14 of 14"):
         FetchRequest.decode(wire[:14], 4)
 
 
-def test_text_that_is_not_utf8() -> None:
+def test_text_that_is_not_utf8_is_refused() -> None:
     request = ProduceRequest(topic_data=[TopicProduceData(name="ab", partition_data=[PartitionProduceData()])])
     with pytest.raises(DecodeError, match=r"topic_data.*name.*not UTF-8"):
         ProduceRequest.decode(request.encode(3).replace(b"ab", b"\xff\xfe"), 3)
@@ -105,7 +105,7 @@ def test_a_tagged_field_must_fill_its_size() -> None:
         FetchRequest.decode(bytes(wire), 12)
 
 
-def test_versions_that_are_not_there() -> None:
+def test_unknown_versions_are_refused() -> None:
     for version in (-1, 3, 13):
         with pytest.raises(DecodeError, match=f"FetchResponse has no version {version}"):
             FetchResponse.decode(b"", version)
@@ -122,7 +122,7 @@ def test_varints_are_bounded(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 16383, 16384, 10253, 2**32 - 1])
-def test_varints(value: int) -> None:
+def test_varints_are_read_back_as_written(value: int) -> None:
     out = bytearray()
     write_uvarint(out, value)
     assert read_uvarint(memoryview(out), 0) == (value, len(out))

@@ -75,7 +75,7 @@ def test_defaults_are_kafkas() -> None:
     assert FetchRequest().topics is not FetchRequest().topics
 
 
-def test_records_are_slices_of_what_was_received() -> None:
+def test_records_are_slices_of_the_received_bytes() -> None:
     wire = bytearray(produce_request(b"records").encode(9))
     records = ProduceRequest.decode(wire, 9).topic_data[0].partition_data[0].records
     assert isinstance(records, memoryview)
@@ -84,18 +84,18 @@ def test_records_are_slices_of_what_was_received() -> None:
 
 
 @pytest.mark.parametrize("records", [b"r" * 1000, memoryview(b"r" * 1000), FileRange()])
-def test_records_are_passed_through(records: object) -> None:
+def test_records_are_passed_through_without_a_copy(records: object) -> None:
     parts = produce_request(records).encode_parts(3)
     assert parts[1] is records
     assert sum(map(len, parts)) == len(produce_request(b"r" * 1000).encode(3))
 
 
-def test_a_file_range_has_no_bytes() -> None:
+def test_a_message_with_a_file_range_is_not_encoded_as_bytes() -> None:
     with pytest.raises(EncodeError, match="FileRange"):
         produce_request(FileRange()).encode(3)
 
 
-def test_a_value_the_version_cannot_carry() -> None:
+def test_a_value_that_the_version_cannot_carry_is_refused() -> None:
     request = produce_request(b"")
     request.transactional_id = "tx"
     assert ProduceRequest.decode(request.encode(3), 3).transactional_id == "tx"
@@ -112,21 +112,21 @@ def test_an_ignorable_value_is_left_out() -> None:
     assert decoded.topics[0].partitions[0].leader_epoch == -1
 
 
-def test_null_only_where_the_version_has_it() -> None:
+def test_null_is_encoded_only_where_the_version_has_it() -> None:
     assert MetadataRequest.decode(MetadataRequest(topics=None).encode(1), 1).topics is None
     with pytest.raises(EncodeError, match="topics is None and this version has no null"):
         MetadataRequest(topics=None).encode(0)
     assert MetadataRequest(topics=[MetadataRequestTopic(name="t")]).encode(0) == b"\0\0\0\1\0\1t"
 
 
-def test_a_number_that_does_not_fit() -> None:
+def test_a_number_that_does_not_fit_is_refused() -> None:
     with pytest.raises(EncodeError, match="ProduceRequest v3"):
         ProduceRequest(acks=1 << 20).encode(3)
     with pytest.raises(EncodeError):
         produce_request("text").encode(3)
 
 
-def test_tagged_struct() -> None:
+def test_a_tagged_struct_is_read_back_and_refused_in_older_versions() -> None:
     partition = PartitionData(diverging_epoch=EpochEndOffset(epoch=2, end_offset=30), records=b"")
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
     decoded = FetchResponse.decode(response.encode(12), 12)
@@ -136,7 +136,7 @@ def test_tagged_struct() -> None:
         response.encode(11)
 
 
-def test_kip_253_tags_on_the_wire() -> None:
+def test_kip_253_tags_are_written_in_ascending_order() -> None:
     """wire.md: Produce v9 TopicProduceData has the tags 10253 and 10257, in ascending order, as int32."""
     wire = produce_request(b"", undeleted_partition_count=4, layout_version=7).encode(9)
     assert wire.endswith(b"\2\x8d\x50\4\0\0\0\4\x91\x50\4\0\0\0\7\0")
@@ -145,14 +145,14 @@ def test_kip_253_tags_on_the_wire() -> None:
     assert (topic.undeleted_partition_count, topic.layout_version) == (4, 7)
 
 
-def test_incarnation_of_a_fetched_offset() -> None:
+def test_a_fetched_offset_has_its_incarnation_from_version_6_on() -> None:
     partition = OffsetFetchResponsePartition(incarnation=2**40)
     response = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[partition])])
     assert OffsetFetchResponse.decode(response.encode(6), 6).topics[0].partitions[0].incarnation == 2**40
     assert OffsetFetchResponse.decode(response.encode(5), 5).topics[0].partitions[0].incarnation == -1
 
 
-def test_equality_and_repr() -> None:
+def test_messages_compare_by_value_and_show_their_fields() -> None:
     assert produce_request(b"x") == produce_request(memoryview(b"x"))
     assert produce_request(b"x") != produce_request(b"y")
     assert MetadataRequestTopic(name="t") != "t"
@@ -166,7 +166,7 @@ def test_equality_and_repr() -> None:
 # ---------------------------------------------------------------- behind a version
 
 
-def test_offset_commit_record_bytes() -> None:
+def test_an_offset_commit_record_has_kafkas_bytes() -> None:
     """The expected bytes are laid out by hand from Kafka's OffsetCommitKey and OffsetCommitValue."""
     key = OffsetCommitKey(group="g", topic="tt", partition=5)
     assert encode_versioned(key, 1) == b"\0\1\0\1g\0\2tt\0\0\0\5"
@@ -180,7 +180,7 @@ def test_offset_commit_record_bytes() -> None:
     )
 
 
-def test_group_metadata_record() -> None:
+def test_a_group_metadata_record_is_read_back_in_every_version() -> None:
     key = encode_versioned(GroupMetadataKey(group="g"), 2)
     assert key == b"\0\2\0\1g"
     assert read_version(key) == 2
@@ -190,7 +190,7 @@ def test_group_metadata_record() -> None:
         assert decode_versioned(GroupMetadataValue, encode_versioned(value, version)) == (version, value)
 
 
-def test_a_record_of_a_version_that_is_not_known() -> None:
+def test_a_record_of_an_unknown_version_is_refused() -> None:
     with pytest.raises(DecodeError, match="no version 9"):
         decode_versioned(OffsetCommitValue, b"\0\x09")
     with pytest.raises(DecodeError, match="version"):
@@ -204,7 +204,7 @@ def test_a_newer_consumer_protocol_is_read_as_the_newest() -> None:
     assert decode_tolerantly(ConsumerProtocolSubscription, b"\0\7" + written[2:] + b"more") == (7, subscription)
 
 
-def test_consumer_protocol_bytes() -> None:
+def test_a_consumer_protocol_assignment_has_kafkas_bytes() -> None:
     """The expected bytes are laid out by hand from Kafka's ConsumerProtocolAssignment."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])])
     expected = b"\0\1\0\0\0\1\0\1t\0\0\0\2\0\0\0\0\0\0\0\2\xff\xff\xff\xff"

@@ -45,14 +45,14 @@ RESPONSE_BYTES = ["00000000000100017400000002004a"] * 2 + ["00000202740000000200
 
 
 @pytest.mark.parametrize(("request_of", "version"), REQUESTS)
-def test_each_version_of_the_request_is_kafkas(request_of: StopReplicaRequest, version: int) -> None:
+def test_each_version_of_the_request_has_kafkas_bytes(request_of: StopReplicaRequest, version: int) -> None:
     request_of.controller_id, request_of.controller_epoch = 1000, 7
     assert request_of.encode(version).hex() == REQUEST_BYTES[version]
     assert StopReplicaRequest.decode(bytes.fromhex(REQUEST_BYTES[version]), version) == request_of
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_each_version_of_the_response_is_kafkas(version: int) -> None:
+def test_each_version_of_the_response_has_kafkas_bytes(version: int) -> None:
     assert RESPONSE.encode(version).hex() == RESPONSE_BYTES[version]
     assert StopReplicaResponse.decode(bytes.fromhex(RESPONSE_BYTES[version]), version) == RESPONSE
 

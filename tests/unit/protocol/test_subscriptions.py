@@ -27,7 +27,7 @@ def test_a_subscription_cut_behind_its_topics_is_read_as_far_as_it_goes(length: 
 
 
 @pytest.mark.parametrize("length", range(TOPICS_END))
-def test_a_subscription_without_all_of_its_topics_is_not_known(length: int) -> None:
+def test_a_subscription_cut_within_its_topics_is_refused(length: int) -> None:
     with pytest.raises(DecodeError):
         read_subscription(NEWEST[:length])
     assert subscribed_topics([NEWEST, NEWEST[:length]]) is None
@@ -49,5 +49,5 @@ def test_what_an_old_kafka_go_writes_is_read() -> None:
         b"\x00\x00\x00\x00\x00\x01\x00\x01\xff",
     ],
 )
-def test_nonsense_is_no_subscription(blob: bytes) -> None:
+def test_malformed_bytes_are_no_subscription(blob: bytes) -> None:
     assert subscribed_topics([blob]) is None

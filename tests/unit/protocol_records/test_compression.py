@@ -24,7 +24,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize("codec", list(CompressionType))
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
-def test_round_trip(codec: CompressionType, data: bytes) -> None:
+def test_decompressing_gives_the_compressed_data(codec: CompressionType, data: bytes) -> None:
     assert decompress(codec, compress(codec, data), MIB) == data
     assert decompress(codec, memoryview(compress(codec, memoryview(data))), len(data)) == data
 
@@ -47,7 +47,7 @@ def test_other_clients_codecs_agree_in_both_directions(module, codec: Compressio
     assert getattr(module, f"{name}_decode")(compress(codec, data)) == data
 
 
-def test_raw_snappy_as_librdkafka_sends_it() -> None:
+def test_raw_snappy_is_read_as_librdkafka_sends_it() -> None:
     data = SAMPLES[-1]
     assert decompress(CompressionType.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), MIB) == data
 
@@ -72,7 +72,7 @@ def test_output_of_exactly_the_limit_passes_and_one_byte_more_does_not(codec: Co
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_bomb_is_refused_without_its_size_in_memory(codec: CompressionType) -> None:
+def test_a_decompression_bomb_is_refused_without_its_size_in_memory(codec: CompressionType) -> None:
     bomb = compress(codec, bytes(64 * MIB))
     tracemalloc.start()
     try:
@@ -104,7 +104,7 @@ def test_a_lying_gzip_trailer_does_not_size_the_buffer() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_cut_is_an_error(codec: CompressionType) -> None:
+def test_compressed_data_cut_at_any_byte_is_an_error(codec: CompressionType) -> None:
     data = b"some data worth cutting " * 30
     packed = compress(codec, data)
     for end in range(len(packed)):
@@ -115,11 +115,11 @@ def test_every_cut_is_an_error(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_noise_is_an_error(codec: CompressionType) -> None:
+def test_bytes_that_are_not_compressed_data_are_an_error(codec: CompressionType) -> None:
     with pytest.raises(CorruptRecordError):
         decompress(codec, b"\x82SNAPPY\x00 this is not it" + bytes(range(200)), MIB)
 
 
-def test_plain_data_is_bounded_too() -> None:
+def test_uncompressed_data_is_bounded_too() -> None:
     with pytest.raises(CorruptRecordError):
         decompress(CompressionType.NONE, b"12345", 4)

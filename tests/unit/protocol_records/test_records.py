@@ -112,7 +112,7 @@ def test_we_read_what_kafka_python_builds(codec: CompressionType) -> None:
 # ---------------------------------------------------------------- header view
 
 
-def test_header_view() -> None:
+def test_a_batch_reads_the_fields_of_its_header() -> None:
     raw = build_batch(
         RECORDS, base_offset=1000, leader_epoch=9, producer_id=5, producer_epoch=1, base_sequence=2**31 - 3
     )
@@ -126,7 +126,7 @@ def test_header_view() -> None:
     assert batch.verify_crc()
 
 
-def test_no_sequence_has_no_last_sequence() -> None:
+def test_a_batch_without_a_sequence_has_no_last_sequence() -> None:
     assert RecordBatch(build_batch(RECORDS)).last_sequence == layout.NO_SEQUENCE
 
 
@@ -153,7 +153,7 @@ def test_log_append_time_is_every_records_time() -> None:
 
 @pytest.mark.parametrize("limit", [200, 1000, 16384])
 @pytest.mark.parametrize("codec", CODECS)
-def test_batch_size_limit_holds(codec: CompressionType, limit: int) -> None:
+def test_a_batch_stays_within_its_size_limit(codec: CompressionType, limit: int) -> None:
     builder = BatchBuilder(codec, limit)
     count = 0
     while builder.append(b"key-%d" % count, b"value" * (count % 9), [("h", b"x")], T0 + count) is not None:
@@ -172,7 +172,7 @@ def test_the_first_record_always_fits() -> None:
     assert [x.value for x in RecordBatch(builder.build())] == [b"x" * 1000]
 
 
-def test_an_expected_ratio_lets_more_in() -> None:
+def test_an_expected_compression_ratio_lets_more_records_in() -> None:
     def filled(ratio: float) -> int:
         builder = BatchBuilder(CompressionType.LZ4, 1000, compression_ratio=ratio)
         while builder.append(None, b"same" * 10, (), T0) is not None:
@@ -183,12 +183,12 @@ def test_an_expected_ratio_lets_more_in() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_codec_that_does_not_help_is_left_out(codec: CompressionType) -> None:
+def test_a_batch_that_compression_does_not_shrink_stays_uncompressed(codec: CompressionType) -> None:
     raw = build_batch([(None, b"ab", (), T0)], compression=codec)
     assert RecordBatch(raw).compression is CompressionType.NONE
 
 
-def test_estimates_are_never_too_low() -> None:
+def test_estimates_of_a_batch_size_are_never_too_low() -> None:
     for key, value, headers, timestamp in RECORDS:
         assert len(build_batch([(key, value, headers, timestamp)])) <= b.estimate_batch_bytes(key, value, headers)
 
@@ -226,7 +226,7 @@ def test_a_delete_horizon_replaces_the_base_timestamp_only() -> None:
 
 
 @pytest.mark.parametrize("kind", [layout.CONTROL_ABORT, layout.CONTROL_COMMIT])
-def test_control_batches(kind: int) -> None:
+def test_control_batches_are_read_back_and_by_kafka_python(kind: int) -> None:
     batch = RecordBatch(b.build_control_batch(kind, 9, 1, 33, T0, base_offset=7))
     assert batch.is_control and batch.is_transactional and batch.verify_crc()
     (record,) = batch
@@ -239,7 +239,7 @@ def test_control_batches(kind: int) -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [(None, b""), (b"\0\0\0", b""), (b"\0\0\0\1", b"\0\0"), (b"\xff\xff\0\0", None)]
 )
-def test_malformed_control_records(key: bytes | None, value: bytes | None) -> None:
+def test_malformed_control_records_are_refused(key: bytes | None, value: bytes | None) -> None:
     (record,) = RecordBatch(build_batch([(key, value, (), T0)]))
     with pytest.raises(CorruptRecordError):
         r.read_control_record(record)
@@ -281,7 +281,7 @@ GOOD = build_batch(RECORDS, producer_id=1, producer_epoch=0, base_sequence=0)
         (GOOD[:-1] + b"\xee", ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_produce_batches_that_are_refused(raw: bytes, code: ErrorCode) -> None:
+def test_an_invalid_produce_batch_is_refused_with_its_error_code(raw: bytes, code: ErrorCode) -> None:
     assert refusal(raw) == code
 
 
@@ -307,13 +307,13 @@ def test_every_flipped_bit_under_the_crc_is_refused() -> None:
 # ---------------------------------------------------------------- batches that a reader refuses
 
 
-def test_batches_back_to_back() -> None:
+def test_batches_back_to_back_are_read_one_after_the_other() -> None:
     raw = build_batch(RECORDS) + build_batch(RECORDS[:2], base_offset=5) + build_batch(RECORDS[1:], base_offset=7)
     assert [(b.base_offset, b.count) for b in iter_batches(raw)] == [(0, 5), (5, 2), (7, 4)]
 
 
 @pytest.mark.parametrize("left", [1, 11, 12, 16, 17, 60, 61, 70])
-def test_a_partial_tail(left: int) -> None:
+def test_a_partial_tail_is_skipped_only_where_that_is_allowed(left: int) -> None:
     whole = build_batch(RECORDS)
     raw = whole + whole[:left]
     assert [b.length for b in iter_batches(raw, allow_partial_tail=True)] == [len(whole)]
@@ -373,7 +373,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP])
 @pytest.mark.parametrize("body", DAMAGED.values(), ids=DAMAGED.keys())
-def test_damaged_records_under_a_good_crc(body: bytes, codec: CompressionType) -> None:
+def test_damaged_records_under_a_good_crc_are_refused(body: bytes, codec: CompressionType) -> None:
     (batch,) = iter_batches(around(compress(codec, body), 1, codec))
     assert batch.verify_crc()
     with pytest.raises(CorruptRecordError):
@@ -440,7 +440,7 @@ def test_records_compare_by_content() -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
 @pytest.mark.parametrize("some", [1, 7, 25, 100])
-def test_what_is_read_in_steps_is_what_is_read_at_once(codec: CompressionType, some: int) -> None:
+def test_records_read_in_steps_equal_records_read_at_once(codec: CompressionType, some: int) -> None:
     whole = build_batch([(b"%d" % n, b"v", [("h", b"1")], T0 + n) for n in range(25)], compression=codec)
     batch = RecordBatch(whole)
     assert len(list(batch.read_in_steps(some))) == -(-25 // some)
@@ -452,7 +452,7 @@ def test_what_is_read_in_steps_is_what_is_read_at_once(codec: CompressionType, s
 
 
 @pytest.mark.parametrize("cut", [1, 40])
-def test_a_fault_that_is_met_in_steps_is_the_one_that_is_met_at_once(cut: int) -> None:
+def test_reading_in_steps_finds_the_same_fault_as_reading_at_once(cut: int) -> None:
     whole = build_batch([(b"%d" % n, b"v", [], T0) for n in range(25)])
     damaged = bytes(whole[:-cut]) + b"\xff" * cut
     with pytest.raises(CorruptRecordError) as expected:
