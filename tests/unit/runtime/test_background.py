@@ -25,7 +25,7 @@ def fail_with(background: Background, error: Exception, task: str = "cleaner", i
         raise error
 
 
-def test_an_item_that_fails_has_a_pause_that_grows() -> None:
+def test_the_pause_after_each_failure_of_an_item_grows() -> None:
     clock = ManualClock()
     background = Background(clock)
     pauses = []
@@ -43,7 +43,7 @@ def test_an_item_that_fails_has_a_pause_that_grows() -> None:
     assert background.failing() == []
 
 
-def test_what_fails_is_described_and_counted() -> None:
+def test_failures_are_described_and_counted() -> None:
     clock = ManualClock()
     background = Background(clock)
     metrics = Metrics()

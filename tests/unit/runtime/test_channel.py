@@ -128,7 +128,7 @@ def test_a_request_without_answer_times_out_and_closes_the_channel() -> None:
 @pytest.mark.parametrize(
     "reply", [b"\x7f\xff\xff\xff", b"\x00\x00\x00\x04\x00\x00\x00\x63", b"\x00\x00\x00\x05\x00\x00\x00\x01\x00"]
 )
-def test_an_answer_that_makes_no_sense_closes_the_channel(reply: bytes) -> None:
+def test_an_unreadable_answer_closes_the_channel(reply: bytes) -> None:
     async def scenario(network: Network) -> None:
         listener = await network.listen(HOST, 0)
         async with Channel.open(network, HOST, listener.port, "test") as channel:
@@ -269,7 +269,7 @@ def test_fetched_records_stay_valid_while_more_answers_arrive() -> None:
     run_both(scenario)
 
 
-def test_errors_of_the_block_come_out_bare() -> None:
+def test_errors_in_the_channels_block_are_raised_as_they_are() -> None:
     async def scenario(network: Network) -> None:
         listener = await network.listen(HOST, 0)
         with pytest.raises(ZeroDivisionError):

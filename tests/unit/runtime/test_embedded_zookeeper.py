@@ -37,13 +37,13 @@ def test_java_versions_are_read(text: str, version: int) -> None:
     assert parse_java_version(text) == version
 
 
-def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(ZookeeperUnavailableError, match="install Java 17"):
         find_java()
 
 
-def test_old_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_is_reported_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: "java")
     answer = SimpleNamespace(stderr='openjdk version "11.0.2"', stdout="")
     monkeypatch.setattr(embedded_zookeeper.subprocess, "run", lambda *_args, **_options: answer)
@@ -51,13 +51,13 @@ def test_old_java(monkeypatch: pytest.MonkeyPatch) -> None:
         find_java()
 
 
-def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ZookeeperUnavailableError, match=r"pip install 'anabranch\[local\]'"):
         find_jars()
 
 
-def test_a_pyspark_without_zookeeper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pyspark_without_zookeeper_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "jars").mkdir()
     spec = ModuleSpec("pyspark", None)
     spec.submodule_search_locations = [str(tmp_path)]

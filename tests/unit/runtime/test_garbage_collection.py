@@ -65,7 +65,7 @@ class Knot:
         self.self = self
 
 
-def test_no_collection_looks_at_more_than_what_came_lately(process: Process) -> None:
+def test_a_collection_visits_only_recent_objects(process: Process) -> None:
     process.collections.begin()
     kept = process.grow(400_000)
     assert len(process.looked_at) >= 4, "cycles among new objects are found"
@@ -89,7 +89,7 @@ def test_cycles_that_were_alive_for_long_are_freed_once_the_process_has_grown(pr
     assert [knot() is None for knot in gone] == [True] * 3
 
 
-def test_a_process_that_stays_large_looks_at_everything_once(process: Process) -> None:
+def test_a_process_that_stays_large_visits_all_objects_once(process: Process) -> None:
     process.collections.begin()
     kept = process.grow(100_000)
     process.resident = LIMIT + 1

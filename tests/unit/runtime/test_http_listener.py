@@ -56,7 +56,7 @@ async def ask(listener: HttpListener, request: bytes, *, ends: bool = True) -> s
             return b"".join([part async for part in stream]).decode()
 
 
-async def test_prometheus_reads_numbers() -> None:
+async def test_metrics_are_served_in_the_prometheus_text_format() -> None:
     async with listening() as listener:
         head, _, body = (await ask(listener, GET)).partition("\r\n\r\n")
         assert head.startswith("HTTP/1.1 200") and f"Content-Length: {len(body)}" in head
@@ -100,13 +100,13 @@ async def test_a_connection_is_kept_and_pipelined_requests_are_answered_in_order
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n", 200),
     ],
 )
-async def test_each_request_gets_its_status_and_others_are_served_on(request_bytes: bytes, status: int) -> None:
+async def test_each_request_gets_its_status_and_later_ones_are_served(request_bytes: bytes, status: int) -> None:
     async with listening() as listener:
         assert (await ask(listener, request_bytes)).startswith(f"HTTP/1.1 {status} ")
         assert (await ask(listener, GET)).startswith("HTTP/1.1 200 ")
 
 
-async def test_what_follows_a_body_is_not_taken_for_a_request() -> None:
+async def test_a_request_within_a_body_is_not_served() -> None:
     async with listening() as listener:
         smuggled = b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n"
         head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(smuggled)
@@ -135,7 +135,7 @@ async def test_a_connection_is_closed_after_its_last_request() -> None:
         assert said.count("HTTP/1.1 200 ") == 2 and said.count("Connection: close") == 1
 
 
-async def test_connections_that_say_nothing_make_room_for_those_that_ask() -> None:
+async def test_silent_connections_make_room_for_new_requests() -> None:
     async with listening(limits=HttpLimits(connections=3)) as listener:
         quiet = [await trio.open_tcp_stream("127.0.0.1", listener.port) for _ in range(6)]
         assert (await ask(listener, GET)).startswith("HTTP/1.1 200 ")
@@ -217,7 +217,7 @@ class _Quiet(_Slow):
     [(_Slow, 3, 6), (_Reading, 3, 6), (_Quiet, 7, 10)],
     ids=["slow to ask", "slow to read", "quiet after a request"],
 )
-async def test_a_client_that_lets_the_listener_wait_is_given_up(
+async def test_a_slow_or_silent_client_is_disconnected(
     client: type[_Slow], at_least_s: float, at_most_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The times ``at_least_s`` and ``at_most_s`` are virtual."""

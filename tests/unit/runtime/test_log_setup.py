@@ -49,7 +49,7 @@ def events(stream: io.StringIO) -> list[tuple[str, str]]:
     return [(line["logger"], line["level"]) for line in map(json.loads, lines(stream))]
 
 
-def test_lines_of_both_kinds_have_the_same_names() -> None:
+def test_lines_of_structlog_and_of_logging_have_the_same_fields() -> None:
     stream = io.StringIO()
     log_setup.begin(stream, form=log_setup.JSON)
     structlog.get_logger(ONE).info("log.opened", partition="t-0", raw=b"\xff")
@@ -61,7 +61,7 @@ def test_lines_of_both_kinds_have_the_same_names() -> None:
     assert first["timestamp"] <= second["timestamp"]
 
 
-def test_a_line_of_the_console_begins_with_when_how_grave_who_and_what() -> None:
+def test_a_console_line_begins_with_timestamp_level_logger_and_event() -> None:
     stream = io.StringIO()
     log_setup.begin(stream)
     structlog.get_logger(ONE).warning("log.opened", partition="t-0")
@@ -106,7 +106,7 @@ def test_levels_hold_for_loggers_and_those_below_and_change_while_the_process_ru
     assert [name for name, _ in events(stream)] == [ONE] * 3 + [ONE, OTHER]
 
 
-def test_the_levels_in_force_are_told_by_logger() -> None:
+def test_the_levels_in_force_are_listed_by_logger() -> None:
     log_setup.begin(io.StringIO(), ["INFO", f"{ONE}=TRACE"])
     levels = log_setup.levels()
     assert (levels["root"], levels[ONE], levels["kazoo"]) == ("INFO", "TRACE", "WARN")
@@ -114,7 +114,7 @@ def test_the_levels_in_force_are_told_by_logger() -> None:
     assert log_setup.exists("anabranch") and not log_setup.exists("anabranch.no_such_module")
 
 
-def test_flags_become_keys() -> None:
+def test_command_line_flags_become_config_keys() -> None:
     parser = argparse.ArgumentParser()
     log_setup.add_arguments(parser)
     given = parser.parse_args(["--log-level", "WARN", "--log-level", "kazoo=DEBUG", "--log-format", "json"])
@@ -123,10 +123,10 @@ def test_flags_become_keys() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["LOUD", "anabranch=", "a b=INFO", "=INFO", "INFO=anabranch"])
-def test_what_is_no_level_is_refused_by_name(wrong: str) -> None:
+def test_text_that_is_no_level_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="LEVEL or LOGGER=LEVEL"):
         BROKER_CONFIGS.parse({"broker.id": "1", "zookeeper.connect": "z:1", "logging.levels": wrong})
 
 
-def test_the_key_takes_the_levels_there_are() -> None:
+def test_the_config_key_accepts_every_level() -> None:
     assert tuple(log_setup.LEVELS) == LOG_LEVELS

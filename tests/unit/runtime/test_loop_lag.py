@@ -23,7 +23,7 @@ def test_a_histogram_counts_values_up_to_each_bound() -> None:
 
 
 @pytest.mark.trio
-async def test_a_round_that_takes_long_is_in_its_bucket(mock_clock: trio.testing.MockClock) -> None:
+async def test_a_long_round_is_counted_in_its_bucket(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(trio.current_time)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lag.run)
@@ -39,7 +39,7 @@ async def test_a_round_that_takes_long_is_in_its_bucket(mock_clock: trio.testing
     assert sum(lag.rounds.counts) == counted, "nothing is measured after the end"
 
 
-def test_the_longest_round_of_the_last_minute_and_the_idle_share() -> None:
+def test_the_longest_round_of_the_last_minute_and_the_idle_share_are_measured() -> None:
     now = 100.0
     lag = LoopLag(lambda: now)
     assert (lag.longest_s(), lag.idle_share()) == (0.0, 1.0)

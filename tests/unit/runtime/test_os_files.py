@@ -29,7 +29,7 @@ except OSError as error:
 """
 
 
-def test_a_failed_append_is_cut_back(tmp_path: Path) -> None:
+def test_the_bytes_of_a_failed_append_are_truncated(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", LIMITED_WRITES, str(tmp_path / "f")], capture_output=True, text=True, check=False
     )
@@ -53,7 +53,7 @@ def test_a_descriptor_closes_with_its_last_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_who_comes_while_a_sync_runs_shares_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_during_a_sync_share_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     running, go_on = threading.Event(), threading.Event()
 
@@ -77,7 +77,9 @@ async def test_who_comes_while_a_sync_runs_shares_the_next_one(tmp_path: Path, m
 
 
 @pytest.mark.trio
-async def test_a_failing_sync_fails_those_of_its_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_sync_fails_only_the_calls_for_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = RealStorage()
     good = storage.open(str(tmp_path / "good"), create=True)
     bad = storage.open(str(tmp_path / "bad"), create=True)

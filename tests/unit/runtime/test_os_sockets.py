@@ -35,7 +35,7 @@ async def test_small_writes_are_not_delayed() -> None:
 
 
 @pytest.mark.trio
-async def test_a_host_with_several_addresses_is_tried_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_addresses_of_a_host_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     network = RealNetwork()
     listener = await network.listen(HOST, 0)
 

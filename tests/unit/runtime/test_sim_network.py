@@ -31,7 +31,7 @@ async def receive(stream: Stream) -> bytes:
     return bytes(buffer[: await stream.receive_into(memoryview(buffer))])
 
 
-def test_data_takes_its_delay() -> None:
+def test_data_arrives_after_the_delay() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, server = await connected(fabric)
         start = trio.current_time()
@@ -103,7 +103,7 @@ def test_a_crashed_machine_resets_its_peers_and_refuses_until_it_listens_again()
     simulate(scenario)
 
 
-def test_a_crash_behind_a_cut_is_not_noticed() -> None:
+def test_a_crash_behind_a_cut_is_not_noticed_before_the_cut_heals() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, _server = await connected(fabric)
         fabric.cut("server", "client")
@@ -179,7 +179,7 @@ def test_nobody_notices_a_machine_without_power_until_it_has_power_again() -> No
     simulate(scenario)
 
 
-def test_a_machine_refuses_new_connections_only() -> None:
+def test_a_machine_can_refuse_only_new_connections() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, server = await connected(fabric)
         fabric.refuse("server")
@@ -193,7 +193,7 @@ def test_a_machine_refuses_new_connections_only() -> None:
     simulate(scenario)
 
 
-def test_one_direction_is_slow() -> None:
+def test_one_direction_can_be_slow() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, server = await connected(fabric)
         fabric.slow_down("client", "server", 2)

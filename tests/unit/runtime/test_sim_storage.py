@@ -66,7 +66,7 @@ def test_overwriting_synced_bytes_survives_whole_or_not_at_all() -> None:
     assert seen == {b"new", b"SSS"}
 
 
-def test_kill_loses_nothing_but_the_process() -> None:
+def test_a_killed_process_loses_no_data() -> None:
     disk = make_disk()
     storage = synced_and_not(disk)
     storage.lock("/.lock")
@@ -81,7 +81,7 @@ def test_kill_loses_nothing_but_the_process() -> None:
         assert caught.value.errno == errno.EIO
 
 
-def test_a_full_disk_takes_nothing_and_stays_readable() -> None:
+def test_a_full_disk_refuses_writes_that_do_not_fit() -> None:
     disk = make_disk(capacity_bytes=100)
     storage = disk.mount()
     file = storage.open("/f", create=True)

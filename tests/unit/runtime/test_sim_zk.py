@@ -96,7 +96,7 @@ def test_a_longer_outage_ends_the_session_and_its_ephemerals() -> None:
     simulate(scenario)
 
 
-def test_a_crashed_process_hears_nothing_and_its_session_lingers() -> None:
+def test_a_crashed_process_gets_no_events_and_its_session_lingers() -> None:
     async def scenario() -> None:
         zk = FakeZk()
         session, other = zk.session(TIMEOUT_MS), zk.session()
@@ -149,7 +149,7 @@ def test_delays_never_reorder_what_one_session_does() -> None:
     simulate(scenario)
 
 
-def test_a_frozen_process_loses_its_session_and_hears_of_it_when_it_goes_on() -> None:
+def test_a_frozen_process_loses_its_session_and_learns_it_when_it_resumes() -> None:
     async def scenario() -> None:
         zk = FakeZk(delay_s=lambda: 0.01)
         session, other = zk.session(TIMEOUT_MS), zk.session(TIMEOUT_MS)
@@ -172,7 +172,7 @@ def test_a_frozen_process_loses_its_session_and_hears_of_it_when_it_goes_on() ->
     simulate(scenario)
 
 
-def test_a_short_freeze_only_delays_what_the_process_hears() -> None:
+def test_a_short_freeze_only_delays_the_events_of_the_process() -> None:
     async def scenario() -> None:
         zk = FakeZk(delay_s=lambda: 0.01)
         session, other = zk.session(TIMEOUT_MS), zk.session(TIMEOUT_MS)
@@ -190,7 +190,7 @@ def test_a_short_freeze_only_delays_what_the_process_hears() -> None:
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-def test_news_on_its_way_when_the_connection_ends_fires_its_watch_once(is_frozen: bool) -> None:
+def test_an_event_in_flight_when_the_connection_ends_fires_its_watch_once(is_frozen: bool) -> None:
     async def scenario() -> None:
         zk = FakeZk(delay_s=lambda: 0.01)
         session, other = zk.session(TIMEOUT_MS), zk.session(TIMEOUT_MS)
@@ -213,7 +213,7 @@ def test_news_on_its_way_when_the_connection_ends_fires_its_watch_once(is_frozen
     simulate(scenario)
 
 
-def test_a_loss_that_found_no_write_is_called_off() -> None:
+def test_a_planned_loss_of_an_answer_can_be_called_off() -> None:
     async def scenario() -> None:
         session = FakeZk().session()
         session.lose_next_answer()
