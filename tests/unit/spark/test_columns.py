@@ -52,7 +52,7 @@ SOME: list[Raw] = [(b"a", b"1", []), (None, b"2", [("h", None)]), (b"b", None, [
 
 
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD])
-def test_the_columns(compression: CompressionType) -> None:
+def test_records_become_rows_with_all_columns(compression: CompressionType) -> None:
     found = rows([(batch_of(SOME, 7, compression=compression), True)], headers=True)
     assert [(row["key"], row["value"], row["offset"]) for row in found] == [
         (b"a", b"1", 7),
@@ -72,7 +72,7 @@ def test_the_columns(compression: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("headers", [False, True])
-def test_a_range_cuts_batches(headers: bool) -> None:
+def test_a_range_within_batches_has_only_its_offsets(headers: bool) -> None:
     batches = [(batch_of(SOME, 0), True), (batch_of(SOME, 3), True), (batch_of(SOME, 6), True)]
     found = rows(batches, 1, 8, headers=headers)
     assert [row["offset"] for row in found] == [1, 2, 3, 4, 5, 6, 7]

@@ -12,7 +12,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 SERVERS = {"kafka.bootstrap.servers": "a:1,b:2"}
 
 
-def test_options_in_any_case_and_their_values() -> None:
+def test_option_names_are_read_in_any_case() -> None:
     found = read_options(
         {
             **SERVERS,
@@ -83,13 +83,13 @@ def test_a_pattern_matches_whole_names_and_assign_names_partitions() -> None:
         ({"subscribe": "t", "kafka.enable.auto.commit": "true"}, Use.STREAM, "cannot be set"),
     ],
 )
-def test_what_is_refused(given: dict[str, str], use: Use, message: str) -> None:
+def test_an_invalid_option_is_refused_with_the_reason(given: dict[str, str], use: Use, message: str) -> None:
     with pytest.raises(OptionError) as refused:
         read_options({**SERVERS, **given}, use)
     assert message in str(refused.value)
 
 
-def test_what_the_client_refuses_and_what_is_missing() -> None:
+def test_invalid_client_options_and_missing_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="fetch_max_wait"):
         read_options({**SERVERS, "subscribe": "t", "kafka.fetch.max.wait": "1"}, Use.STREAM)
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
@@ -98,7 +98,7 @@ def test_what_the_client_refuses_and_what_is_missing() -> None:
         wants_headers({**SERVERS, "subscibe": "t"})
 
 
-def test_options_of_a_sink() -> None:
+def test_a_sink_accepts_only_its_own_options() -> None:
     assert write_options({**SERVERS, "topic": "t", "kafka.linger.ms": "5"}).client["linger_ms"] == "5"
     with pytest.raises(OptionError, match="no such option"):
         write_options({**SERVERS, "subscribe": "t"})

@@ -66,7 +66,9 @@ def test_a_range_is_fetched_from_its_start_to_its_end(read: Callable[..., list[i
     assert read(5, 30) == [5, 10, 20]
 
 
-def test_what_expired_is_a_loss(read: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_with_expired_records_is_a_loss(
+    read: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(FakeLog, "first", 12)
     with pytest.raises(DataLossError, match="t-3 was to be read from offset 5 to 31, and its log begins at offset 12"):
         read(5, 31)

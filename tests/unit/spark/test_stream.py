@@ -99,7 +99,7 @@ def test_the_first_micro_batch_is_repeated_as_it_was() -> None:
     assert read == {0: (15, 30), 1: (10, 30)}
 
 
-def test_nothing_new_is_the_offset_as_it_was() -> None:
+def test_without_new_records_the_offset_stays_the_same() -> None:
     reader = FakeReader(2, end=10)
     query = Query(reader)
     end = query.plan(query.initial())
@@ -142,7 +142,7 @@ def test_a_removed_partition_that_was_not_read_to_its_end_is_a_loss() -> None:
         query.plan(end)
 
 
-def test_a_loss_that_is_allowed_is_gone_past(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_is_allowed_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     query, end = removed_after(5, loses="false")
     end, read = query.next(end)
     assert read == {} and end["topics"]["t"]["partitions"]["1"]["offset"] == 8
@@ -156,7 +156,7 @@ def test_a_partition_whose_removal_is_not_confirmed_stays_in_the_offset() -> Non
     assert query.plan(end) == end
 
 
-def test_a_number_that_comes_again_goes_on_where_it_ended() -> None:
+def test_a_recreated_partition_is_read_from_where_it_ended() -> None:
     query, end = removed_after(8, loses="true")
     query.reader.split()
     query.reader.partitions[1].end = 9
@@ -165,7 +165,7 @@ def test_a_number_that_comes_again_goes_on_where_it_ended() -> None:
     assert read == {1: (8, 9)}
 
 
-def test_a_life_that_came_and_went_between_two_looks_is_a_loss() -> None:
+def test_an_incarnation_that_existed_only_between_two_plans_is_a_loss() -> None:
     query, end = removed_after(8, loses="true")
     query.plan(end)
     query.reader.split()
@@ -207,7 +207,7 @@ def test_a_checkpoint_of_a_topic_that_was_deleted_is_refused() -> None:
         query.plan(end)
 
 
-def test_a_topic_that_was_deleted_is_missed() -> None:
+def test_a_topic_that_was_deleted_is_an_error() -> None:
     reader = FakeReader(1, end=3)
     query = Query(reader)
     end = query.plan(query.initial())
@@ -252,7 +252,7 @@ def test_a_topic_that_is_not_seen_for_a_moment_is_not_read_again() -> None:
         ({"assign": '{"t": [1]}'}, "no longer reads t-0, which"),
     ],
 )
-def test_a_checkpoint_of_what_the_options_no_longer_name_is_a_loss(
+def test_a_partition_that_the_options_no_longer_name_is_a_loss(
     options: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = FakeReader(2, end=3)
@@ -276,7 +276,7 @@ def test_a_start_behind_the_end_of_a_partition_is_a_loss(caplog: pytest.LogCaptu
     Query(reader, **begins).initial()
 
 
-def test_a_broker_that_is_behind_and_knows_the_topic_before_is_not_followed() -> None:
+def test_a_lagging_broker_that_knows_only_the_earlier_topic_is_ignored() -> None:
     reader = FakeReader(1, end=3)
     query = Query(reader)
     end = query.plan(query.initial())
@@ -291,7 +291,7 @@ def test_a_checkpoint_of_something_else_is_refused(stored: Json) -> None:
         Query(FakeReader(1)).plan(stored)
 
 
-def test_a_query_that_is_to_end_reads_what_was_there_and_what_that_waits_for() -> None:
+def test_an_available_now_query_reads_only_up_to_the_present_ends() -> None:
     reader = FakeReader(1, end=10)
     reader.split()
     reader.partitions[1].end = 5
@@ -306,7 +306,7 @@ def test_a_query_that_is_to_end_reads_what_was_there_and_what_that_waits_for() -
     assert query.plan(end) == end
 
 
-def test_a_query_that_is_to_end_and_cannot_says_what_it_waits_for() -> None:
+def test_an_available_now_query_that_cannot_end_says_what_it_waits_for() -> None:
     reader = FakeReader(1, end=10)
     reader.split()
     reader.partitions[1].end = 5
@@ -318,7 +318,7 @@ def test_a_query_that_is_to_end_and_cannot_says_what_it_waits_for() -> None:
         query.plan(end)
 
 
-def test_the_group_learns_what_is_processed_before_the_next_plan() -> None:
+def test_processed_offsets_are_committed_before_the_next_plan() -> None:
     reader = FakeReader(2, end=10)
     query = Query(reader, **{"kafka.group.id": "g"})
     start = query.initial()
@@ -329,7 +329,7 @@ def test_the_group_learns_what_is_processed_before_the_next_plan() -> None:
     assert reader.committed[TopicPartition("t", 0)].incarnation == 50
 
 
-def test_an_assigned_partition_that_waits_for_one_that_is_not_is_refused() -> None:
+def test_an_assigned_partition_that_waits_for_an_unassigned_one_is_refused() -> None:
     reader = FakeReader(1, end=10)
     reader.split()
     reader.partitions[1].end = 5
