@@ -14,7 +14,7 @@ from tests.support.seen.public_dashboards import DASHBOARDS, Dashboard
 TOLD = set(page_rows(PAGE.read_text())) | {"up"}
 
 
-def test_alerts_ask_for_what_is_told() -> None:
+def test_alerts_query_only_exposed_metrics() -> None:
     asked = {rule["alert"]: metric_names(rule["expr"]) for rule in rules()}
     assert {alert: names - TOLD for alert, names in asked.items() if names - TOLD or not names} == {}
 
@@ -26,13 +26,13 @@ def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
         assert re.fullmatch(r"Anabranch[A-Z]\w+", rule["alert"])
 
 
-def test_the_dashboard_asks_for_what_is_told() -> None:
+def test_the_dashboard_queries_only_exposed_metrics() -> None:
     asked = [(title, metric_names(expression)) for title, expression in expressions()]
     assert [(title, names) for title, names in asked if names - TOLD or not names] == []
     assert len(asked) >= 30
 
 
-def test_the_dashboards_panels_are_apart() -> None:
+def test_the_dashboards_panels_do_not_overlap() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
@@ -45,7 +45,7 @@ def test_the_dashboards_panels_are_apart() -> None:
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.title)
-def test_what_public_dashboards_ask_for_is_on_the_page(dashboard: Dashboard) -> None:
+def test_metrics_that_public_dashboards_query_are_on_the_page(dashboard: Dashboard) -> None:
     rows = page_rows(PAGE.read_text())
     lacking = {name: labels for name, labels in dashboard.asks.items() if not labels <= set(rows[name].labels or ())}
     assert lacking == {}
@@ -55,6 +55,6 @@ def test_what_public_dashboards_ask_for_is_on_the_page(dashboard: Dashboard) -> 
     )
 
 
-def test_names_are_found_in_expressions() -> None:
+def test_metric_names_are_found_in_expressions() -> None:
     found = metric_names('sum by (kafka_x, le) (rate(anabranch_a_bucket{up="1"}[5m])) / kafka_b_total > up')
     assert found == {"anabranch_a", "kafka_b_total", "up"}

@@ -105,7 +105,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert sorted(set((ROOT / "docs").rglob("*.md")) - reached) == []
 
 
-def test_configuration_page_is_what_the_tables_say() -> None:
+def test_the_configuration_page_is_the_one_generated_from_the_tables() -> None:
     assert TARGET.read_text() == render(), "run `make gen`"
 
 
@@ -138,7 +138,7 @@ def command_lines() -> set[tuple[str, ...]]:
     return found
 
 
-def test_every_command_line_on_a_page_can_be_typed() -> None:
+def test_every_command_line_on_a_page_is_accepted_by_the_parser() -> None:
     """The parser accepts the commands, the options and the types of their values."""
     lines, wrong = command_lines(), []
     assert len(lines) > 60
@@ -157,7 +157,7 @@ def test_every_advertised_api_is_listed_with_its_versions() -> None:
     assert listed == {int(key): (API[key].name, API[key].min_version, API[key].max_version) for key in HANDLERS}
 
 
-def test_every_number_is_explained() -> None:
+def test_every_metric_is_explained() -> None:
     """Every metric is explained.
 
     A metric of brokers and controllers is named. A metric of clients is named, or the time that it measures is named.

@@ -44,7 +44,7 @@ def test_options_win_over_the_ini_file() -> None:
     assert (by_option.broker_ids, by_option.image, by_option.zookeeper_image) == ([1, 2], "theirs:1", "zk:2")
 
 
-def test_auto_takes_containers_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_containers_only_where_an_engine_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_engine(image: str | None) -> None:
         raise EngineUnavailableError("none")
 
@@ -54,7 +54,7 @@ def test_auto_takes_containers_where_they_can_be(monkeypatch: pytest.MonkeyPatch
     assert isinstance(made(Options()), ProcessCluster)
 
 
-def test_no_engine_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(EngineUnavailableError, match="no container engine answers"):
         require_engine()

@@ -65,7 +65,7 @@ EXAMPLES: list[Any] = [
 
 
 @pytest.mark.parametrize("znode", EXAMPLES, ids=lambda znode: type(znode).__name__)
-def test_round_trip(znode: Any) -> None:
+def test_a_znode_is_read_back_as_written(znode: Any) -> None:
     assert type(znode).decode("/x/t", znode.encode()) == znode
 
 
@@ -118,7 +118,7 @@ def test_a_topic_znode_without_id_is_incomplete_and_stays_without() -> None:
     assert "topic_id" not in json.loads(topic.encode())
 
 
-def test_kafkas_own_broker_registration() -> None:
+def test_kafkas_own_broker_registration_is_read_and_written_back() -> None:
     data = (
         b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://kafka-1:9092"],'
         b'"jmx_port":-1,"port":9092,"host":"kafka-1","version":5,"timestamp":"1700000000000"}'
@@ -265,7 +265,7 @@ def test_producer_id_blocks_follow_each_other_and_end() -> None:
         ProducerIdBlock(1, 0, 2**63 - 1).next(1)
 
 
-def test_ids_in_kafkas_text_form() -> None:
+def test_topic_ids_are_read_and_written_in_kafkas_text_form() -> None:
     assert parse_id(format_id(TOPIC_ID)) == TOPIC_ID
     assert len(format_id(TOPIC_ID)) == 22
     for bad in ("", "a", "a6e4EJ2tEdGAtADAT9Qwy!", "a6e4EJ2tEdGAtADAT9QwyAAA"):

@@ -76,7 +76,7 @@ def test_a_default_list_is_not_shared() -> None:
         ({"name": "n", "form": "one"}, ["form", "a version"]),
     ],
 )
-def test_an_error_names_key_value_and_what_would_do(given: dict[str, object], words: list[str]) -> None:
+def test_an_error_names_the_key_the_value_and_what_is_allowed(given: dict[str, object], words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         TABLE.parse(given, "server.properties")
     for word in [*words, "in server.properties"]:
@@ -102,7 +102,7 @@ def test_a_table_refuses_a_key_twice() -> None:
         ConfigDef("test", [key, key])
 
 
-def test_properties() -> None:
+def test_properties_are_parsed_with_comments_and_continued_lines() -> None:
     text = "# comment\n! too\n\na=1\nb : two words \nlist=x,\\\n  y\na=2\nurl=PLAINTEXT://h:1\n"
     assert parse_properties(text) == {"a": "2", "b": "two words", "list": "x,y", "url": "PLAINTEXT://h:1"}
 

@@ -86,7 +86,7 @@ def test_compaction_lags_must_agree() -> None:
         check_topic_values({"min.compaction.lag.ms": 6, "max.compaction.lag.ms": 5})
 
 
-def test_the_latest_values_of_compacted_topics_alone_may_be_given_up() -> None:
+def test_only_compacted_topics_may_give_up_their_latest_values() -> None:
     key = "delete.latest.values.when.drained"
     for policies in (["compact"], ["compact", "delete"]):
         check_topic_values({key: True, "cleanup.policy": policies})
