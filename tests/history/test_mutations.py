@@ -58,20 +58,20 @@ def swap_two_acknowledged_offsets(events: list[Event], rng: random.Random) -> li
     return replaced(replaced(events, one, changed(one, offset=other.offset)), other, changed(other, offset=one.offset))
 
 
-def store_what_nobody_sent(events: list[Event], rng: random.Random) -> list[Event]:
+def store_a_value_that_nobody_sent(events: list[Event], rng: random.Random) -> list[Event]:
     batch = some(events, rng, StoredBatch, lambda e: e.broker == BROKERS[0])
     for copy in copies(events, batch):
         events = replaced(events, copy, changed(copy, values=["from nowhere", *copy.values[1:]]))
     return [e for e in events if getattr(e, "value", None) != batch.values[0] or isinstance(e, Sent)]
 
 
-def deliver_what_is_not_stored(events: list[Event], rng: random.Random) -> list[Event]:
+def deliver_a_value_that_is_not_stored(events: list[Event], rng: random.Random) -> list[Event]:
     poll = some(events, rng, Polled)
     sent = Sent(0.0, "left", poll.tp.topic, "k", "lost later")
     return [sent, *events, changed(poll, value=sent.value, offset=10_000)]
 
 
-def store_what_was_refused(events: list[Event], rng: random.Random) -> list[Event]:
+def report_a_stored_record_as_refused(events: list[Event], rng: random.Random) -> list[Event]:
     ack = some(events, rng, Acked)
     return replaced(events, ack, NotWritten(ack.at_ms, ack.producer, ack.value, "refused"))
 
@@ -103,17 +103,17 @@ def send_in_another_order(events: list[Event], rng: random.Random) -> list[Event
     return replaced(replaced(events, one, changed(other)), other, changed(one))
 
 
-def step_an_epoch_back(events: list[Event], rng: random.Random) -> list[Event]:
+def lower_a_leader_epoch(events: list[Event], rng: random.Random) -> list[Event]:
     batch = some(events, rng, StoredBatch, lambda e: e.base_offset > 0)
     return replaced(events, batch, changed(batch, leader_epoch=-1))
 
 
-def append_over_the_end(events: list[Event], rng: random.Random) -> list[Event]:
+def append_below_the_log_end(events: list[Event], rng: random.Random) -> list[Event]:
     batch = some(events, rng, StoredBatch, lambda e: e.base_offset > 0)
     return replaced(events, batch, changed(batch, base_offset=batch.base_offset - 1))
 
 
-def turn_a_byte(events: list[Event], rng: random.Random) -> list[Event]:
+def change_the_digest_of_a_batch(events: list[Event], rng: random.Random) -> list[Event]:
     batch = some(events, rng, StoredBatch, lambda e: e.base_offset == 0)
     assume(max(e.high_watermark for e in events if isinstance(e, Replica) and e.tp == batch.tp) > 0)
     return replaced(events, batch, changed(batch, digest="another"))
@@ -126,13 +126,13 @@ def cut_a_log_short(events: list[Event], rng: random.Random) -> list[Event]:
     return replaced(events, replica, changed(replica, log_end_offset=high_watermark - 1))
 
 
-def let_a_watermark_fall(events: list[Event], rng: random.Random) -> list[Event]:
+def lower_a_high_watermark(events: list[Event], rng: random.Random) -> list[Event]:
     seen = some(events, rng, WatermarkSeen, lambda e: e.offset > 0)
     later = changed(seen, offset=seen.offset - 1, asked_ms=seen.at_ms, at_ms=seen.at_ms + 0.5)
     return replaced(events, seen, seen, later)
 
 
-def expose_more_than_is_kept(events: list[Event], rng: random.Random) -> list[Event]:
+def show_a_high_watermark_above_the_log_end(events: list[Event], rng: random.Random) -> list[Event]:
     replica = some(events, rng, Replica)
     last = events[-1].at_ms
     return [*events, WatermarkSeen(last + 1, replica.tp, 1, 10**6, replica.log_end_offset + 1, last, via="fetch")]
@@ -143,7 +143,7 @@ def deliver_all_but_one(events: list[Event], rng: random.Random) -> list[Event]:
     return [event for event in events if not (isinstance(event, Polled) and event.value == poll.value)]
 
 
-def skip_one(events: list[Event], rng: random.Random) -> list[Event]:
+def skip_a_record(events: list[Event], rng: random.Random) -> list[Event]:
     """A record is skipped, and the reading continues behind it."""
     poll = some(
         events,
@@ -168,7 +168,7 @@ def deliver_twice(events: list[Event], rng: random.Random) -> list[Event]:
     return replaced(events, poll, poll, changed(poll))
 
 
-def deliver_to_a_stranger(events: list[Event], rng: random.Random) -> list[Event]:
+def deliver_to_a_member_without_the_partition(events: list[Event], rng: random.Random) -> list[Event]:
     poll = some(events, rng, Polled)
     return replaced(events, poll, changed(poll, member="nobody"))
 
@@ -194,7 +194,7 @@ def start_above_all_commits(events: list[Event], rng: random.Random) -> list[Eve
     return replaced(events, mine[0])
 
 
-def commit_less(events: list[Event], rng: random.Random) -> list[Event]:
+def lower_a_commit(events: list[Event], rng: random.Random) -> list[Event]:
     commit = some(events, rng, Committed, lambda e: e.outcome == "ok")
     less = changed(commit, offset=commit.offset - 1, asked_ms=commit.at_ms, at_ms=commit.at_ms + 0.5)
     return replaced(events, commit, commit, less)
@@ -217,25 +217,25 @@ MUTATIONS = [
     (drop_from_every_replica, "lost_acknowledged"),
     (forget_all_replicas, "lost_acknowledged"),
     (swap_two_acknowledged_offsets, "inconsistent_offsets"),
-    (store_what_nobody_sent, "inconsistent_offsets"),
-    (deliver_what_is_not_stored, "inconsistent_offsets"),
-    (store_what_was_refused, "refused_but_written"),
+    (store_a_value_that_nobody_sent, "inconsistent_offsets"),
+    (deliver_a_value_that_is_not_stored, "inconsistent_offsets"),
+    (report_a_stored_record_as_refused, "refused_but_written"),
     (append_again, "duplicates"),
     (repeat_a_sequence, "duplicates"),
     (send_in_another_order, "key_order"),
-    (step_an_epoch_back, "leader_epochs"),
-    (append_over_the_end, "leader_epochs"),
-    (turn_a_byte, "replicas_identical"),
+    (lower_a_leader_epoch, "leader_epochs"),
+    (append_below_the_log_end, "leader_epochs"),
+    (change_the_digest_of_a_batch, "replicas_identical"),
     (cut_a_log_short, "replicas_identical"),
-    (let_a_watermark_fall, "watermarks"),
-    (expose_more_than_is_kept, "watermarks"),
+    (lower_a_high_watermark, "watermarks"),
+    (show_a_high_watermark_above_the_log_end, "watermarks"),
     (deliver_all_but_one, "unseen"),
-    (skip_one, "polls"),
+    (skip_a_record, "polls"),
     (deliver_twice, "polls"),
-    (deliver_to_a_stranger, "polls"),
+    (deliver_to_a_member_without_the_partition, "polls"),
     (start_below_the_commit, "polls"),
     (start_above_all_commits, "polls"),
-    (commit_less, "commits"),
+    (lower_a_commit, "commits"),
     (forget_a_commit, "commits"),
     (add_a_second_owner, "owners"),
 ]

@@ -122,21 +122,21 @@ def expired(one: Polled) -> Expired:
     return Expired(one.at_ms, 1, one.tp, one.offset + 1)
 
 
-def forget_to_flush_what_expired(events: list[Event], rng: random.Random) -> list[Event]:
+def forget_to_flush_an_expired_record(events: list[Event], rng: random.Random) -> list[Event]:
     one, other, between = a_hand_over(events, rng)
     flushes = [e for e in between if isinstance(e, KeysFlushed) and e.member == one.member and e.partitions == [one.tp]]
     assume(not any(isinstance(e, Revoked) and one.tp in e.partitions for e in between))
     return replaced(without(events, *flushes), other, expired(one), other)
 
 
-def skip_what_expires_only_later(events: list[Event], rng: random.Random) -> list[Event]:
+def skip_a_record_that_expires_only_later(events: list[Event], rng: random.Random) -> list[Event]:
     one, other, _ = a_hand_over(events, rng)
     assume(not [e for e in events if isinstance(e, Polled) and e.value == one.value and e is not one])
     assume(not [e for e in events if isinstance(e, Expired) and e.tp == one.tp and e.log_start_offset > one.offset])
     return replaced(without(events, one), other, other, expired(one))
 
 
-def lose_what_would_have_expired(events: list[Event], rng: random.Random) -> list[Event]:
+def lose_a_record_that_would_have_expired(events: list[Event], rng: random.Random) -> list[Event]:
     acked = {e.value for e in events if isinstance(e, Acked)}
     batch = some(events, rng, StoredBatch, lambda e: e.broker == EXPIRED, lambda e: acked.intersection(e.values))
     return without(events, batch)
@@ -145,7 +145,7 @@ def lose_what_would_have_expired(events: list[Event], rng: random.Random) -> lis
 # ---------------------------------------------------------------- callbacks and positions
 
 
-def call_a_stranger(events: list[Event], rng: random.Random) -> list[Event]:
+def call_a_member_without_the_partition(events: list[Event], rng: random.Random) -> list[Event]:
     called = some(events, rng, KeysLoaded)
     return replaced(events, called, changed(called, member="nobody"))
 
@@ -175,7 +175,7 @@ def report_before(kind: type[Event]) -> Mutate:
     return mutate
 
 
-def report_what_was_not_delivered(events: list[Event], rng: random.Random) -> list[Event]:
+def report_a_position_above_the_delivered_records(events: list[Event], rng: random.Random) -> list[Event]:
     report = some(events, rng, PositionReported)
     last = next(
         (e for e in reversed(events[: index_of(events, report)]) if isinstance(e, Polled) and e.tp == report.tp), None
@@ -186,7 +186,7 @@ def report_what_was_not_delivered(events: list[Event], rng: random.Random) -> li
     return replaced(events, report, changed(report, position=following[-1].offset + 1))
 
 
-def tell_more_than_was_reported(events: list[Event], rng: random.Random) -> list[Event]:
+def answer_a_position_before_its_report(events: list[Event], rng: random.Random) -> list[Event]:
     told = some(events, rng, PositionTold)
     early = changed(told, position=told.position)
     assume(not any(isinstance(e, Removed) for e in events))
@@ -260,12 +260,12 @@ def change_a_layout_within_an_epoch(events: list[Event], rng: random.Random) -> 
     return replaced(events, layout, layout, changed(layout, layout_version=layout.layout_version + 1))
 
 
-def accept_a_layout_that_never_was(events: list[Event], rng: random.Random) -> list[Event]:
+def accept_a_layout_that_never_existed(events: list[Event], rng: random.Random) -> list[Event]:
     asked = some(events, rng, LayoutAsked, lambda e: e.layout_version >= 1000)
     return replaced(events, asked, changed(asked, error="NONE"))
 
 
-def refuse_it_without_saying_why(events: list[Event], rng: random.Random) -> list[Event]:
+def refuse_such_a_layout_with_an_unknown_error(events: list[Event], rng: random.Random) -> list[Event]:
     asked = some(events, rng, LayoutAsked, lambda e: e.layout_version >= 1000)
     return replaced(events, asked, changed(asked, error="UNKNOWN_SERVER_ERROR"))
 
@@ -281,7 +281,7 @@ def take_a_record_by_the_last_layout(events: list[Event], rng: random.Random) ->
 # ---------------------------------------------------------------- incarnations
 
 
-def a_second_life(events: list[Event], rng: random.Random) -> tuple[Created, Created]:
+def two_incarnations(events: list[Event], rng: random.Random) -> tuple[Created, Created]:
     born = [e for e in events if isinstance(e, Created)]
     pairs = [
         (one, other) for one in born for other in born if one.tp == other.tp and one.incarnation < other.incarnation
@@ -290,15 +290,15 @@ def a_second_life(events: list[Event], rng: random.Random) -> tuple[Created, Cre
     return rng.choice(pairs)
 
 
-def begin_a_life_at_an_old_epoch(events: list[Event], rng: random.Random) -> list[Event]:
-    one, other = a_second_life(events, rng)
+def recreate_a_partition_at_an_old_epoch(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other = two_incarnations(events, rng)
     mine = [e for e in events if isinstance(e, LayoutSet) and (e.tp, e.incarnation) == (other.tp, other.incarnation)]
     before = [e for e in events if isinstance(e, LayoutSet) and (e.tp, e.incarnation) == (one.tp, one.incarnation)]
     return replaced(events, mine[0], changed(mine[0], leader_epoch=before[-1].leader_epoch))
 
 
-def begin_a_life_at_offset_0(events: list[Event], rng: random.Random) -> list[Event]:
-    _, other = a_second_life(events, rng)
+def recreate_a_partition_at_offset_0(events: list[Event], rng: random.Random) -> list[Event]:
+    _, other = two_incarnations(events, rng)
     found = [e for e in events if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == (other.tp, other.incarnation)]
     assume(found and found[0].base_offset > 0)
     for copy in copies(events, found[0]):
@@ -308,7 +308,7 @@ def begin_a_life_at_offset_0(events: list[Event], rng: random.Random) -> list[Ev
 
 
 def bring_a_record_back(events: list[Event], rng: random.Random) -> list[Event]:
-    one, other = a_second_life(events, rng)
+    one, other = two_incarnations(events, rng)
     batch = some(events, rng, StoredBatch, lambda e: (e.tp, e.incarnation) == (one.tp, one.incarnation))
     found = [e for e in events if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == (other.tp, other.incarnation)]
     assume(found)
@@ -319,13 +319,13 @@ def bring_a_record_back(events: list[Event], rng: random.Random) -> list[Event]:
     return events
 
 
-def remember_a_commit_of_the_last_life(events: list[Event], rng: random.Random) -> list[Event]:
-    _, other = a_second_life(events, rng)
+def keep_a_commit_of_the_earlier_incarnation(events: list[Event], rng: random.Random) -> list[Event]:
+    _, other = two_incarnations(events, rng)
     fetched = some(events, rng, OffsetFetched, lambda e: (e.tp, e.incarnation) == (other.tp, other.incarnation))
     return replaced(events, fetched, changed(fetched, offset=10**6))
 
 
-def skip_the_first_of_a_newborn(events: list[Event], rng: random.Random) -> list[Event]:
+def skip_the_first_record_of_a_new_partition(events: list[Event], rng: random.Random) -> list[Event]:
     """The effect of ``auto.offset.reset=latest``, if it also applied to partitions that were created later."""
     first = some(events, rng, StoredBatch, lambda e: e.tp.partition >= INITIAL, lambda e: e.base_offset == 0)
     value = first.values[0]
@@ -338,30 +338,30 @@ RESIZE_MUTATIONS: list[tuple[Mutate, str]] = [
     (forget_to_flush, "promise"),
     (load_before_the_flush, "promise"),
     (load_nothing, "promise"),
-    (call_a_stranger, "callbacks"),
+    (call_a_member_without_the_partition, "callbacks"),
     (report_before(KeysFlushed), "positions"),
     (report_before(Committed), "positions"),
-    (report_what_was_not_delivered, "positions"),
-    (tell_more_than_was_reported, "positions"),
+    (report_a_position_above_the_delivered_records, "positions"),
+    (answer_a_position_before_its_report, "positions"),
     (store_in_a_wrong_partition, "routing"),
     (keep_the_old_layout, "routing"),
     (append_to_a_closed_partition, "closed"),
     (change_a_layout_within_an_epoch, "layouts"),
-    (accept_a_layout_that_never_was, "layouts"),
-    (refuse_it_without_saying_why, "layouts"),
+    (accept_a_layout_that_never_existed, "layouts"),
+    (refuse_such_a_layout_with_an_unknown_error, "layouts"),
     (take_a_record_by_the_last_layout, "layouts"),
-    (begin_a_life_at_an_old_epoch, "incarnations"),
-    (begin_a_life_at_offset_0, "incarnations"),
+    (recreate_a_partition_at_an_old_epoch, "incarnations"),
+    (recreate_a_partition_at_offset_0, "incarnations"),
     (bring_a_record_back, "incarnations"),
-    (remember_a_commit_of_the_last_life, "incarnations"),
-    (skip_the_first_of_a_newborn, "unseen"),
+    (keep_a_commit_of_the_earlier_incarnation, "incarnations"),
+    (skip_the_first_record_of_a_new_partition, "unseen"),
 ]
 
 
 RETENTION_MUTATIONS: list[tuple[Mutate, str]] = [
-    (forget_to_flush_what_expired, "promise"),
-    (skip_what_expires_only_later, "promise"),
-    (lose_what_would_have_expired, "lost_acknowledged"),
+    (forget_to_flush_an_expired_record, "promise"),
+    (skip_a_record_that_expires_only_later, "promise"),
+    (lose_a_record_that_would_have_expired, "lost_acknowledged"),
 ]
 
 

@@ -135,7 +135,7 @@ def an_empty_loser_in_between(world: World) -> None:
     read(world, 3)
 
 
-def an_answer_older_than_what_is_asked_for(world: World) -> None:
+def an_answer_older_than_the_required_epoch(world: World) -> None:
     """2 -> 1 -> 2 -> 4, key 3: the reader of 3 knows partition 1 as it was before it gained the key from 0."""
     resized(world, 1)
     newest(world, 3)
@@ -149,7 +149,7 @@ def an_answer_older_than_what_is_asked_for(world: World) -> None:
     read(world, 3)
 
 
-def a_batch_that_comes_when_the_count_is_back(world: World) -> None:
+def a_batch_of_the_first_layout_under_the_third(world: World) -> None:
     """2 -> 1 -> 2, key 1: a copy of a batch of the first layout arrives under the third."""
     world.send(1)
     late = world.producers[1].batch
@@ -184,8 +184,8 @@ def a_leader_two_layouts_behind(world: World) -> None:
 SCENES = {
     an_election_between_goal_and_bump: ((1, 1), 1, lineage_mutations.a_losers_epoch_is_noted_with_the_goal),
     an_empty_loser_in_between: ((1, 1), 3, lineage_mutations.no_recursion),
-    an_answer_older_than_what_is_asked_for: ((1, 2), 3, lineage_mutations.lineages_of_any_age_serve),
-    a_batch_that_comes_when_the_count_is_back: ((1, 2), 1, lineage_mutations.a_batch_of_another_version_is_taken),
+    an_answer_older_than_the_required_epoch: ((1, 2), 3, lineage_mutations.lineages_of_any_age_serve),
+    a_batch_of_the_first_layout_under_the_third: ((1, 2), 1, lineage_mutations.a_batch_of_another_version_is_taken),
     a_leader_two_layouts_behind: ((1, 2), 1, lineage_mutations.the_next_resize_begins_when_all_is_stored),
 }
 

@@ -58,7 +58,7 @@ def entries_of_grows_keep_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CompactedWorld, "counts", lambda _, p, entry: max(entry.losers) > p)
 
 
-def what_is_newer_than_the_lineage_goes(patch: pytest.MonkeyPatch) -> None:
+def tombstones_newer_than_the_lineage_go(patch: pytest.MonkeyPatch) -> None:
     original = tombstones.first_kept_epoch
 
     def at_any_age(entries: Entries, as_of: int, over: Mapping[int, int]) -> int:
@@ -68,7 +68,7 @@ def what_is_newer_than_the_lineage_goes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tombstones, "first_kept_epoch", at_any_age)
 
 
-def any_life_that_is_over_counts(patch: pytest.MonkeyPatch) -> None:
+def any_ended_incarnation_counts(patch: pytest.MonkeyPatch) -> None:
     original = tombstones.first_kept_epoch
     patch.setattr(
         tombstones,
@@ -77,7 +77,7 @@ def any_life_that_is_over_counts(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def marked_partitions_go_with_what_they_hold(patch: pytest.MonkeyPatch) -> None:
+def marked_partitions_are_removed_with_their_values(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CompactedWorld, "drops_values", True)
 
 
@@ -91,9 +91,9 @@ def tombstones_of_moved_keys_are_left_by_any_layout(patch: pytest.MonkeyPatch) -
         (tombstones_go_after_their_time, 0),
         (entries_of_shrinks_keep_nothing, 0),
         (entries_of_grows_keep_nothing, 9),
-        (what_is_newer_than_the_lineage_goes, 1),
-        (any_life_that_is_over_counts, 86),
-        (marked_partitions_go_with_what_they_hold, 14),
+        (tombstones_newer_than_the_lineage_go, 1),
+        (any_ended_incarnation_counts, 86),
+        (marked_partitions_are_removed_with_their_values, 14),
         (tombstones_of_moved_keys_are_left_by_any_layout, 57),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

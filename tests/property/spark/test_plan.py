@@ -59,7 +59,7 @@ def an_old_lineage_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lineage, "is_fresh", lambda known, epoch: True)
 
 
-def what_a_loser_requires_does_not_count(patch: pytest.MonkeyPatch) -> None:
+def requirements_of_a_loser_do_not_count(patch: pytest.MonkeyPatch) -> None:
     def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = False) -> dict[int, int]:
         return {q: f for q, f in losers.items() if facts.over.get(q, -1) < f}
 
@@ -73,7 +73,7 @@ def what_a_loser_requires_does_not_count(patch: pytest.MonkeyPatch) -> None:
         nothing_waits,
         a_micro_batch_goes_on_behind_the_barrier,
         an_old_lineage_counts,
-        what_a_loser_requires_does_not_count,
+        requirements_of_a_loser_do_not_count,
     ],
 )
 def test_a_rule_switched_off_is_noticed(rule: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
