@@ -49,7 +49,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return World(storage, "/data", disk.mount)
 
 
-def test_what_is_appended_can_be_read_at_any_position(world: World) -> None:
+def test_appended_data_can_be_read_at_any_position(world: World) -> None:
     file = world.storage.open(world.path("f"), create=True)
     assert (file.path, file.size()) == (world.path("f"), 0)
     file.append(b"hello ")

@@ -176,7 +176,7 @@ def test_every_metric_is_explained() -> None:
     assert sorted(name for name in (named - of_times) | times if f"`{name}`" not in text) == []
 
 
-def test_what_promtool_finds_fault_with_is_explained() -> None:
+def test_metrics_that_promtool_finds_fault_with_are_explained() -> None:
     section = METRICS.read_text().partition("## What promtool finds fault with\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"`(kafka_\w+)`", section)) == {name for name, _ in KAFKAS_OWN}
 

@@ -117,7 +117,7 @@ def test_asserts_only_narrow_types() -> None:
     assert offenders == []
 
 
-def test_every_package_says_what_lives_in_it_and_is_typed() -> None:
+def test_every_package_has_a_readme_and_is_typed() -> None:
     missing = [
         f"{package}/{name}"
         for package in PACKAGES

@@ -83,7 +83,7 @@ def test_an_invalid_manifest_is_refused_with_the_reason(data: bytes, said: str) 
         Manifest.decode(data, "m.json")
 
 
-def test_compaction_is_one_of_several_policies() -> None:
+def test_a_topic_is_compacted_if_compact_is_one_of_its_policies() -> None:
     assert manifest(cleanup_policy="compact,delete").is_compacted
     assert not manifest().is_compacted
 

@@ -82,7 +82,7 @@ def test_a_level_below_1_deletes_a_feature_with_permission(level: int) -> None:
     assert errors == {GROUPS: None} and after == finalized()
 
 
-def test_what_is_not_finalized_cannot_be_deleted_or_downgraded() -> None:
+def test_a_feature_that_is_not_finalized_cannot_be_deleted_or_downgraded() -> None:
     assert code(finalized(), Update(GROUPS, 0, SAFE)) is ErrorCode.INVALID_REQUEST
     assert code(finalized(), Update(GROUPS, 1, SAFE)) is ErrorCode.INVALID_REQUEST
 
@@ -276,7 +276,7 @@ def test_any_requests_leave_levels_that_every_broker_supports(
         (["group_coordinator:1-1", "group_coordinator:1-2"], "twice"),
     ],
 )
-def test_supported_features_that_this_release_does_not_have_are_refused(entries: list[str], problem: str) -> None:
+def test_malformed_or_unsupported_feature_ranges_are_refused(entries: list[str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_ranges(entries)
     assert parse_ranges(["group_coordinator:1-1"]) == {GROUPS: VersionRange(1, 1)}

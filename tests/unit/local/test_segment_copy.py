@@ -144,7 +144,7 @@ def test_a_replaced_segment_is_noticed(source: Replica) -> None:
         pass
 
 
-def test_a_compaction_that_replaces_segments_is_waited_for(source: Replica) -> None:
+def test_a_compaction_about_to_replace_segments_is_noticed(source: Replica) -> None:
     (source.directory / f"{0:020d}.log.swap").touch()
     with pytest.raises(SourceChangedError, match="about to replace"):
         list_segments(source.directory)

@@ -33,7 +33,7 @@ def test_a_subscription_cut_within_its_topics_is_refused(length: int) -> None:
     assert subscribed_topics([NEWEST, NEWEST[:length]]) is None
 
 
-def test_what_an_old_kafka_go_writes_is_read() -> None:
+def test_a_subscription_of_an_old_kafka_go_is_read() -> None:
     """kafka-go writes version 1 without owned partitions."""
     written = b"\x00\x01" + b"\x00\x00\x00\x01\x00\x05other" + b"\xff\xff\xff\xff"
     assert subscribed_topics([written]) == {"other"}

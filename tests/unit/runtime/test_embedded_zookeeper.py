@@ -109,7 +109,7 @@ def test_a_server_that_never_serves_is_stopped(monkeypatch: pytest.MonkeyPatch, 
     assert server.pid == 0
 
 
-def test_importing_it_does_not_import_pyspark() -> None:
+def test_importing_the_embedded_zookeeper_does_not_import_pyspark() -> None:
     code = "import sys, runtime.embedded_zookeeper as e; e.find_jars(); print('pyspark' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"

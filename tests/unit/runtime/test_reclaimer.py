@@ -70,7 +70,7 @@ def test_the_last_reader_of_a_removed_file_does_not_free_it_either(tmp_path: Pat
     assert closes.wait_for(2) == ["reclaimer", "reclaimer"]
 
 
-def test_a_small_file_is_removed_as_it_is(tmp_path: Path, closes: Closes) -> None:
+def test_a_small_file_is_freed_by_the_thread_that_removes_it(tmp_path: Path, closes: Closes) -> None:
     storage = OsStorage()
     path = sparse(tmp_path / "small", SMALL_FILE_BYTES)
     file = storage.open(path)

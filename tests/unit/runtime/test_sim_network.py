@@ -131,7 +131,7 @@ def test_loopback_means_the_machine_itself() -> None:
     simulate(scenario)
 
 
-def test_what_a_killed_process_sent_arrives_and_then_its_connections_end() -> None:
+def test_data_of_a_killed_process_arrives_and_then_its_connections_end() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, server = await connected(fabric)
         await server.send([b"last words"])

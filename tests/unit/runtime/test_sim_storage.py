@@ -112,7 +112,7 @@ def test_a_failing_disk_refuses_writes() -> None:
     assert file.pread(0, 9) == b"xz"
 
 
-def test_what_is_appended_while_a_sync_runs_is_not_synced_by_it() -> None:
+def test_data_appended_during_a_sync_is_not_synced_by_it() -> None:
     lost = 0
     for seed in SEEDS:
         disk = SimDisk(random.Random(seed), clock=StoppedClock(), sync_delay_s=lambda: 0.001)
@@ -134,7 +134,7 @@ def test_what_is_appended_while_a_sync_runs_is_not_synced_by_it() -> None:
     assert lost > 0
 
 
-def test_what_failed_to_sync_is_lost_in_a_crash() -> None:
+def test_data_that_failed_to_sync_can_be_lost_in_a_crash() -> None:
     for seed in SEEDS:
         disk = SimDisk(random.Random(seed), clock=StoppedClock())
         storage = disk.mount()

@@ -56,7 +56,7 @@ trio.run(main)
 
 
 @pytest.mark.trio
-async def test_stopping_ends_the_thread() -> None:
+async def test_stopping_the_watchdog_ends_its_thread() -> None:
     watchdog = Watchdog(60)
     watchdog.start()
     watchdog.stop()
