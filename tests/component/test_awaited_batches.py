@@ -18,7 +18,7 @@ pytestmark = pytest.mark.trio
 WRITTEN, AGAIN = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_partition_that_is_led_between_two_batches_takes_them_in_order(broker: Broker) -> None:
+async def test_a_partition_that_gets_its_leader_between_two_batches_takes_them_in_order(broker: Broker) -> None:
     async def send(sequence: int) -> int:
         return (await broker.produce(5, UNTAGGED, of_producer(sequence))).error_code
 
@@ -44,7 +44,7 @@ async def test_a_batch_that_was_written_and_truncated_is_awaited_too(broker: Bro
     ]
 
 
-async def test_another_connection_has_nothing_in_flight(broker: Broker) -> None:
+async def test_a_batch_on_another_connection_does_not_wait_for_the_refused_one(broker: Broker) -> None:
     assert (await broker.produce(5, UNTAGGED, of_producer(0))).error_code == AGAIN
     await broker.has(GROWN, 5, epoch=0)
     async with Channel.open(RealNetwork(), broker.harness.host, broker.harness.port, "another") as another:
@@ -52,7 +52,9 @@ async def test_another_connection_has_nothing_in_flight(broker: Broker) -> None:
     assert response.responses[0].partition_responses[0].error_code == WRITTEN
 
 
-async def test_a_connection_with_too_much_to_repeat_is_closed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_with_refused_batches_of_too_many_partitions_is_closed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(broker.node.config.values, "max.retried.partitions.per.connection", 2)
     async with Channel.open(RealNetwork(), broker.harness.host, broker.harness.port, "another") as another:
         for number in (5, 6):

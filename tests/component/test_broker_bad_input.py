@@ -85,7 +85,7 @@ async def end_offset(broker: OneBroker) -> int:
         "another protocol",
     ],
 )
-async def test_the_connection_is_closed(tmp_path: Path, sent: bytes) -> None:
+async def test_a_malformed_or_unknown_request_closes_its_connection_only(tmp_path: Path, sent: bytes) -> None:
     async with one_broker(tmp_path) as broker:
         stream = await broker.raw()
         await stream.send_all(sent)
@@ -142,7 +142,7 @@ def _reseal(records: bytearray) -> None:
 @pytest.mark.parametrize(
     "damage", [damaged_crc, wrong_count, old_magic, oldest_magic, control_bit, cut_short], ids=lambda f: f.__name__
 )
-async def test_bad_batches_get_a_typed_error_and_leave_no_trace(
+async def test_a_malformed_batch_gets_an_error_code_and_is_not_appended(
     tmp_path: Path, damage: Callable[[bytearray], None]
 ) -> None:
     async with one_broker(tmp_path) as broker:
@@ -160,19 +160,19 @@ async def test_bad_batches_get_a_typed_error_and_leave_no_trace(
         assert await produce(broker, batch()) == 0
 
 
-async def test_old_produce_versions_are_refused_with_a_typed_error(tmp_path: Path) -> None:
+async def test_produce_version_2_gets_unsupported_for_message_format(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         assert await produce(broker, batch(), version=2) == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
-async def test_a_batch_above_the_limit_is_too_large(tmp_path: Path) -> None:
+async def test_a_batch_above_message_max_bytes_gets_message_too_large(tmp_path: Path) -> None:
     async with one_broker(tmp_path, {"message.max.bytes": "1000"}) as broker:
         await broker.create_topic("t")
         assert await produce(broker, batch(b"x" * 1000)) == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_compression_bomb_is_not_unpacked(tmp_path: Path) -> None:
+async def test_a_compression_bomb_is_refused_with_bounded_memory(tmp_path: Path) -> None:
     """On a compacted topic the broker reads the records, and refuses a batch that decompresses beyond the limit."""
     async with one_broker(tmp_path, {"log.cleanup.policy": "compact"}) as broker:
         await broker.create_topic("t")
@@ -224,7 +224,7 @@ async def test_idle_and_slow_connections_are_closed_in_time(tmp_path: Path, sent
         assert await closes(stream)
 
 
-async def test_a_slow_loris_does_not_live_on_by_trickling(tmp_path: Path) -> None:
+async def test_a_client_that_sends_byte_by_byte_is_closed_at_the_idle_limit(tmp_path: Path) -> None:
     async with one_broker(tmp_path, {"connections.max.idle.ms": "300"}) as broker:
         stream = await broker.raw()
         await stream.send_all(struct.pack(">i", 1_000))
@@ -254,7 +254,7 @@ async def test_connections_of_one_address_are_limited(tmp_path: Path) -> None:
         ).api_keys
 
 
-async def test_idle_connections_cost_little(tmp_path: Path) -> None:
+async def test_an_idle_connection_costs_less_than_40_kib(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * MANY_CONNECTIONS + 200
     if soft < wanted:
@@ -286,7 +286,7 @@ def _resident_kib() -> int:
     raise AssertionError("no VmRSS in /proc/self/status")
 
 
-async def test_a_client_that_stops_reading_is_held_back(tmp_path: Path) -> None:
+async def test_a_broker_stops_reading_from_a_client_that_does_not_read_its_responses(tmp_path: Path) -> None:
     """If a client does not read its responses, the broker stops reading after eight slots and the socket's buffers."""
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")

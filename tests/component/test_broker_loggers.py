@@ -55,7 +55,7 @@ async def level(broker: OneBroker) -> str:
     return str(config.value)
 
 
-async def test_a_level_is_set_and_taken_back(tmp_path: Path) -> None:
+async def test_the_level_of_a_logger_is_set_and_deleted(tmp_path: Path) -> None:
     logging.root.setLevel(logging.INFO)
     async with one_broker(tmp_path) as broker:
         assert await level(broker) == "INFO"
@@ -83,7 +83,7 @@ async def test_a_level_is_set_and_taken_back(tmp_path: Path) -> None:
         ([(NAME, SET, "ERROR"), ("nothing.at.all", SET, "INFO")], ErrorCode.INVALID_CONFIG, "nothing.at.all"),
     ],
 )
-async def test_what_cannot_be_is_refused_as_a_whole(
+async def test_a_request_with_an_invalid_change_of_a_level_is_refused_as_a_whole(
     tmp_path: Path, changes: list[tuple[str, int, str | None]], code: ErrorCode, message: str
 ) -> None:
     async with one_broker(tmp_path) as broker:

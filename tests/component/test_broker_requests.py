@@ -70,7 +70,7 @@ async def end_offset(broker: OneBroker, timestamp: int = -1) -> int:
     return offset
 
 
-async def test_what_is_produced_is_fetched(tmp_path: Path) -> None:
+async def test_produced_records_are_fetched(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         assert (await produce(broker, batch(b"a", b"b"))).base_offset == 0
@@ -105,7 +105,7 @@ async def test_a_fetch_waits_for_records(tmp_path: Path) -> None:
     assert trio.current_time() - started < 10
 
 
-async def test_a_fetch_comes_back_empty_at_its_deadline(tmp_path: Path) -> None:
+async def test_a_fetch_without_new_records_is_answered_empty_after_max_wait_ms(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         found = (await broker.request(fetch(max_wait_ms=50))).responses[0].partitions[0]
@@ -113,7 +113,7 @@ async def test_a_fetch_comes_back_empty_at_its_deadline(tmp_path: Path) -> None:
     assert len(found.records) == 0
 
 
-async def test_an_incremental_fetch_answers_only_what_has_news(tmp_path: Path) -> None:
+async def test_an_incremental_fetch_returns_only_partitions_with_new_records(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", 3)
         full = fetch(session_epoch=0)
@@ -161,7 +161,7 @@ async def test_a_held_fetch_is_answered_when_its_session_asks_for_more(tmp_path:
     assert [len(found.records) > 0 for found in answers[2].responses[0].partitions] == [True]
 
 
-async def test_fetch_errors_are_typed(tmp_path: Path) -> None:
+async def test_a_fetch_gets_kafkas_error_for_a_wrong_offset_epoch_or_partition(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", leader_epoch=3)
 
@@ -183,7 +183,7 @@ async def test_the_first_batch_comes_whole_however_small_the_limits(tmp_path: Pa
         assert [part.base_offset for part in iter_batches(found.records, allow_partial_tail=True)] == [0]
 
 
-async def test_idempotent_producers(tmp_path: Path) -> None:
+async def test_a_repeated_sequence_is_a_duplicate_and_a_gap_is_out_of_order(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         first = await broker.request(InitProducerIdRequest(transactional_id=None))
@@ -225,7 +225,7 @@ async def test_a_transactional_batch_without_a_transactional_id_is_refused(tmp_p
     assert (committed.last_stable_offset, committed.high_watermark) == (1, 1)
 
 
-async def test_offsets_by_time(tmp_path: Path) -> None:
+async def test_list_offsets_finds_the_earliest_the_latest_and_offsets_by_timestamp(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         for timestamp in (1_000, 3_000, 2_000):
@@ -234,7 +234,7 @@ async def test_offsets_by_time(tmp_path: Path) -> None:
     assert found == {-1: 3, -2: 0, -3: 1, 1_500: 1, 9_000: -1}
 
 
-async def test_delete_records_moves_the_start(tmp_path: Path) -> None:
+async def test_delete_records_advances_the_log_start_offset(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         for _ in range(3):
@@ -245,7 +245,7 @@ async def test_delete_records_moves_the_start(tmp_path: Path) -> None:
         assert await end_offset(broker, -2) == 2
 
 
-async def test_the_end_of_a_leader_epoch(tmp_path: Path) -> None:
+async def test_an_unknown_leader_epoch_is_answered_with_the_end_of_the_epoch_before_it(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", leader_epoch=1)
         await produce(broker, batch())
@@ -285,7 +285,7 @@ async def test_another_incarnation_gets_a_log_of_its_own(tmp_path: Path) -> None
         assert await end_offset(broker) == 0
 
 
-async def test_metadata_without_a_controller(tmp_path: Path) -> None:
+async def test_a_broker_answers_metadata_without_a_controller(tmp_path: Path) -> None:
     async with one_broker(tmp_path, {"request.timeout.ms": "300"}) as broker:
         topic_id = await broker.create_topic("b", 2)
         await broker.create_topic("a")
@@ -332,7 +332,7 @@ async def test_describe_cluster_names_the_authorized_operations(tmp_path: Path, 
         assert described.cluster_authorized_operations == found
 
 
-async def test_metadata_is_answered_once_the_broker_was_told_of_any(tmp_path: Path) -> None:
+async def test_a_metadata_request_waits_for_the_first_update_metadata(tmp_path: Path) -> None:
     """librdkafka 2.10 gives up every broker that a response does not name: an empty one would leave it without any."""
     async with one_broker(tmp_path) as broker:
         answers: list[Any] = []
@@ -400,7 +400,7 @@ async def test_a_changed_broker_config_reaches_every_topic_that_inherits_it(tmp_
         assert response.results[1].error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_a_key_that_cannot_change_is_left_out_of_an_edit_by_hand(tmp_path: Path) -> None:
+async def test_a_read_only_key_in_a_broker_config_edited_by_hand_is_ignored(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         admin = broker.zk.session()
@@ -418,7 +418,7 @@ async def test_a_key_that_cannot_change_is_left_out_of_an_edit_by_hand(tmp_path:
         assert shown == {"message.max.bytes": ("1000", 2), "fetch.max.bytes": (str(55 << 20), 5)}
 
 
-async def test_the_default_of_all_brokers_is_shown_without_what_the_answering_one_has(tmp_path: Path) -> None:
+async def test_the_cluster_wide_default_is_shown_without_the_answering_brokers_own_config(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         admin = broker.zk.session()
         default = ConfigZnode({"log.retention.ms": "800000"})
@@ -434,7 +434,7 @@ async def test_the_default_of_all_brokers_is_shown_without_what_the_answering_on
         assert shown == [("log.retention.ms", "800000", 3, [("800000", 3)])]
 
 
-async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_acknowledged_records_are_there_after_a_restart(tmp_path: Path) -> None:
     zk = FakeZk()
     for expected in (1, 2):
         async with one_broker(tmp_path, zk=zk) as broker:
@@ -482,7 +482,7 @@ async def test_log_flush_ack_acknowledges_nothing_that_was_not_synced(
         assert answer.topics[0].partition_errors[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_change_whose_notification_was_lost_is_read_when_a_controller_takes_office(tmp_path: Path) -> None:
+async def test_a_config_change_without_notification_is_read_when_a_controller_is_elected(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         admin = broker.zk.session()

@@ -19,7 +19,7 @@ PRODUCER, CONSUMER = "kafka_producer_producer_metrics", "kafka_consumer_consumer
 RECORDS = 20
 
 
-async def test_clients_tell_what_they_did_and_nothing_once_they_are_closed(tmp_path: Path) -> None:
+async def test_metrics_of_a_client_are_exported_only_while_it_is_open(tmp_path: Path) -> None:
     registry = CollectorRegistry()
 
     def value(name: str, client_id: str) -> float | None:
@@ -60,7 +60,7 @@ async def test_clients_tell_what_they_did_and_nothing_once_they_are_closed(tmp_p
         assert list(registry.collect()) == [], "both are closed"
 
 
-async def test_clients_of_one_name_are_added_up(tmp_path: Path) -> None:
+async def test_counters_of_clients_with_the_same_client_id_are_summed(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")

@@ -41,13 +41,13 @@ def loses_keys(world: World) -> bool:
     )
 
 
-async def test_without_stock_producers_it_takes_one_question(nursery: trio.Nursery) -> None:
+async def test_without_stock_producers_a_split_does_not_wait_for_metadata_refreshes(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     await resized(world, 8)
     assert announcements(world) == [(-1, False), (8, False), (-1, False)]
 
 
-async def test_who_is_announced_to_lead_leads(nursery: trio.Nursery) -> None:
+async def test_the_announced_leaders_of_new_partitions_become_their_leaders(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     await resized(world, 8)
     told = [
@@ -61,7 +61,7 @@ async def test_who_is_announced_to_lead_leads(nursery: trio.Nursery) -> None:
     assert announced == tuple(led[index] for index in range(4, 8))
 
 
-async def test_producers_are_waited_for_until_they_place_by_the_new_count(nursery: trio.Nursery) -> None:
+async def test_a_split_waits_until_stock_producers_place_records_by_the_new_count(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     world.brokers[2].stock_producers[TOPIC] = (10, 0)
     nursery.start_soon(world.request, alter(8))
@@ -74,7 +74,7 @@ async def test_producers_are_waited_for_until_they_place_by_the_new_count(nurser
     await world.until(lambda: announcements(world)[-1] == (-1, False))
 
 
-async def test_until_the_first_bump_clients_are_told_the_counts_before(nursery: trio.Nursery) -> None:
+async def test_clients_get_the_old_layout_until_the_first_bump(nursery: trio.Nursery) -> None:
     """The goal is in the topic's znode, but leaders would still refuse clients that place by its layout."""
     world = await started(nursery)
     world.brokers[2].stock_producers[TOPIC] = (10, 0)
@@ -99,7 +99,7 @@ def placed_by(world: World) -> list[tuple[int, int]]:
     return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
 
 
-async def test_a_split_that_is_taken_back_is_announced_no_longer(nursery: trio.Nursery) -> None:
+async def test_a_cancelled_split_is_no_longer_announced(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     world.brokers[2].stock_producers[TOPIC] = (10, 0)
     nursery.start_soon(world.request, alter(8))
@@ -110,7 +110,7 @@ async def test_a_split_that_is_taken_back_is_announced_no_longer(nursery: trio.N
     assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3]
 
 
-async def test_a_grow_over_partitions_that_drain_is_announced_too(nursery: trio.Nursery) -> None:
+async def test_a_grow_that_revives_draining_partitions_is_announced_too(nursery: trio.Nursery) -> None:
     """Draining partitions take no records until they are revived, so the announced records wait for their leaders."""
     world = await started(nursery)
     await resized(world, 8)
@@ -141,14 +141,14 @@ def announced_leaders(world: World) -> list[int]:
     return list(topics[-1].announced_leaders)
 
 
-async def test_they_are_not_waited_for_longer_than_configured(nursery: trio.Nursery) -> None:
+async def test_a_split_waits_for_stock_producers_no_longer_than_configured(nursery: trio.Nursery) -> None:
     world = await started(nursery, stock_producer_grace_ms=300)
     world.brokers[2].stock_producers[TOPIC] = (10, 0)
     await resized(world, 8)
     assert (8, True) in announcements(world)
 
 
-async def test_the_next_controller_announces_it_again(nursery: trio.Nursery) -> None:
+async def test_the_next_controller_announces_the_split_again(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     await world.start_controller(1001)
     for broker in world.brokers.values():
@@ -170,7 +170,7 @@ async def test_the_next_controller_announces_it_again(nursery: trio.Nursery) -> 
 
 
 @pytest.mark.parametrize("validate_only", [True, False])
-async def test_who_asks_for_a_count_that_they_cannot_follow_is_advised(
+async def test_a_request_for_a_count_that_stock_producers_cannot_follow_gets_advice(
     nursery: trio.Nursery, validate_only: bool
 ) -> None:
     world = await started(nursery)
@@ -184,7 +184,7 @@ async def test_who_asks_for_a_count_that_they_cannot_follow_is_advised(
     assert announcements(world)[-1] == (-1, False)
 
 
-async def test_nobody_is_advised_of_producers_that_are_long_gone_or_can_follow(nursery: trio.Nursery) -> None:
+async def test_no_advice_is_given_if_stock_producers_are_long_gone_or_can_follow(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     world.brokers[3].stock_producers[TOPIC] = (601_000, NEVER)
     assert (await world.request(alter(6, validate_only=True))).results[0].error_message is None

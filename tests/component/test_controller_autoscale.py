@@ -67,7 +67,7 @@ def asked(world: World) -> int:
     )
 
 
-async def test_the_count_follows_what_is_written(world: World, autojump_clock: object) -> None:
+async def test_the_count_follows_the_write_rate(world: World, autojump_clock: object) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     counts = await write(world, 1_000, 400)
     assert list(dict.fromkeys(counts)) == [4, 8, 16]
@@ -79,7 +79,7 @@ async def test_the_count_follows_what_is_written(world: World, autojump_clock: o
     assert list(dict.fromkeys(counts))[:2] == [16, 8]
 
 
-async def test_bounds_hold(world: World, autojump_clock: object) -> None:
+async def test_the_count_stays_between_autoscale_min_and_max_partitions(world: World, autojump_clock: object) -> None:
     assert await configure(world, **KEYS | {"autoscale_max_partitions": "8"}) == ErrorCode.NONE
     assert max(await write(world, 1_000_000, 400)) == 8
     assert await configure(world, autoscale_min_partitions="8") == ErrorCode.NONE
@@ -96,7 +96,7 @@ async def test_a_new_controller_measures_and_cools_down_again(world: World, auto
     assert 8 in await write(world, 1_000, COOLDOWN_S)
 
 
-async def test_what_is_refused_is_asked_for_again_and_logged_once(
+async def test_a_refused_resize_is_tried_again_and_logged_once(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shrink is refused when records never expire: its marked partitions would stay for ever."""
@@ -112,7 +112,7 @@ async def test_what_is_refused_is_asked_for_again_and_logged_once(
         assert 4 in await write(world, 1, 200)
 
 
-async def test_nobody_is_asked_while_no_topic_is_on(world: World, autojump_clock: object) -> None:
+async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(world: World, autojump_clock: object) -> None:
     await trio.sleep(60)  # virtual time: rounds of the controller
     before = [len(world.brokers[broker].requests) for broker in BROKERS]
     await trio.sleep(600)  # virtual time: rounds of the controller
@@ -128,7 +128,7 @@ async def test_nobody_is_asked_while_no_topic_is_on(world: World, autojump_clock
     assert asked(world) == stopped
 
 
-async def test_a_question_has_a_topic_measured_that_is_not_on(world: World, autojump_clock: object) -> None:
+async def test_a_topic_without_autoscaling_is_measured_on_request(world: World, autojump_clock: object) -> None:
     assert (await measured(world)).appended_bytes == 0
     assert set(await write(world, 1_000, 90)) == {4}
     result = await measured(world)
@@ -137,7 +137,7 @@ async def test_a_question_has_a_topic_measured_that_is_not_on(world: World, auto
     assert result.unchanged_ms >= 90_000 - 10_000
 
 
-async def test_a_broker_that_is_silent_holds_the_count(world: World, autojump_clock: object) -> None:
+async def test_the_count_stays_while_a_broker_does_not_answer(world: World, autojump_clock: object) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     world.brokers[3].answering = trio.Event()
     assert set(await write(world, 1_000, 200)) == {4}
@@ -146,7 +146,9 @@ async def test_a_broker_that_is_silent_holds_the_count(world: World, autojump_cl
     assert 8 in await write(world, 1_000, 200)
 
 
-async def test_an_older_edit_of_the_config_is_found_by_a_new_controller(world: World, autojump_clock: object) -> None:
+async def test_a_new_controller_reads_the_autoscaling_configs_written_before(
+    world: World, autojump_clock: object
+) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     world.kill_controller(1000)
     await world.start_controller(1001)
@@ -154,7 +156,7 @@ async def test_an_older_edit_of_the_config_is_found_by_a_new_controller(world: W
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-async def test_a_topic_may_be_created_with_it(world: World, autojump_clock: object, by_hand: bool) -> None:
+async def test_a_topic_may_be_created_with_autoscaling(world: World, autojump_clock: object, by_hand: bool) -> None:
     """A config that is older than its topic takes effect too, although no notification names it."""
     await trio.sleep(60)  # virtual time: the configs of all topics were read
     keys = {name.replace("_", "."): value for name, value in KEYS.items()}
@@ -205,14 +207,14 @@ async def refusal(world: World, topic: str = TOPIC, **config: str) -> str:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_keys_that_cannot_be_are_refused(
+async def test_invalid_autoscaling_configs_are_refused(
     world: World, autojump_clock: object, config: dict[str, str], named: list[str]
 ) -> None:
     message = await refusal(world, **config)
     assert all(word in message for word in named), message
 
 
-async def test_an_internal_topic_is_refused(world: World, autojump_clock: object) -> None:
+async def test_autoscaling_of_an_internal_topic_is_refused(world: World, autojump_clock: object) -> None:
     configs = [CreatableTopicConfig(name="autoscale.enable", value="true")]
     topic = CreatableTopic(name="__consumer_offsets", num_partitions=4, replication_factor=1, configs=configs)
     response: Any = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))

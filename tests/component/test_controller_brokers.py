@@ -58,7 +58,9 @@ async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_
     await world.until(lambda: world.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 2})
 
 
-async def test_a_broker_that_is_reached_elsewhere_goes_on(world: World, autojump_clock: object) -> None:
+async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
+    world: World, autojump_clock: object
+) -> None:
     """KIP-226: a new address is written to the same znode, so its czxid stays: no election and no LeaderAndIsr."""
     state = await world.state("t", 0)
     orders = [len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()]
@@ -78,7 +80,7 @@ async def test_a_broker_that_is_reached_elsewhere_goes_on(world: World, autojump
     assert [len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()] == orders
 
 
-async def test_a_bounced_registration_counts_as_leaving_and_coming(world: World, autojump_clock: object) -> None:
+async def test_a_bounced_broker_counts_as_failed_and_restarted(world: World, autojump_clock: object) -> None:
     old_epoch = world.brokers[1].sent(LeaderAndIsrRequest)[-1].broker_epoch
     world.brokers[1].leave()
     await world.brokers[1].register()
@@ -86,7 +88,9 @@ async def test_a_bounced_registration_counts_as_leaving_and_coming(world: World,
     assert world.brokers[1].sent(LeaderAndIsrRequest)[-1].broker_epoch > old_epoch
 
 
-async def test_one_drain_is_one_request_of_each_kind(world: World, autojump_clock: object) -> None:
+async def test_five_created_topics_take_at_most_two_leader_and_isr_requests_to_a_broker(
+    world: World, autojump_clock: object
+) -> None:
     before = len(world.brokers[1].sent(LeaderAndIsrRequest))
     topics = [CreatableTopic(name=f"many-{i}", num_partitions=4, replication_factor=1) for i in range(5)]
     await world.request(CreateTopicsRequest(topics=topics))
@@ -123,7 +127,7 @@ async def test_a_replica_whose_disk_failed_is_offline(world: World, autojump_clo
     assert (await world.state("bad", 0)).leader == -1
 
 
-async def test_controlled_shutdown_checks_the_broker_epoch_and_leaves_single_replicas(
+async def test_controlled_shutdown_checks_the_broker_epoch_and_moves_no_single_replica(
     world: World, autojump_clock: object
 ) -> None:
     epoch = (await world.store.get(paths.broker_id(1))).czxid

@@ -78,7 +78,7 @@ async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_ha
     assert state.lineage[-1].losers == {1: 2} and world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_an_empty_one_is_removed(world: World, autojump_clock: object) -> None:
+async def test_an_empty_marked_partition_of_a_compacted_topic_is_removed(world: World, autojump_clock: object) -> None:
     """An empty marked partition has no values to lose."""
     await configure(world, cleanup_policy="compact")
     await resized(world, 6)
@@ -86,7 +86,9 @@ async def test_an_empty_one_is_removed(world: World, autojump_clock: object) -> 
     await world.until(lambda: finished(world, 4))
 
 
-async def test_the_dry_run_and_the_answer_say_what_becomes_of_the_values(world: World, autojump_clock: object) -> None:
+async def test_the_dry_run_and_the_response_say_whether_latest_values_are_lost(
+    world: World, autojump_clock: object
+) -> None:
     await configure(world, cleanup_policy="compact")
     assert await answered(world, 6, validate_only=True) == (0, None)
     await resized(world, 6)
@@ -101,7 +103,7 @@ async def test_the_dry_run_and_the_answer_say_what_becomes_of_the_values(world: 
     assert await answered(world, 4) == (0, STAYS)
 
 
-async def test_with_the_key_that_names_the_loss_they_go_once_every_group_has_read_them(
+async def test_if_the_loss_is_accepted_they_are_removed_once_every_group_has_read_them(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -114,7 +116,7 @@ async def test_with_the_key_that_names_the_loss_they_go_once_every_group_has_rea
 # ---------------------------------------------------------------- the policy is altered while partitions drain
 
 
-async def test_a_topic_that_becomes_compacted_keeps_what_is_not_drained_yet(
+async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drained_yet(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """This holds too while a round of the drain is in progress, after the requests to the groups."""
@@ -134,7 +136,7 @@ async def test_a_topic_that_becomes_compacted_keeps_what_is_not_drained_yet(
     await stays(world, caplog, LATEST)
 
 
-async def test_a_topic_that_is_compacted_no_more_loses_them_as_any_other_does(
+async def test_a_topic_that_is_no_longer_compacted_is_drained_as_any_other(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -149,7 +151,7 @@ async def test_a_topic_that_is_compacted_no_more_loses_them_as_any_other_does(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_the_loss_is_agreed_to_for_compacted_topics_alone(world: World, autojump_clock: object) -> None:
+async def test_the_loss_can_be_accepted_for_compacted_topics_only(world: World, autojump_clock: object) -> None:
     why = f"{LOSS_KEY}: can only be true if the topic sets a cleanup.policy that includes compact"
     assert why in await refusal_of(world, delete_latest_values_when_drained="true")
     for policy in ("compact", "compact,delete"):

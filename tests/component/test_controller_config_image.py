@@ -102,7 +102,7 @@ def without_notifications(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["altered", "created"])
-async def test_what_was_answered_is_decided_by_before_any_notification(
+async def test_the_controller_uses_configs_that_it_wrote_before_any_notification(
     world: World, autojump_clock: object, kind: str
 ) -> None:
     assert (await alter(world, UNCLEAN, "true")).error_code == ErrorCode.NONE
@@ -135,7 +135,7 @@ async def test_an_edit_by_hand_counts_once_the_cluster_is_read_again(world: Worl
     await world.until(lambda: is_state(world, 2, [2]))
 
 
-async def test_a_notification_that_was_removed_unread_has_the_cluster_read_again(
+async def test_the_cluster_is_read_again_if_a_notification_was_removed_unread(
     world: World, autojump_clock: object
 ) -> None:
     assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
@@ -147,7 +147,7 @@ async def test_a_notification_that_was_removed_unread_has_the_cluster_read_again
 
 
 @pytest.mark.parametrize("is_expired", [False, True], ids=["connection lost", "session expired"])
-async def test_a_notification_that_was_missed_without_a_connection_is_made_up_for(
+async def test_an_edit_whose_notification_came_while_disconnected_takes_effect(
     world: World, autojump_clock: object, is_expired: bool
 ) -> None:
     await lose_in_sync(world)
@@ -164,15 +164,13 @@ async def test_a_notification_that_was_missed_without_a_connection_is_made_up_fo
     await world.until(lambda: is_state(world, 2, [2]))
 
 
-async def test_a_request_keeps_what_an_edit_wrote_that_nobody_was_notified_of(
-    world: World, autojump_clock: object
-) -> None:
+async def test_a_request_keeps_an_edit_without_a_notification(world: World, autojump_clock: object) -> None:
     await edit(world, segment_ms="9")
     assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
     assert await config(world) == {"segment.ms": "9", "retention.ms": "7"}
 
 
-async def test_a_topic_is_created_over_a_config_that_was_left(world: World, autojump_clock: object) -> None:
+async def test_a_created_topic_replaces_a_config_that_was_left_behind(world: World, autojump_clock: object) -> None:
     deleted = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
     assert deleted.responses[0].error_code == ErrorCode.NONE
     await world.store.create(PATH, ConfigZnode({UNCLEAN: "true"}).encode())
@@ -198,7 +196,7 @@ async def test_a_malformed_config_is_refused_and_can_be_repaired(
 
 
 @pytest.mark.parametrize("entity", ["topics/..", "topics/.", "topics/a/b", "brokers/..", "brokers/x", "users/u"])
-async def test_a_notification_that_names_no_config_is_passed_over(
+async def test_a_notification_that_names_no_config_is_ignored(
     world: World, autojump_clock: object, entity: str
 ) -> None:
     session, get = world.sessions[1000], world.sessions[1000].get
@@ -218,7 +216,7 @@ async def test_a_notification_that_names_no_config_is_passed_over(
     assert set(configs) == {PATH}
 
 
-async def test_purging_notifications_does_not_have_the_cluster_read_again(
+async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anabranch.controller.config_writes.CHANGES_KEPT", 1)

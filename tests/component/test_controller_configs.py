@@ -68,7 +68,7 @@ async def test_alter_configs_replaces_all(world: World, autojump_clock: object) 
     assert await config(world, paths.topic_config("t")) == {"segment.ms": "9"}
 
 
-async def test_broker_configs_for_one_and_for_all(world: World, autojump_clock: object) -> None:
+async def test_configs_are_set_for_one_broker_and_as_the_default_of_all(world: World, autojump_clock: object) -> None:
     assert (await change(world, BROKER, "1", ("log.retention.ms", SET, "5"))).error_code == ErrorCode.NONE
     assert (await change(world, BROKER, "", ("message.max.bytes", SET, "6"))).error_code == ErrorCode.NONE
     assert await config(world, paths.broker_config(1)) == {"log.retention.ms": "5"}
@@ -97,7 +97,7 @@ async def test_broker_configs_for_one_and_for_all(world: World, autojump_clock: 
         (OTHER, "1", [("x", SET, "1")], ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_what_cannot_be_is_refused_with_a_reason(
+async def test_an_invalid_change_is_refused_with_a_reason(
     world: World,
     kind: int,
     name: str,
@@ -123,7 +123,7 @@ async def test_what_cannot_be_is_refused_with_a_reason(
         ("", ErrorCode.INVALID_CONFIG),
     ],
 )
-async def test_the_listeners_of_a_running_broker_are_the_ones_it_has(
+async def test_advertised_listeners_must_name_the_running_brokers_listeners_with_valid_addresses(
     world: World, autojump_clock: object, listeners: str, code: ErrorCode
 ) -> None:
     assert (await change(world, BROKER, "1", ("advertised.listeners", SET, listeners))).error_code == code

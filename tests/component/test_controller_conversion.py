@@ -53,7 +53,9 @@ async def _is_converted(world: World) -> bool:
     return (await world.state(TOPIC, 5)).initial_partition_count == 4
 
 
-async def test_what_drains_is_carried_on(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_drain_that_an_earlier_release_began_is_continued(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
     await world.start_controller(1001)
     await world.until(lambda: _is_converted(world))
@@ -84,7 +86,9 @@ async def test_nothing_is_converted_or_resized_before_the_level_is_finalized(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_a_resize_that_was_under_way_is_carried_on(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_resize_that_an_earlier_release_began_is_continued(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     """The surviving partitions of the merge had not gained keys yet."""
     world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
     for p in range(4):
@@ -100,7 +104,7 @@ async def _has_gained(world: World) -> bool:
     return (await world.state(TOPIC, 1)).lineage == ((3, {5: 1}),)
 
 
-async def test_what_cannot_be_judged_is_frozen_until_the_znode_that_is_named_is_put_right(
+async def test_a_topic_that_cannot_be_converted_is_frozen_until_the_named_znode_is_repaired(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """docs/upgrading.md"""

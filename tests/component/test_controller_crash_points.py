@@ -175,7 +175,7 @@ POINTS = [(name, write) for name, (*_, writes) in OPERATIONS.items() for write i
 
 
 @pytest.mark.parametrize(("operation", "write"), POINTS, ids=[f"{name}-{write}" for name, write in POINTS])
-async def test_the_successor_finishes(
+async def test_the_next_controller_finishes_an_operation_interrupted_after_any_write(
     nursery: trio.Nursery, autojump_clock: object, operation: str, write: int
 ) -> None:
     before, work, finished, _ = OPERATIONS[operation]
@@ -202,7 +202,7 @@ async def test_the_successor_finishes(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_the_number_of_writes_is_the_one_tried(
+async def test_each_operation_has_as_many_writes_as_are_interrupted(
     nursery: trio.Nursery, autojump_clock: object, operation: str
 ) -> None:
     before, work, finished, writes = OPERATIONS[operation]

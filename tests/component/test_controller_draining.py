@@ -45,7 +45,7 @@ async def marked_and_committed(world: World, *committed: tuple[str, int]) -> Non
         world.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
 
 
-async def test_drained_once_every_group_has_read_it(world: World, autojump_clock: object) -> None:
+async def test_a_partition_is_drained_once_every_group_has_read_it(world: World, autojump_clock: object) -> None:
     await marked_and_committed(world, ("fast", 40), ("slow", 39))
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
@@ -63,7 +63,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message.partition(WAITS)[2] for message in caplog.messages if WAITS in message]
 
 
-async def test_what_holds_a_partition_is_said_once(
+async def test_the_reason_that_delays_a_drain_is_logged_once(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reason is logged once for as long as it lasts, however often the controller looks."""
@@ -124,7 +124,7 @@ def assigned(topic: str) -> bytes:
 
 
 @pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
-async def test_nothing_is_deleted_while_nobody_can_tell_what_a_group_reads(
+async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     """The group has committed nothing. A deletion of the group may fail, and then the group still exists."""
@@ -142,7 +142,9 @@ async def test_nothing_is_deleted_while_nobody_can_tell_what_a_group_reads(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_a_group_of_another_kind_holds_nothing_while_it_rebalances(world: World, autojump_clock: object) -> None:
+async def test_a_rebalancing_group_of_another_protocol_type_delays_no_drain(
+    world: World, autojump_clock: object
+) -> None:
     await marked_and_committed(world, ("g", 40))
     broker = world.brokers[3]
     broker.states["workers"], broker.kinds["workers"], broker.groups["workers"] = "PreparingRebalance", "connect", {}
@@ -152,7 +154,7 @@ async def test_a_group_of_another_kind_holds_nothing_while_it_rebalances(world: 
 @pytest.mark.parametrize(
     "of_group", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
 )
-async def test_nothing_is_deleted_while_a_coordinator_does_not_tell_of_a_group(
+async def test_nothing_is_deleted_while_a_coordinator_does_not_describe_a_group(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -181,7 +183,7 @@ NONSENSE = b"\x00\x01\x7f\xff\xff\xff nonsense"
         pytest.param([(subscription("other"), b""), (NONSENSE, b"")], True, id="one of two is unreadable"),
     ],
 )
-async def test_a_subscription_holds_no_more_than_it_may_be_about(
+async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
     world: World, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
 ) -> None:
     await marked_and_committed(world, ("g", 40))
@@ -193,7 +195,7 @@ async def test_a_subscription_holds_no_more_than_it_may_be_about(
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_what_holds_one_partition_holds_no_other(world: World, autojump_clock: object) -> None:
+async def test_a_partition_that_cannot_be_drained_does_not_delay_another(world: World, autojump_clock: object) -> None:
     """The leader of 4 does not delete its records when requested; 5 is drained all the same."""
     for broker in world.brokers.values():
         broker.keeps.add((TOPIC, 4))
@@ -246,7 +248,7 @@ async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_a_question_names_few_groups(world: World, autojump_clock: object) -> None:
+async def test_an_offset_fetch_names_at_most_20_groups(world: World, autojump_clock: object) -> None:
     """A response is decoded in one piece, so a request names only few groups."""
     await marked_and_committed(world, ("g", 40))
     for number in range(50):
@@ -276,7 +278,9 @@ async def test_groups_that_read_other_topics_are_not_asked(world: World, autojum
     assert set(asked) == {"g"}
 
 
-async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World, autojump_clock: object) -> None:
+async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
+    world: World, autojump_clock: object
+) -> None:
     await marked_and_committed(world, ("g", 40))
     world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
     await trio.sleep(10)  # virtual time: several looks
@@ -323,7 +327,7 @@ async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
+async def test_a_recreated_partition_is_not_drained_in_place_of_the_old_one(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The topic is deleted and created again while the groups are asked."""
@@ -349,7 +353,7 @@ async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_nothing_is_deleted_of_a_partition_that_is_counted_again_meanwhile(
+async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
     world: World, autojump_clock: object
 ) -> None:
     """The topic grows while the groups are asked: new readers need the records of a revived partition."""
@@ -402,7 +406,7 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
     return sorted({line.partition("partition=")[2] for line in said})
 
 
-async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
+async def test_a_warning_names_awaited_records_that_are_about_to_expire(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hole 22: the operator gets a warning once a minute before retention removes awaited records, until they are read.
@@ -421,7 +425,7 @@ async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
     assert await warned(world, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
 
 
-async def test_a_marked_partition_is_warned_of_up_to_its_end(
+async def test_the_warning_covers_a_marked_partition_up_to_its_end(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """4 and 5 are merged into 0 and 1, and still wait for the records of 0 and 1 from before the split."""
@@ -435,7 +439,7 @@ async def test_a_marked_partition_is_warned_of_up_to_its_end(
     ]
 
 
-async def test_of_two_splits_the_older_barrier_is_warned_of_as_well(
+async def test_after_two_splits_the_warning_covers_records_up_to_the_later_one(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """0 was split into 4 at the end of one epoch, and into 8 at the end of a later one."""
@@ -449,7 +453,7 @@ async def test_of_two_splits_the_older_barrier_is_warned_of_as_well(
     assert await warned(world, caplog, {0: 70, 4: 100}, log) == []
 
 
-async def test_no_barrier_is_warned_of_without_ordered_delivery(
+async def test_no_warning_is_given_without_ordered_delivery(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
@@ -458,7 +462,9 @@ async def test_no_barrier_is_warned_of_without_ordered_delivery(
     assert await warned(world, caplog, dict.fromkeys(range(6), 30), log) == []
 
 
-async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     world = await started(nursery, metrics_listener="controller1000:9100")
     await resized(world, 6)
     stream = await world.fabric.node("scraper").connect("controller1000", 9100)
@@ -484,7 +490,7 @@ async def expired(world: World) -> None:
     hold_records(world, range(4, 6), 40, 40)
 
 
-async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
+async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed_it(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The owner's application may have its records, and may not have flushed them."""
@@ -500,7 +506,9 @@ async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_what_expired_waits_for_the_end_of_a_rebalance(world: World, autojump_clock: object) -> None:
+async def test_the_removal_of_an_expired_partition_waits_for_the_end_of_a_rebalance(
+    world: World, autojump_clock: object
+) -> None:
     """The positions of the group's members are unknown during a rebalance."""
     group = world.brokers[2]
     group.groups["g"], group.states["g"] = {(TOPIC, 5): (7, -1)}, "PreparingRebalance"
@@ -511,7 +519,9 @@ async def test_what_expired_waits_for_the_end_of_a_rebalance(world: World, autoj
     await world.until(lambda: finished(world, 4))
 
 
-async def test_what_expired_waits_for_no_group_without_live_members(world: World, autojump_clock: object) -> None:
+async def test_the_removal_of_an_expired_partition_waits_for_no_group_without_members(
+    world: World, autojump_clock: object
+) -> None:
     group = world.brokers[2]
     group.groups["g"] = {(TOPIC, 5): (7, -1)}
     group.groups["elsewhere"], group.members["elsewhere"] = {}, [(subscription("other"), b"")]

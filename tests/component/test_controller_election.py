@@ -39,13 +39,13 @@ async def epoch(world: World) -> int:
     return decode_controller_epoch(paths.CONTROLLER_EPOCH, (await world.store.get(paths.CONTROLLER_EPOCH)).data)
 
 
-async def test_the_one_standing_by_says_so(world: World, autojump_clock: object) -> None:
+async def test_a_standby_controller_answers_not_controller(world: World, autojump_clock: object) -> None:
     response = await world.request(creation("t"), controller_id=1001)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
     assert await world.store.children(paths.TOPICS) == []
 
 
-async def test_the_other_takes_over_and_tells_brokers_everything_under_a_higher_epoch(
+async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(
     world: World, autojump_clock: object
 ) -> None:
     assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
@@ -62,7 +62,7 @@ async def test_the_other_takes_over_and_tells_brokers_everything_under_a_higher_
     assert (await world.request(creation("u"))).topics[0].error_code == ErrorCode.NONE
 
 
-async def test_a_controller_whose_session_expired_resigns_and_stands_again(
+async def test_a_controller_whose_session_expired_resigns_and_can_be_elected_again(
     world: World, autojump_clock: object
 ) -> None:
     world.sessions[1000].expire()
@@ -82,7 +82,9 @@ async def test_a_controller_whose_session_expired_resigns_and_stands_again(
     assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
 
 
-async def test_what_happened_during_a_lost_connection_is_seen_afterwards(world: World, autojump_clock: object) -> None:
+async def test_a_broker_that_registers_during_a_lost_connection_is_seen_afterwards(
+    world: World, autojump_clock: object
+) -> None:
     world.sessions[1000].disconnect()
     await world.start_broker(2)
     world.sessions[1000].reconnect()
@@ -124,7 +126,9 @@ async def test_kafka_6082_a_deposed_controller_cannot_write(autojump_clock: obje
     await GuardedStore(new, second.epoch_version).write([CreateOp(paths.topic("t"), b"{}")])
 
 
-async def test_kafka_13407_the_znode_of_an_earlier_session_is_not_mine(autojump_clock: object) -> None:
+async def test_kafka_13407_a_controller_znode_of_an_earlier_session_does_not_make_it_active(
+    autojump_clock: object,
+) -> None:
     zk = FakeZk()
     before, after = zk.session(), zk.session()
     await ensure_paths(before)

@@ -266,7 +266,7 @@ async def test_a_broker_znode_of_a_release_without_features_holds_the_levels_bac
 # ---------------------------------------------------------------- at the same time
 
 
-async def test_of_two_updates_at_the_same_time_the_second_is_judged_by_the_first(world: World) -> None:
+async def test_of_two_updates_at_the_same_time_the_second_is_judged_after_the_first(world: World) -> None:
     await start(world, SUPPORTED)
     answers: list[dict[str, int]] = []
 
@@ -279,7 +279,7 @@ async def test_of_two_updates_at_the_same_time_the_second_is_judged_by_the_first
     assert sorted(answer[ORDERED_RESIZE] for answer in answers) == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
 
-async def test_a_successor_goes_on_from_what_was_written(world: World) -> None:
+async def test_the_next_controller_continues_from_the_written_levels(world: World) -> None:
     await start(world, SUPPORTED)
     assert codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
     await world.start_controller(1001)
@@ -305,7 +305,7 @@ def before_the_features_are_written(world: World, interrupt: Callable[[], Awaita
     session.multi = interrupted  # type: ignore[method-assign]
 
 
-async def test_a_controller_that_is_replaced_between_judgement_and_write_writes_nothing(world: World) -> None:
+async def test_a_controller_that_is_replaced_before_its_write_writes_nothing(world: World) -> None:
     """Model: off_epoch_version. Another controller is active, and has finalized other levels in the meantime."""
     await start(world, SUPPORTED)
     await world.start_controller(1001)
@@ -358,7 +358,7 @@ async def is_active(world: World, controller_id: int) -> bool:
     return active is not None and active.controller_id == controller_id
 
 
-async def test_an_update_meets_a_broker_that_registers_meanwhile(world: World) -> None:
+async def test_an_update_is_refused_for_a_broker_that_registers_meanwhile(world: World) -> None:
     """Model: off_controller_checks. The broker registers after the controller has looked at the brokers."""
     await start(world, PREVIOUS)
 
@@ -373,7 +373,7 @@ async def test_an_update_meets_a_broker_that_registers_meanwhile(world: World) -
     assert await levels(world) == {}
 
 
-async def test_each_write_of_the_features_sets_the_lock_of_registrations(world: World) -> None:
+async def test_each_write_of_the_features_changes_the_version_of_the_registrations_znode(world: World) -> None:
     """Model: off_controller_sets. A broker that read the features before the write cannot register with them."""
     await start(world, SUPPORTED)
     before = (await world.store.get(paths.REGISTRATIONS)).version
@@ -385,7 +385,7 @@ async def test_each_write_of_the_features_sets_the_lock_of_registrations(world: 
 # ---------------------------------------------------------------- minimum levels
 
 
-async def test_the_minimum_level_rises_once_every_broker_left_a_level_behind(world: World) -> None:
+async def test_the_minimum_level_rises_once_no_broker_supports_the_old_level(world: World) -> None:
     await start(world, SUPPORTED, SUPPORTED)
     newer = {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)}
 
@@ -450,7 +450,7 @@ async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(wo
     assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
 
 
-async def test_a_resized_topic_is_led_on_while_ordered_resize_is_not_finalized(world: World) -> None:
+async def test_a_resized_topic_is_still_served_while_ordered_resize_is_not_finalized(world: World) -> None:
     """Its layout stays, also in an election. Only another resize is refused, until the feature is finalized again."""
     await older_cluster(world, SUPPORTED)
     await ask(world, HIGHEST)
@@ -482,7 +482,7 @@ async def all_led_by(world: World, leader: int) -> bool:
 # ---------------------------------------------------------------- bad content
 
 
-async def test_features_that_are_repaired_count_again(world: World) -> None:
+async def test_a_repaired_features_znode_is_used_again(world: World) -> None:
     await start(world, SUPPORTED)
     right = (await world.store.get(Features.PATH)).data
     for content, code in ((b"{", ErrorCode.FEATURE_UPDATE_FAILED), (right, ErrorCode.NONE)):
@@ -496,7 +496,7 @@ async def answered(world: World, code: ErrorCode) -> bool:
     return (await ask(world, {ORDERED_RESIZE: 0}, SAFE, validate_only=True)).error_code == code
 
 
-async def test_a_controller_that_does_not_support_what_is_finalized_does_not_stand(autojump_clock: object) -> None:
+async def test_a_controller_that_lacks_a_finalized_feature_does_not_stand_for_election(autojump_clock: object) -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match=ORDERED_RESIZE), flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             world = World(nursery)

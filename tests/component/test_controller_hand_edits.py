@@ -56,7 +56,7 @@ async def restored(world: World, before: TopicZnode) -> None:
     ],
     ids=["never-empty", "factor"],
 )
-async def test_an_edit_that_the_rules_refuse(
+async def test_an_edit_that_the_rules_refuse_is_undone(
     world: World,
     autojump_clock: object,
     changes: dict[str, object],
@@ -95,7 +95,7 @@ async def test_an_edit_that_the_rules_refuse(
     ],
     ids=["initial", "version", "previous", "wanted", "replicas"],
 )
-async def test_an_edit_of_what_is_the_controllers_is_undone(
+async def test_an_edit_of_a_field_that_only_the_controller_writes_is_undone(
     world: World, autojump_clock: object, changes: dict[str, object], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without an active controller such an edit freezes the topic: no controller guesses which znode is right."""
@@ -147,7 +147,7 @@ async def _accepts(world: World, count: int) -> bool:
     return bool((await world.request(alter(count))).results[0].error_code == ErrorCode.NONE)
 
 
-async def test_a_state_that_was_taken_away_is_not_made_anew(world: World, autojump_clock: object) -> None:
+async def test_a_deleted_partition_state_is_not_created_again(world: World, autojump_clock: object) -> None:
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
     await world.store.delete(paths.partition_state(TOPIC, 2))
@@ -171,7 +171,9 @@ async def test_a_topic_that_cannot_be_read_is_not_called_unknown(world: World, a
     await world.until(lambda: finished(world, 8))
 
 
-async def test_a_topic_removed_by_hand_while_it_is_being_deleted(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     """The last broker responds after the topic's znodes are gone: the deletion ends all the same."""
     world = await started(nursery)
     world.brokers[3].answering = trio.Event()
@@ -193,7 +195,7 @@ async def test_a_topic_removed_by_hand_while_it_is_being_deleted(nursery: trio.N
     await resized(world, 6)
 
 
-async def test_what_cannot_be_read_is_said_once(
+async def test_a_topic_znode_that_cannot_be_read_is_logged_once(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is not logged again when another topic is created or deleted."""
@@ -222,7 +224,9 @@ FIELDS = ("layout", "before", "lineage", "floor", "partitions", "wanted", "previ
 
 
 @pytest.mark.parametrize("seed", range(16))
-async def test_whatever_is_edited_other_topics_go_on(nursery: trio.Nursery, autojump_clock: object, seed: int) -> None:
+async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(
+    nursery: trio.Nursery, autojump_clock: object, seed: int
+) -> None:
     """Also, the controller does not write the edited znodes again and again."""
     rng = random.Random(seed)
     world = await started(nursery)
@@ -281,7 +285,7 @@ def told(world: World) -> set[int]:
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["live", "unseen"])
 @pytest.mark.parametrize("settled", ["true", "false"])
-async def test_ordered_delivery_of_a_resized_topic_is_restored(
+async def test_an_edit_of_ordered_delivery_of_a_resized_topic_is_undone(
     nursery: trio.Nursery, autojump_clock: object, settled: str, is_seen: bool
 ) -> None:
     world = await started(nursery)

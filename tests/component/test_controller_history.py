@@ -59,7 +59,7 @@ def last_full(broker: FakeBroker) -> dict[str, Any]:
     return {topic.topic_name: topic for topic in full[-1].topic_states} if full else {}
 
 
-async def test_kafka_7235_a_bounce_between_two_reads_is_a_leaving_and_a_coming(
+async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_restart(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The set of broker ids is the same before and after; only the broker epoch shows the bounce."""
@@ -71,7 +71,7 @@ async def test_kafka_7235_a_bounce_between_two_reads_is_a_leaving_and_a_coming(
     await world.until(lambda: world.brokers[1].led()["t", 0] == (2, 1))
 
 
-async def test_kafka_7235_a_bounce_while_no_controller_looked_is_one_too(
+async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_failure_too(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The leader may have lost records that it had not synced, so it must not lead on in the same epoch."""
@@ -113,7 +113,7 @@ async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it
         assert sent and sent == broker.requests[-len(sent) :]
 
 
-async def test_kafka_13407_an_office_held_by_an_earlier_session_is_waited_for(
+async def test_kafka_13407_a_restarted_controller_waits_for_the_end_of_its_earlier_session(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     world = await start(nursery)
@@ -126,7 +126,7 @@ async def test_kafka_13407_an_office_held_by_an_earlier_session_is_waited_for(
     assert znode.ephemeral_owner == earlier.session_id
 
 
-async def test_kafka_14154_a_controller_out_of_office_answers_nothing_but_that(
+async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """Its image is outdated, and the request needs no write: NONE and a refusal would both be wrong."""
@@ -138,7 +138,7 @@ async def test_kafka_14154_a_controller_out_of_office_answers_nothing_but_that(
     assert (await world.state("t", 0)).isr == [1, 2, 3]
 
 
-async def test_kafka_12257_a_topic_made_again_has_another_id_incarnation_and_first_epoch(
+async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_begins_at_epoch_0(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     world = await start(nursery)
@@ -159,7 +159,7 @@ async def test_kafka_12257_a_topic_made_again_has_another_id_incarnation_and_fir
     assert (ordered.topic_id, ordered.partition_states[0].incarnation) == (second.topic_id, second_state.czxid)
 
 
-async def test_kafka_14616_a_topic_made_again_while_a_replica_was_away_is_told_to_it_as_another(
+async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recreated_meanwhile(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The topic is deleted and created by hand, so that no deletion waits for the broker that is away."""
@@ -190,7 +190,7 @@ async def test_kafka_14616_a_topic_made_again_while_a_replica_was_away_is_told_t
     assert (told.topic_id, told.partition_states[0].incarnation) == (second.topic_id, incarnation)
 
 
-async def test_kafka_10548_a_broker_that_registers_is_told_all_it_hosts_and_nothing_else(
+async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas_and_no_others(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """Other logs on the broker's disk are of topics that were deleted while it was away."""
@@ -223,7 +223,7 @@ async def removed(world: World, _intact: bytes) -> None:
 
 
 @pytest.mark.parametrize("end", [repaired, removed])
-async def test_what_a_broker_hosts_is_not_called_complete_while_a_znode_cannot_be_read(
+async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_be_read(
     nursery: trio.Nursery, autojump_clock: object, end: Callable[[World, bytes], Awaitable[None]]
 ) -> None:
     """KIP-570: a broker stops replicas that a full request does not name, so every znode must be readable first."""

@@ -48,9 +48,7 @@ async def ask(world: World, isr: Sequence[int], version: int, *, leader: int = 1
     return response.error_code or response.topics[0].partitions[0]
 
 
-async def test_the_isr_is_written_and_everybody_hears_but_by_leader_and_isr(
-    world: World, autojump_clock: object
-) -> None:
+async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(world: World, autojump_clock: object) -> None:
     orders = {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()}
     answer = await ask(world, [1, 2], 0)
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 1, 0)
@@ -66,7 +64,7 @@ async def test_the_isr_is_written_and_everybody_hears_but_by_leader_and_isr(
     assert {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()} == orders
 
 
-async def test_a_question_whose_answer_was_lost_is_answered_again(world: World, autojump_clock: object) -> None:
+async def test_an_alter_partition_whose_response_was_lost_succeeds_again(world: World, autojump_clock: object) -> None:
     await ask(world, [1, 2], 0)
     answer = await ask(world, [1, 2], 0)
     assert (answer.error_code, answer.isr, answer.current_isr_version) == (ErrorCode.NONE, [1, 2], 1)
@@ -83,7 +81,7 @@ async def test_stale_epochs_are_refused_before_the_isr_is_judged(world: World, a
 
 
 @pytest.mark.parametrize("isr", [[], [1, 9], [1, 1]])
-async def test_an_isr_that_cannot_be_is_refused(world: World, isr: list[int], autojump_clock: object) -> None:
+async def test_an_invalid_isr_is_refused(world: World, isr: list[int], autojump_clock: object) -> None:
     assert (await ask(world, isr, 0)).error_code == ErrorCode.INVALID_REQUEST
     assert (await world.state("t", 0)).isr == [1, 2, 3]
 
@@ -111,7 +109,7 @@ async def test_a_replica_that_registered_anew_since_it_fetched_does_not_join(
     assert (await ask(world, [1, 2, 3], 1, epochs=[-1, -1, epoch])).error_code == ErrorCode.NONE
 
 
-async def test_a_leader_that_proposes_the_others_alone_is_replaced(world: World, autojump_clock: object) -> None:
+async def test_a_leader_that_proposes_the_isr_without_itself_is_replaced(world: World, autojump_clock: object) -> None:
     """A leader whose disk is full resigns in this way (docs/adr/0025)."""
     answer = await ask(world, [2, 3], 0)
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 2, 1)
@@ -128,7 +126,7 @@ async def test_a_leader_that_proposes_the_others_alone_is_replaced(world: World,
 
 
 @pytest.mark.parametrize("isr", [[], [2], [2, 3, 4]])
-async def test_a_leader_resigns_to_the_whole_rest_of_its_isr(
+async def test_a_leader_may_resign_only_to_the_whole_rest_of_its_isr(
     world: World, isr: list[int], autojump_clock: object
 ) -> None:
     assert (await ask(world, isr, 0)).error_code == ErrorCode.INVALID_REQUEST

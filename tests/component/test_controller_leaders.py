@@ -81,7 +81,7 @@ async def stop(world: World, *broker_ids: int) -> None:
         await world.until(noticed)
 
 
-async def test_an_offline_partition_waits_for_its_last_isr_and_takes_nobody_else(
+async def test_an_offline_partition_elects_only_a_member_of_its_last_isr(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     world = await start(nursery, replicas=[[1, 2, 3]])
@@ -97,7 +97,7 @@ async def test_an_offline_partition_waits_for_its_last_isr_and_takes_nobody_else
 
 
 @pytest.mark.parametrize(("resource_type", "name"), [(2, "t"), (4, "")])
-async def test_an_unclean_leader_is_elected_when_the_config_comes_to_allow_it(
+async def test_an_unclean_leader_is_elected_once_the_config_allows_it(
     nursery: trio.Nursery, autojump_clock: object, resource_type: int, name: str
 ) -> None:
     world = await start(nursery, replicas=[[1, 2, 3]])
@@ -109,7 +109,9 @@ async def test_an_unclean_leader_is_elected_when_the_config_comes_to_allow_it(
     assert state.isr == [1]
 
 
-async def test_a_topic_may_refuse_what_the_controller_allows(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_topic_may_forbid_the_unclean_elections_that_the_controller_allows(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     world = await start(nursery, replicas=[[1, 2]], unclean_leader_election_enable=True)
     await stop(world, 2)
     await allow_unclean(world, 2, "t", "false")
@@ -140,7 +142,7 @@ async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery,
     assert world.brokers[2].led()["t", 0] == (1, state.leader_epoch)
 
 
-async def test_an_unclean_leader_is_elected_on_request_only_where_there_is_none(
+async def test_an_unclean_leader_is_elected_on_request_only_if_there_is_no_leader(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     world = await start(nursery, replicas=[[1, 2], [3, 2]])
@@ -154,7 +156,9 @@ async def test_an_unclean_leader_is_elected_on_request_only_where_there_is_none(
     assert (state.leader, state.isr) == (2, [2])
 
 
-async def test_first_replicas_lead_again_by_themselves(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_preferred_leaders_are_elected_again_without_a_request(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     world = await start(nursery, replicas=[[1, 2], [2, 1]])
     await stop(world, 1)
     await world.brokers[1].register()
@@ -182,7 +186,7 @@ async def test_a_replica_on_a_failed_disk_does_not_lead_until_its_broker_registe
     assert (await leader_is(world, 2)).isr == [2]
 
 
-async def test_the_last_isr_member_that_shuts_down_stays_the_leader_and_is_named(
+async def test_the_last_isr_member_that_shuts_down_stays_leader_of_the_remaining_partitions(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     world = await start(nursery, replicas=[[1, 2, 3], [2, 3, 1]])

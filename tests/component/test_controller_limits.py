@@ -98,7 +98,7 @@ def throttled(length: int) -> str:
     return ",".join(["1:1"] * (length // 4))
 
 
-async def test_a_config_that_zookeeper_would_not_take_is_refused_with_the_limit(world: World) -> None:
+async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(world: World) -> None:
     """A server closes the connection on a longer request, so a retry would never get a response."""
     for validate_only in (True, False):
         code, message = await alter(world, "t", throttled(1_200_000), validate_only=validate_only)
@@ -109,7 +109,7 @@ async def test_a_config_that_zookeeper_would_not_take_is_refused_with_the_limit(
     assert await is_served(world)
 
 
-async def test_a_topic_with_such_a_config_is_not_created(world: World) -> None:
+async def test_a_topic_with_a_config_too_large_for_zookeeper_is_not_created(world: World) -> None:
     key = LIST_KEY.replace(".", "_")
     for validate_only in (True, False):
         code, message = await create(world, "u", 1, **{key: throttled(1_200_000)}, validate_only=validate_only)
@@ -179,7 +179,9 @@ async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     assert await is_served(world)
 
 
-async def test_an_edit_that_cannot_be_undone_is_given_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_edit_that_makes_the_topic_znode_very_large_is_undone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     edited = (await world.topic("t")).replace(initial_partition_count=9).encode()
     await world.store.set(paths.topic("t"), edited[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}')
     await world.until(lambda: any("event=topic.edit_undone" in record.getMessage() for record in caplog.records))
@@ -250,7 +252,7 @@ BY_NAME = {
     ],
     ids=["too large", "not written", "a bug"],
 )
-async def test_a_request_that_fails_in_a_way_its_own_code_does_not_expect_is_answered(
+async def test_a_request_that_fails_unexpectedly_is_answered_with_an_error(
     world: World, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message of an unexpected error goes only to the controller's log."""
@@ -316,7 +318,7 @@ async def elected(world: World) -> bool:
     return 2 not in [(await world.state("t", index)).leader for index in (0, 1)]
 
 
-async def test_requests_are_decided_between_the_topics_of_a_long_one(world: World) -> None:
+async def test_other_requests_are_answered_between_the_topics_of_a_large_create_topics(world: World) -> None:
     order: list[str] = []
     topics = [CreatableTopic(name=f"u{number}", num_partitions=1, replication_factor=1) for number in range(200)]
 
@@ -434,7 +436,7 @@ async def led_by_second(world: World) -> None:
     await join(world, 2, [2, 1])
 
 
-async def test_requests_are_decided_between_the_elections_of_all_partitions(
+async def test_other_requests_are_decided_while_all_partitions_elect_leaders(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await led_by_second(world)
@@ -447,7 +449,7 @@ async def test_requests_are_decided_between_the_elections_of_all_partitions(
     assert (await world.state("large", LARGE - 1)).leader == 1
 
 
-async def test_so_they_are_while_first_replicas_are_made_leaders_again(
+async def test_other_requests_are_decided_while_preferred_leaders_are_elected_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await led_by_second(world)
@@ -456,7 +458,9 @@ async def test_so_they_are_while_first_replicas_are_made_leaders_again(
     writes.check(LARGE)
 
 
-async def test_so_they_are_while_a_large_topic_is_resized(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_requests_are_decided_while_a_large_topic_is_resized(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert await create(world, "large", LARGE, segment_bytes="1048576") == DONE
     writes = Writes(world, monkeypatch)
     assert await grow(world, 2 * LARGE, name="large") == DONE
@@ -468,7 +472,9 @@ async def test_so_they_are_while_a_large_topic_is_resized(world: World, monkeypa
     writes.check(3 * LARGE)  # the bumps, then the partitions whose removal begins
 
 
-async def test_so_they_are_while_many_reassignments_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_requests_are_decided_while_many_reassignments_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await create_on(world, 1)
     moves = [ReassignablePartition(partition_index=index, replicas=[2]) for index in range(LARGE)]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="large", partitions=moves)])
@@ -522,7 +528,7 @@ async def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(wor
     assert await grow(world, 4) == DONE
 
 
-async def test_so_is_an_edit_by_hand(world: World) -> None:
+async def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone(world: World) -> None:
     assert await move(world, {0: [1, 2]}) == {0: DONE}
     known = await world.topic("t")
     grown = known.replace(partitions=known.partitions | {2: [1], 3: [1]})
@@ -534,7 +540,7 @@ async def test_so_is_an_edit_by_hand(world: World) -> None:
     await world.until(undone)
 
 
-async def test_an_edit_during_a_reassignment_that_nobody_saw_is_a_count_that_waits(world: World) -> None:
+async def test_an_unseen_edit_during_a_reassignment_becomes_a_queued_count(world: World) -> None:
     assert await move(world, {0: [1, 2]}) == {0: DONE}
     known = await world.topic("t")
     world.kill_controller(1000)
@@ -549,7 +555,7 @@ async def test_an_edit_during_a_reassignment_that_nobody_saw_is_a_count_that_wai
     await world.until(queued)
 
 
-async def test_a_reassignment_waits_for_the_end_of_a_resize(world: World) -> None:
+async def test_a_reassignment_is_refused_until_the_resize_ends(world: World) -> None:
     """A resize ends when every leader has acknowledged it. Marked partitions may drain long after that."""
     world.brokers[1].answering = trio.Event()
     async with trio.open_nursery() as nursery:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 @pytest.mark.parametrize("notice", [LogDirEvent(1).encode(), b"not json", LogDirEvent(9).encode()])
-async def test_who_cannot_serve_a_replica_loses_it(
+async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
     nursery: trio.Nursery, autojump_clock: object, notice: bytes
 ) -> None:
     world = World(nursery)

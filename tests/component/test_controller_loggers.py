@@ -45,7 +45,9 @@ async def alter(world: World, controller: int, name: str, value: str, kind: int 
     return answer
 
 
-async def test_levels_are_set_and_read_in_office_and_out_of_it(world: World, autojump_clock: object) -> None:
+async def test_levels_are_set_and_read_on_the_active_and_on_a_standby_controller(
+    world: World, autojump_clock: object
+) -> None:
     await world.start_controller(STANDING_BY)
     for controller, value in ((IN_OFFICE, "DEBUG"), (STANDING_BY, "ERROR")):
         answer = await alter(world, controller, str(controller), value)
@@ -54,7 +56,7 @@ async def test_levels_are_set_and_read_in_office_and_out_of_it(world: World, aut
     assert not logging.getLogger(NAME).isEnabledFor(logging.WARNING)
 
 
-async def test_what_is_not_of_this_process_is_refused(world: World, autojump_clock: object) -> None:
+async def test_another_process_an_unknown_level_and_a_topic_are_refused(world: World, autojump_clock: object) -> None:
     before = await level(world, IN_OFFICE)
     for name, value, code in (
         ("1", "DEBUG", ErrorCode.INVALID_REQUEST),
@@ -67,7 +69,7 @@ async def test_what_is_not_of_this_process_is_refused(world: World, autojump_clo
     assert result.error_code == ErrorCode.INVALID_REQUEST and "ask a broker" in result.error_message
 
 
-async def test_configs_of_topics_go_to_the_controller_in_office(world: World, autojump_clock: object) -> None:
+async def test_topic_configs_are_altered_by_the_active_controller_only(world: World, autojump_clock: object) -> None:
     """They belong to the cluster, so a standby refuses them, although it accepts levels by the same request."""
     await world.start_controller(STANDING_BY)
     answer = await alter(world, STANDING_BY, "t", "1", kind=TOPIC)

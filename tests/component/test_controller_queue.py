@@ -55,7 +55,7 @@ async def queued(world: World, count: int) -> str:
 # ---------------------------------------------------------------- cancel
 
 
-async def test_the_count_before_takes_a_grow_back_while_no_gainer_is_created(
+async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
     world: World, autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     """No partition loses or gains keys. The same write removes the uncreated partitions from the assignment."""
@@ -79,9 +79,7 @@ async def test_the_count_before_takes_a_grow_back_while_no_gainer_is_created(
     assert await epochs(world, range(4)) == [2] * 4
 
 
-async def test_the_count_before_takes_a_shrink_back_while_no_survivor_is_bumped(
-    world: World, autojump_clock: object
-) -> None:
+async def test_the_old_count_cancels_a_shrink_while_no_survivor_is_bumped(world: World, autojump_clock: object) -> None:
     await world.request(placed(6, 2, [2, 1, 3]))
     hold_records(world, range(4, 6), 40)
     silence(world, 2)
@@ -94,9 +92,7 @@ async def test_the_count_before_takes_a_shrink_back_while_no_survivor_is_bumped(
     assert (await lineages(world, range(2))) == {0: (), 1: ()}
 
 
-async def test_once_a_gainer_is_created_the_count_before_is_a_resize_of_its_own(
-    world: World, autojump_clock: object
-) -> None:
+async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(world: World, autojump_clock: object) -> None:
     """Hole 12: the gainers have the keys. The new resize begins when their leaders have responded."""
     silence(world, 3)
     request = placed(6, 2, [3, 2, 1])
@@ -114,7 +110,9 @@ async def test_once_a_gainer_is_created_the_count_before_is_a_resize_of_its_own(
     assert await lineages(world, (0, 1)) == {0: (LineageEntry(2, {4: 0}),), 1: (LineageEntry(2, {5: 0}),)}
 
 
-async def test_the_bump_of_a_gainer_and_a_cancel_do_not_pass_each_other(world: World, autojump_clock: object) -> None:
+async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
+    world: World, autojump_clock: object
+) -> None:
     """A request that comes during the write of the first gainer is judged after the write."""
     write, answers = world.sessions[1000].multi, list[Any]()
 
@@ -134,7 +132,7 @@ async def test_the_bump_of_a_gainer_and_a_cancel_do_not_pass_each_other(world: W
     assert (await lineages(world, (0,)))[0] == (LineageEntry(2, {4: 0}),)
 
 
-async def test_a_cancel_is_not_taken_back_at_once(world: World, autojump_clock: object) -> None:
+async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(world: World, autojump_clock: object) -> None:
     """A cancel moves no keys, so a request for the cancelled count is a new resize and not its cancel."""
     await begun(world, 6)
     await ask(world, 4)
@@ -146,7 +144,7 @@ async def test_a_cancel_is_not_taken_back_at_once(world: World, autojump_clock: 
     assert await lineages(world, (4, 5)) == {4: (LineageEntry(0, {0: 2}),), 5: (LineageEntry(0, {1: 2}),)}
 
 
-async def test_a_cancel_while_partitions_drain_keeps_what_they_are(world: World, autojump_clock: object) -> None:
+async def test_draining_partitions_still_drain_after_a_cancel(world: World, autojump_clock: object) -> None:
     """4 and 5 drain when 8 partitions are requested. After the cancel they still drain, in another layout version."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -177,7 +175,7 @@ async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next
 # ---------------------------------------------------------------- the queue
 
 
-async def test_of_what_is_asked_for_meanwhile_the_last_is_done(world: World, autojump_clock: object) -> None:
+async def test_only_the_last_count_requested_during_a_resize_is_done(world: World, autojump_clock: object) -> None:
     await begun(world, 6)
     for count in (5, 12, 7):
         await queued(world, count)
@@ -186,7 +184,7 @@ async def test_of_what_is_asked_for_meanwhile_the_last_is_done(world: World, aut
     assert await counts(world) == (7, 2, 6, None)
 
 
-async def test_a_thousand_requests_leave_one_count(world: World, autojump_clock: object) -> None:
+async def test_a_thousand_requests_leave_one_queued_count(world: World, autojump_clock: object) -> None:
     await begun(world, 6)
     async with Channel.open(world.fabric.node("client"), "controller1000", 9090, "test") as channel:
         for number in range(1000):
@@ -199,7 +197,7 @@ async def test_a_thousand_requests_leave_one_count(world: World, autojump_clock:
     assert await counts(world) == (5, 2, 6, None)
 
 
-async def test_asking_for_the_goal_takes_back_what_was_queued(world: World, autojump_clock: object) -> None:
+async def test_a_request_for_the_count_in_progress_removes_the_queued_one(world: World, autojump_clock: object) -> None:
     await begun(world, 6)
     await queued(world, 9)
     await ask(world, 6)
@@ -210,7 +208,7 @@ async def test_asking_for_the_goal_takes_back_what_was_queued(world: World, auto
     assert await counts(world) == (6, 1, 4, None)
 
 
-async def test_of_two_in_one_moment_the_second_is_queued(world: World, autojump_clock: object) -> None:
+async def test_of_two_concurrent_requests_the_second_is_queued(world: World, autojump_clock: object) -> None:
     """The second is judged right after the write of the first, before any of its steps."""
     answers: dict[int, CreatePartitionsTopicResult] = {}
     session = world.sessions[1000]
@@ -234,7 +232,7 @@ async def test_of_two_in_one_moment_the_second_is_queued(world: World, autojump_
     assert await counts(world) == (9, 2, 6, None)
 
 
-async def test_a_dry_run_names_what_is_in_progress_what_is_queued_and_what_is_replaced(
+async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replaced_counts(
     world: World, autojump_clock: object
 ) -> None:
     async def dry(count: int) -> str:
@@ -278,7 +276,7 @@ async def test_a_queued_count_is_done_by_the_next_controller(world: World, autoj
     assert await counts(world) == (8, 2, 6, None)
 
 
-async def test_a_count_that_became_impossible_is_dropped_and_said(
+async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queued count is judged again when it could begin."""
@@ -291,7 +289,7 @@ async def test_a_count_that_became_impossible_is_dropped_and_said(
     assert "event=resize.dropped topic=t wanted=5 why=The topic's records never expire" in caplog.text
 
 
-async def test_a_count_that_only_the_moment_forbids_waits_and_is_done(
+async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one of three brokers away there is no broker for the third replica.
@@ -353,7 +351,7 @@ async def is_leaving(world: World, partition: int) -> bool:
     return (await world.state(TOPIC, partition)).being_removed
 
 
-async def test_a_count_over_a_number_being_removed_waits_and_names_the_brokers(
+async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_the_brokers(
     world: World, autojump_clock: object
 ) -> None:
     """Rule 6: the keys of a partition that is being removed would have no leader.
@@ -378,7 +376,7 @@ async def test_a_count_over_a_number_being_removed_waits_and_names_the_brokers(
     assert (await world.store.get(paths.partition_state(TOPIC, 5))).czxid > before
 
 
-async def test_a_count_below_the_numbers_being_removed_begins_at_once(world: World, autojump_clock: object) -> None:
+async def test_a_count_below_the_partitions_being_removed_begins_at_once(world: World, autojump_clock: object) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -392,7 +390,9 @@ async def test_a_count_below_the_numbers_being_removed_begins_at_once(world: Wor
     await world.until(lambda: finished(world, 5))
 
 
-async def test_what_is_counted_next_does_not_begin_to_be_removed(world: World, autojump_clock: object) -> None:
+async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_removed(
+    world: World, autojump_clock: object
+) -> None:
     """6 and 7 have drained before the shrink to 5 is done, and the queued grow revives them."""
     await resized(world, 8)
     hold_records(world, range(5, 8), 40)

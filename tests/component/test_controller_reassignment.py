@@ -121,7 +121,7 @@ async def test_a_move_names_all_replicas_until_the_target_is_in_sync(world: Worl
         assert stops(world, broker_id) == []
 
 
-async def test_kafka_9212_clients_hear_of_every_epoch_that_replicas_hear_of(
+async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
     world: World, autojump_clock: object
 ) -> None:
     await move(world, {0: [1, 2, 4]})
@@ -142,7 +142,9 @@ async def test_kafka_9212_clients_hear_of_every_epoch_that_replicas_hear_of(
     assert [state.leader_epoch for state in orders(world, 1)] == [0, 1, 2]
 
 
-async def test_fewer_replicas_and_another_order_need_no_waiting(world: World, autojump_clock: object) -> None:
+async def test_fewer_replicas_or_another_order_of_replicas_take_effect_at_once(
+    world: World, autojump_clock: object
+) -> None:
     assert await move(world, {0: [2], 1: [3, 2, 1]}) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
     assert (await world.topic("t")).partitions == {0: [2], 1: [3, 2, 1]}
     state = await world.state("t", 0)
@@ -153,7 +155,7 @@ async def test_fewer_replicas_and_another_order_need_no_waiting(world: World, au
     assert (await world.state("t", 0)).leader_epoch == state.leader_epoch
 
 
-async def test_a_move_is_taken_back(world: World, autojump_clock: object) -> None:
+async def test_a_reassignment_is_cancelled(world: World, autojump_clock: object) -> None:
     assert await move(world, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
     await move(world, {0: [4, 2, 3]})
     await world.alter_isr("t", 0, [1, 2, 4])
@@ -166,7 +168,9 @@ async def test_a_move_is_taken_back(world: World, autojump_clock: object) -> Non
     await world.until(lambda: stops(world, 4) == [("t", 0, state.leader_epoch, True)])
 
 
-async def test_another_target_drops_what_was_being_added_for_the_first(world: World, autojump_clock: object) -> None:
+async def test_another_target_drops_the_replicas_being_added_for_the_first(
+    world: World, autojump_clock: object
+) -> None:
     await move(world, {0: [1, 2, 4]})
     await move(world, {0: [1, 2, 5]})
     assert await under_way(world) == {("t", 0): ([1, 2, 5, 3], [5], [3])}
@@ -174,7 +178,9 @@ async def test_another_target_drops_what_was_being_added_for_the_first(world: Wo
     assert stops(world, 3) == []
 
 
-async def test_what_would_leave_nobody_in_sync_is_refused(world: World, autojump_clock: object) -> None:
+async def test_the_last_isr_member_stays_a_replica_until_the_target_is_in_sync(
+    world: World, autojump_clock: object
+) -> None:
     await move(world, {0: [4]})
     await world.alter_isr("t", 0, [1])
     version = (await world.store.get(paths.topic("t"))).version
@@ -198,7 +204,7 @@ async def test_what_would_leave_nobody_in_sync_is_refused(world: World, autojump
     assert (await world.store.get(paths.topic("t"))).version == version + 2
 
 
-async def test_a_move_is_not_taken_back_when_only_new_replicas_are_in_sync(
+async def test_a_reassignment_cannot_be_cancelled_if_only_new_replicas_are_in_sync(
     world: World, autojump_clock: object
 ) -> None:
     await create(world, "one", [[1]])
@@ -214,7 +220,7 @@ async def test_a_move_is_not_taken_back_when_only_new_replicas_are_in_sync(
     assert (await world.state("one", 0)).isr == [4]
 
 
-async def test_targets_that_cannot_be_have_an_error_each(world: World, autojump_clock: object) -> None:
+async def test_each_invalid_target_has_its_own_error(world: World, autojump_clock: object) -> None:
     targets: dict[int, list[int] | None] = {0: [1, 1], 1: [], 2: [1]}
     assert await move(world, targets) == {
         0: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -246,7 +252,7 @@ async def test_replicas_changed_by_hand_are_put_back(world: World, autojump_cloc
         assert await world.topic("t") == topic
 
 
-async def test_a_topic_is_deleted_with_everything_that_was_being_added(world: World, autojump_clock: object) -> None:
+async def test_a_topic_is_deleted_with_the_replicas_being_added(world: World, autojump_clock: object) -> None:
     await move(world, {0: [4, 2, 3]})
     response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert response.responses[0].error_code == ErrorCode.NONE
@@ -254,7 +260,7 @@ async def test_a_topic_is_deleted_with_everything_that_was_being_added(world: Wo
     assert await under_way(world) == {}
 
 
-async def test_a_partition_that_is_moved_keeps_its_leader_until_then(world: World, autojump_clock: object) -> None:
+async def test_a_partition_keeps_its_leader_until_its_reassignment_ends(world: World, autojump_clock: object) -> None:
     """The first replica of the target is not elected by the periodic check before the move is done."""
     await create(world, "moving", [[1, 2]])
     await move(world, {0: [3, 4, 2]}, "moving")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.trio
         (ErrorCode.STALE_CONTROLLER_EPOCH, False),
     ],
 )
-async def test_what_was_refused_is_said_again(
+async def test_a_refused_request_is_sent_again_unless_the_controller_epoch_is_stale(
     nursery: trio.Nursery, autojump_clock: object, code: ErrorCode, again: bool
 ) -> None:
     world = World(nursery)

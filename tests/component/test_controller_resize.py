@@ -54,7 +54,7 @@ pytestmark = pytest.mark.trio
 # ---------------------------------------------------------------- grow
 
 
-async def test_the_example_of_the_design(world: World, autojump_clock: object) -> None:
+async def test_the_worked_example_has_its_lineages_and_leader_epochs(world: World, autojump_clock: object) -> None:
     """4 -> 6 -> 4 -> 8 with the epochs of the worked example: the last grow revives 4 and 5, which drain (hole 26).
 
     Each resize bumps each partition once.
@@ -75,7 +75,7 @@ async def test_the_example_of_the_design(world: World, autojump_clock: object) -
     assert await epochs(world, range(8)) == [3, 3, 3, 3, 2, 2, 0, 0]
 
 
-async def test_the_example_with_the_partitions_removed_before_they_are_counted_again(
+async def test_partitions_removed_and_created_again_get_a_lineage_without_earlier_entries(
     world: World, autojump_clock: object
 ) -> None:
     """The same numbers; the floor of 1 says that it waited once for the life of 5 that is over."""
@@ -121,7 +121,7 @@ async def test_the_goal_is_written_first_and_gainers_are_created_when_their_lose
     await world.until(lambda: finished(world, 5))
 
 
-async def test_a_gainer_waits_for_its_own_losers_alone(world: World, autojump_clock: object) -> None:
+async def test_a_gainer_waits_only_for_its_own_losers(world: World, autojump_clock: object) -> None:
     """12 splits from 4, which broker 2 leads. The others split from partitions of broker 1, which does not respond."""
     await world.request(placed(6, 2, [2, 1, 3]))
     await begun(world, 13)
@@ -167,7 +167,7 @@ def _led_brokers(world: World) -> set[int]:
     return {broker.id for broker in world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers}
 
 
-async def test_clients_are_told_the_counts_before_until_the_first_bump(world: World, autojump_clock: object) -> None:
+async def test_clients_get_the_old_layout_until_the_first_bump(world: World, autojump_clock: object) -> None:
     """Until then every leader would refuse a producer that places records by the goal."""
     write, bumped = world.sessions[1000].multi, trio.Event()
 
@@ -201,7 +201,7 @@ def _told(world: World) -> list[tuple[int, int]]:
     return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
 
 
-async def test_whoever_asked_is_told_at_once_that_the_topic_was_deleted(
+async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_deleted(
     world: World, autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     silence(world, 1)
@@ -224,7 +224,7 @@ async def test_whoever_asked_is_told_at_once_that_the_topic_was_deleted(
 
 
 @pytest.mark.parametrize("when", ["settled", "draining", "unfinished"])
-async def test_counts_that_are_never_right_are_refused_at_any_moment(
+async def test_impossible_counts_are_refused_in_every_phase_of_a_resize(
     world: World, autojump_clock: object, when: str
 ) -> None:
     if when == "draining":
@@ -250,14 +250,14 @@ async def test_counts_that_are_never_right_are_refused_at_any_moment(
         assert await refused(world, 4) == expected
 
 
-async def test_the_largest_count_is_that_of_the_cluster(world: World, autojump_clock: object) -> None:
+async def test_the_largest_count_follows_from_max_partitions(world: World, autojump_clock: object) -> None:
     assert (await world.request(alter(20_000, validate_only=True))).results[0].error_code == ErrorCode.NONE
     code, message = await refused(world, 20_001)
     assert code is ErrorCode.POLICY_VIOLATION
     assert "19997 more would exceed the limit of 20000 (max.partitions)" in message
 
 
-async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
+async def test_a_shrink_that_would_never_drain_is_refused_with_the_config_that_allows_it(
     world: World, autojump_clock: object
 ) -> None:
     """Hole 23: the refusal names the config with which the shrink would drain."""
@@ -285,7 +285,9 @@ async def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goa
     await resized(world, 156)
 
 
-async def test_an_unknown_and_an_internal_topic_and_one_being_deleted(world: World, autojump_clock: object) -> None:
+async def test_an_unknown_an_internal_and_a_deleted_topic_cannot_be_resized(
+    world: World, autojump_clock: object
+) -> None:
     async def code_for(name: str) -> int:
         topics = [CreatePartitionsTopic(name=name, count=60, assignments=None)]
         return int((await world.request(CreatePartitionsRequest(topics=topics, timeout_ms=100))).results[0].error_code)
@@ -313,7 +315,7 @@ async def test_a_request_that_names_the_topic_twice_is_refused(world: World, aut
 
 
 @pytest.mark.parametrize(("before", "count"), [(4, 6), (6, 4)], ids=["grow", "shrink"])
-async def test_asking_again_for_what_is_under_way_waits_for_it(
+async def test_a_repeated_request_waits_for_the_resize_under_way(
     world: World, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
 ) -> None:
     """A client does this when its response was lost. There is only one resize."""
@@ -341,7 +343,7 @@ async def test_asking_again_for_what_is_under_way_waits_for_it(
     assert (code, message) == (ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
 
 
-async def test_what_was_accepted_is_not_undone_when_leaders_move_at_once(world: World, autojump_clock: object) -> None:
+async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(world: World, autojump_clock: object) -> None:
     """A second judgement, as of an edit, would refuse it: leaders have not responded in their new epochs by then."""
     await resized(world, 6)
     session = world.sessions[1000]
@@ -358,7 +360,7 @@ async def test_what_was_accepted_is_not_undone_when_leaders_move_at_once(world: 
     assert (await world.topic(TOPIC)).undeleted_partition_count == 5
 
 
-async def test_ordered_delivery_is_settled_by_the_first_resize(world: World, autojump_clock: object) -> None:
+async def test_ordered_delivery_cannot_be_altered_after_the_first_resize(world: World, autojump_clock: object) -> None:
     assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
     assert await configure(world, enable_ordered_delivery="true") == ErrorCode.NONE
     await resized(world, 6)
@@ -396,7 +398,7 @@ async def is_wanted(world: World, count: int | None) -> bool:
     return (await counts(world))[3] == count
 
 
-async def test_an_edit_by_a_tool_that_does_not_know_our_fields(world: World, autojump_clock: object) -> None:
+async def test_an_edit_by_a_tool_that_drops_our_fields_grows_the_topic(world: World, autojump_clock: object) -> None:
     await resized(world, 6)
     fields = dict.fromkeys(("initial_partition_count", "undeleted_partition_count", "layout_version"))
     present = (await world.topic(TOPIC)).partitions
@@ -406,7 +408,7 @@ async def test_an_edit_by_a_tool_that_does_not_know_our_fields(world: World, aut
     assert (await world.topic(TOPIC)).initial_partition_count == 4
 
 
-async def test_counts_that_an_edit_takes_away_are_written_again(world: World, autojump_clock: object) -> None:
+async def test_fields_that_an_edit_drops_are_written_again(world: World, autojump_clock: object) -> None:
     await resized(world, 6)
     before = await world.topic(TOPIC)
     await edit(world, **dict.fromkeys(LAYOUT_FIELDS), topic_id=None)
@@ -451,7 +453,7 @@ async def _is_topic(world: World, expected: object) -> bool:
 
 
 @pytest.mark.parametrize("count", [5, 9])
-async def test_a_count_that_is_edited_while_no_controller_is_in_office(
+async def test_a_count_edited_without_an_active_controller_is_applied_by_the_next(
     world: World, autojump_clock: object, count: int
 ) -> None:
     """A count that differs from the stored layouts of its version gets a new version (hole 10)."""
@@ -470,7 +472,7 @@ async def test_a_count_that_is_edited_while_no_controller_is_in_office(
         (2**16 + 1, "The topic cannot have 65537 partitions: the largest count is 65536"),
     ],
 )
-async def test_counts_that_cannot_be_are_written_back_by_the_next_controller(
+async def test_an_impossible_count_edited_without_an_active_controller_is_undone_by_the_next(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, count: int, why: str
 ) -> None:
     await resized(world, 6)
@@ -483,7 +485,7 @@ async def test_counts_that_cannot_be_are_written_back_by_the_next_controller(
     await resized(world, 7)
 
 
-async def test_a_count_that_is_raised_while_no_controller_looks_revives_what_drains(
+async def test_a_count_raised_without_an_active_controller_revives_draining_partitions(
     world: World, autojump_clock: object
 ) -> None:
     await resized(world, 6)
@@ -497,7 +499,7 @@ async def test_a_count_that_is_raised_while_no_controller_looks_revives_what_dra
 
 
 @pytest.mark.parametrize("before", [(), (5,)], ids=["never-resized", "grown"])
-async def test_partitions_assigned_while_no_controller_looks_are_a_queued_count(
+async def test_partitions_assigned_without_an_active_controller_become_a_queued_count(
     world: World, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No leader has responded to a new controller yet, and only a queued count can wait for the leaders."""
@@ -514,7 +516,7 @@ async def test_partitions_assigned_while_no_controller_looks_are_a_queued_count(
     assert said in caplog.text
 
 
-async def test_partitions_assigned_while_a_resize_is_unfinished_are_a_queued_count(
+async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_count(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     await begun(world, 6)

@@ -171,7 +171,7 @@ async def broken_at_any_point(operation: str, arm: Arm) -> list[str]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write, kill_both_at_write])
-async def test_a_resize_ends_as_asked_whatever_point_it_is_disturbed_at(
+async def test_a_resize_ends_as_requested_after_a_crash_at_any_point(
     autojump_clock: object, operation: str, arm: Arm
 ) -> None:
     assert await broken_at_any_point(operation, arm) == []
@@ -191,7 +191,7 @@ async def test_a_resize_ends_as_asked_whatever_point_it_is_disturbed_at(
         ("shrink", kill_at_write, off.a_removal_is_two_writes, "out of the assignment, and its state is still there"),
     ],
 )
-async def test_a_rule_switched_off_is_noticed(
+async def test_a_check_fails_when_a_rule_is_switched_off(
     autojump_clock: object,
     operation: str,
     arm: Arm,
@@ -204,7 +204,9 @@ async def test_a_rule_switched_off_is_noticed(
     assert any(what in text for text in found), found
 
 
-async def test_a_vanished_leader_has_not_acknowledged(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_leader_whose_session_expired_has_not_acknowledged(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     """Hole 8: an expired leader may still serve. Gainers of its keys wait for the response of the next leader."""
     world, rules = await start(nursery, "grow")
     world.brokers[1].answering = trio.Event()  # leads everything, and does not respond
@@ -227,7 +229,7 @@ async def exist(world: World, *partitions: int) -> bool:
     return any([await world.store.exists(paths.partition_state(TOPIC, p)) is not None for p in partitions])
 
 
-async def test_losers_that_need_not_answer_are_noticed(
+async def test_a_check_fails_when_gainers_do_not_wait_for_losers(
     nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off.losers_need_not_answer(monkeypatch)

@@ -67,7 +67,9 @@ async def created_again(world: World) -> None:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "controller-killed"])
 @pytest.mark.parametrize("operation", ["grow", "shrink", "revive"])
-async def test_deleted_at_any_point_and_created_again(autojump_clock: object, operation: str, killed: bool) -> None:
+async def test_a_topic_deleted_at_any_point_of_a_resize_is_created_again_as_a_new_one(
+    autojump_clock: object, operation: str, killed: bool
+) -> None:
     for number in range(1, MOST_POINTS):
         async with trio.open_nursery() as nursery:
             world, _ = await start(nursery, operation)

@@ -36,7 +36,7 @@ def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [step for before, head, step in heads if head and not before]
 
 
-async def test_each_step_of_a_grow_and_of_a_shrink_is_a_line(
+async def test_each_step_of_a_grow_and_of_a_shrink_is_logged(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -51,7 +51,7 @@ async def test_each_step_of_a_grow_and_of_a_shrink_is_a_line(
     assert steps(caplog) == GROW + SHRINK + REMOVAL
 
 
-async def test_the_end_is_said_when_the_last_leader_has_acknowledged_and_never_again(
+async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leaders also acknowledge after every election, and to every new controller."""
@@ -79,7 +79,7 @@ async def test_the_end_is_said_when_the_last_leader_has_acknowledged_and_never_a
     ]
 
 
-async def test_a_controller_that_goes_on_with_a_resize_says_its_end(
+async def test_a_controller_that_continues_a_resize_logs_its_end(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -92,7 +92,7 @@ async def test_a_controller_that_goes_on_with_a_resize_says_its_end(
     await world.until(lambda: steps(caplog) == GROW)
 
 
-async def test_what_is_queued_and_taken_back_is_a_line(
+async def test_queued_and_cancelled_counts_are_logged(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

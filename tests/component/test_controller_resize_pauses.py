@@ -46,7 +46,7 @@ async def held_while_it_drains(world: World) -> Held:
 
 
 @pytest.mark.parametrize("hold", [held_before_gainers_are_led, held_before_survivors_gain, held_while_it_drains])
-async def test_a_resize_goes_on_without_a_broker_that_does_not_know_resizing(
+async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes(
     world: World,
     autojump_clock: object,
     caplog: pytest.LogCaptureFixture,

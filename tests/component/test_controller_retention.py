@@ -117,7 +117,9 @@ async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(world:
     assert await held(world) == {}
 
 
-async def test_all_records_count_while_the_end_of_an_epoch_is_not_known(world: World, autojump_clock: object) -> None:
+async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
+    world: World, autojump_clock: object
+) -> None:
     """The leader gives the end of an epoch only after the ISR has followed it."""
     await split(world, g=READ)
     for broker in world.brokers.values():
@@ -125,7 +127,7 @@ async def test_all_records_count_while_the_end_of_an_epoch_is_not_known(world: W
     assert await held(world) == {0: {(READ, "g")}}
 
 
-async def test_another_controller_goes_on(world: World, autojump_clock: object) -> None:
+async def test_the_next_controller_sends_the_holds_again(world: World, autojump_clock: object) -> None:
     await split(world, slow=30)
     assert await held(world)
     await world.start_controller(1001)

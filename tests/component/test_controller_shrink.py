@@ -28,7 +28,7 @@ from tests.support.resize.resize_world import TOPIC, alter, configure, finished,
 pytestmark = pytest.mark.trio
 
 
-async def test_what_is_marked_closes_before_its_survivor_gains(world: World, autojump_clock: object) -> None:
+async def test_a_marked_partition_closes_before_its_survivor_gains_keys(world: World, autojump_clock: object) -> None:
     """Rule 3 for merges: 5 closes but its leader does not respond, so 1 takes none of its keys. 0 takes those of 4."""
     await world.request(placed(5, 1, [3, 1, 2]))
     await world.request(placed(6, 1, [2, 1, 3]))
@@ -42,7 +42,9 @@ async def test_what_is_marked_closes_before_its_survivor_gains(world: World, aut
     await world.until(lambda: is_settled(world, 4, 3, 6, None))
 
 
-async def test_a_shrink_does_not_ask_where_what_it_marks_ends(world: World, autojump_clock: object) -> None:
+async def test_a_shrink_sends_each_broker_only_two_leader_and_isr_requests(
+    world: World, autojump_clock: object
+) -> None:
     """Only leaders know the ends of epochs. So a shrink sends each broker two requests: of losers and of survivors."""
     await resized(world, 8)
     hold_records(world, range(4, 8), 40, watermark=30)
@@ -53,7 +55,9 @@ async def test_a_shrink_does_not_ask_where_what_it_marks_ends(world: World, auto
     }
 
 
-async def test_not_drained_before_the_log_end_whatever_the_watermark(world: World, autojump_clock: object) -> None:
+async def test_a_partition_is_not_drained_before_its_log_end_whatever_the_high_watermark(
+    world: World, autojump_clock: object
+) -> None:
     """Hole 7: the high watermark may lag behind the log end, and the log start may be at the high watermark."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40, start=30, watermark=30)
@@ -65,7 +69,7 @@ async def test_not_drained_before_the_log_end_whatever_the_watermark(world: Worl
     assert (await world.topic(TOPIC)).last_offsets == {4: 40, 5: 40}
 
 
-async def test_a_marked_partition_without_a_leader_holds_its_own_survivor_alone(
+async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
     world: World, autojump_clock: object
 ) -> None:
     await resized(world, 6)
@@ -84,9 +88,7 @@ async def test_a_marked_partition_without_a_leader_holds_its_own_survivor_alone(
     await world.until(lambda: is_settled(world, 4, 2, 6, None))
 
 
-async def test_a_leader_that_cannot_say_its_end_is_asked_less_and_less_often(
-    world: World, autojump_clock: object
-) -> None:
+async def test_a_leader_that_does_not_know_its_end_is_asked_with_pauses(world: World, autojump_clock: object) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -130,7 +132,7 @@ async def _is_leaving(world: World, partition: int) -> bool:
     return (await world.state(TOPIC, partition)).being_removed
 
 
-async def test_an_election_while_it_drains_changes_neither_layout_nor_lineage(
+async def test_an_election_during_a_drain_changes_neither_layout_nor_lineage(
     world: World, autojump_clock: object
 ) -> None:
     await resized(world, 6)
@@ -163,7 +165,7 @@ async def test_nothing_is_removed_before_every_gainer_is_bumped(world: World, au
     assert await lineages(world, (0, 1)) == {0: (LineageEntry(3, {4: 1}),), 1: (LineageEntry(3, {5: 0}),)}
 
 
-async def test_the_highest_goes_first_and_what_drained_below_it_waits(world: World, autojump_clock: object) -> None:
+async def test_drained_partitions_wait_until_the_highest_is_drained(world: World, autojump_clock: object) -> None:
     await resized(world, 8)
     hold_records(world, range(4, 8), 40)
     await resized(world, 4)
@@ -174,7 +176,7 @@ async def test_the_highest_goes_first_and_what_drained_below_it_waits(world: Wor
     await world.until(lambda: finished(world, 4))
 
 
-async def test_a_second_shrink_while_the_first_drains_keeps_the_first_entries(
+async def test_a_second_shrink_while_the_first_drains_keeps_the_first_lineage_entries(
     world: World, autojump_clock: object
 ) -> None:
     await resized(world, 8)
@@ -224,9 +226,7 @@ def _bases_told(world: World, partition: int, incarnation: int) -> set[int]:
     }
 
 
-async def test_the_end_that_is_recorded_is_the_highest_and_never_lower_than_before(
-    world: World, autojump_clock: object
-) -> None:
+async def test_the_recorded_end_is_the_highest_one_and_never_goes_back(world: World, autojump_clock: object) -> None:
     """Markers may follow the leader's reported end. A broker that deleted its log and restarted has no end."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40, 40)
@@ -251,7 +251,7 @@ async def test_the_end_that_is_recorded_is_the_highest_and_never_lower_than_befo
     assert (await world.topic(TOPIC)).last_offsets == {4: 52}
 
 
-async def test_the_next_controller_ends_a_removal(world: World, autojump_clock: object) -> None:
+async def test_the_next_controller_completes_a_removal(world: World, autojump_clock: object) -> None:
     """No znode has the deleted replicas: the next controller asks all again. The end offset is recorded before."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
@@ -270,7 +270,7 @@ async def test_the_next_controller_ends_a_removal(world: World, autojump_clock: 
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
 
 
-async def test_a_replica_whose_broker_is_away_holds_the_removal(world: World, autojump_clock: object) -> None:
+async def test_a_replica_whose_broker_is_away_delays_the_removal(world: World, autojump_clock: object) -> None:
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
     await resized(world, 4)
@@ -285,7 +285,7 @@ async def test_a_replica_whose_broker_is_away_holds_the_removal(world: World, au
     await world.until(lambda: finished(world, 4))
 
 
-async def test_what_a_leader_says_while_the_topic_is_being_deleted_removes_nothing(
+async def test_an_end_reported_while_the_topic_is_being_deleted_begins_no_removal(
     world: World, autojump_clock: object
 ) -> None:
     """A state written then would bring the partition online again, and the controller would fail without the topic."""

@@ -188,7 +188,7 @@ async def test_a_lineage_that_waits_for_itself_freezes_the_topic(world: World, a
     await repaired(world, 4, intact, 9)
 
 
-async def test_a_state_of_a_marked_partition_that_cannot_be_freezes_the_topic(
+async def test_an_impossible_state_of_a_marked_partition_freezes_the_topic(
     world: World, autojump_clock: object
 ) -> None:
     """A marked partition has unread records that are nowhere else."""
@@ -210,7 +210,7 @@ async def draining(world: World) -> None:
     await resized(world, 4)
 
 
-async def test_an_edit_under_a_controller_in_office_is_found_by_the_first_write_and_stops_the_resize(
+async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and_stops_the_resize(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The goal is in another znode. Once the state is repaired, the resize continues where it stopped."""
@@ -225,7 +225,7 @@ async def test_an_edit_under_a_controller_in_office_is_found_by_the_first_write_
     assert told_initial(world) == {4}
 
 
-async def test_a_frozen_topic_serves_on(world: World, autojump_clock: object) -> None:
+async def test_a_frozen_topic_is_still_served(world: World, autojump_clock: object) -> None:
     """Leaders are elected and ISRs change, without reading the cluster again."""
     await resized(world, 6)
     intact = (await world.store.get(paths.topic(TOPIC))).data
@@ -248,7 +248,7 @@ async def test_a_frozen_topic_serves_on(world: World, autojump_clock: object) ->
     assert told_initial(world) == {4}
 
 
-async def test_a_frozen_topic_removes_nothing(world: World, autojump_clock: object) -> None:
+async def test_no_partition_of_a_frozen_topic_is_removed(world: World, autojump_clock: object) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -261,7 +261,9 @@ async def test_a_frozen_topic_removes_nothing(world: World, autojump_clock: obje
     await world.until(lambda: finished(world, 4))
 
 
-async def test_a_state_of_a_new_topic_is_not_made_anew(world: World, autojump_clock: object) -> None:
+async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_again(
+    world: World, autojump_clock: object
+) -> None:
     """A new state would be another incarnation of the partition: brokers would delete their logs of it."""
     vacate(world)
     await world.store.delete(paths.partition_state(TOPIC, 2))
@@ -272,9 +274,7 @@ async def test_a_state_of_a_new_topic_is_not_made_anew(world: World, autojump_cl
     assert result.error_message == "The states of partitions 2 cannot be read: see the log."
 
 
-async def test_a_state_of_a_resized_topic_that_is_gone_with_its_znode_freezes_it(
-    world: World, autojump_clock: object
-) -> None:
+async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(world: World, autojump_clock: object) -> None:
     await resized(world, 6)
     vacate(world)
     await world.store.delete(paths.partition_state(TOPIC, 2))
@@ -336,7 +336,7 @@ async def test_a_lineage_that_contradicts_itself_holds_resizes_until_it_is_repai
 
 
 @pytest.mark.parametrize("partition", [0, 5])
-async def test_a_state_that_was_taken_away_leaves_its_topic_as_it_was(
+async def test_a_deleted_state_leaves_the_topic_znode_as_it_was(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
 ) -> None:
     """This holds for a marked partition too: its unread records are nowhere else."""
@@ -350,7 +350,7 @@ async def test_a_state_that_was_taken_away_leaves_its_topic_as_it_was(
     assert await world.store.exists(path) is None
 
 
-async def test_no_state_is_made_anew_when_all_were_taken_away(world: World, autojump_clock: object) -> None:
+async def test_no_state_is_created_again_when_all_were_deleted(world: World, autojump_clock: object) -> None:
     await world.until(lambda: exists(world, paths.partition_state(TOPIC, 3)))
     vacate(world)
     states = [paths.partition_state(TOPIC, index) for index in range(4)]
@@ -365,7 +365,7 @@ async def exists(world: World, path: str) -> bool:
     return await world.store.exists(path) is not None
 
 
-async def test_with_a_state_that_cannot_be_read_an_edit_adds_no_partition(world: World, autojump_clock: object) -> None:
+async def test_an_edit_adds_no_partition_while_a_state_cannot_be_read(world: World, autojump_clock: object) -> None:
     """The added partition would be led at once, without losers: it is unknown which partitions are new."""
     await resized(world, 6)
     vacate(world)
@@ -378,7 +378,7 @@ async def test_with_a_state_that_cannot_be_read_an_edit_adds_no_partition(world:
     assert not await exists(world, paths.partition_state(TOPIC, 6))
 
 
-async def test_a_topic_that_kafkas_controller_was_about_to_begin_is_led(world: World, autojump_clock: object) -> None:
+async def test_a_topic_that_kafkas_controller_only_began_to_create_is_led(world: World, autojump_clock: object) -> None:
     """Kafka's controller creates the parent znodes of a state in separate requests."""
     vacate(world)
     assignment = json.dumps({"version": 1, "partitions": {"0": [1, 2, 3]}}).encode()
@@ -388,7 +388,7 @@ async def test_a_topic_that_kafkas_controller_was_about_to_begin_is_led(world: W
     await world.until(lambda: exists(world, paths.partition_state("u", 0)))
 
 
-async def test_who_restarted_while_a_state_could_not_be_read_does_not_lead_on(
+async def test_a_broker_that_restarted_while_a_state_was_unreadable_does_not_keep_its_epoch(
     world: World, autojump_clock: object
 ) -> None:
     """The state is repaired after the broker is back, so the time of its last write does not show the restart."""
@@ -412,7 +412,7 @@ async def is_led_anew(world: World, epoch: int) -> bool:
     return (await world.state(TOPIC, 5)).leader_epoch > epoch
 
 
-async def test_a_repaired_state_is_led_anew_once(world: World, autojump_clock: object) -> None:
+async def test_a_partition_with_a_repaired_state_elects_a_leader_once(world: World, autojump_clock: object) -> None:
     """It is unknown which brokers restarted before the repair. Later readings of the cluster do not elect again."""
     await resized(world, 6)
     before = await world.state(TOPIC, 5)

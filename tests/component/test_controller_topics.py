@@ -114,7 +114,7 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
         ),
     ],
 )
-async def test_what_cannot_be_is_refused_and_leaves_nothing(
+async def test_an_invalid_creation_is_refused_and_leaves_no_znode(
     world: World, request_: CreateTopicsRequest, code: ErrorCode, autojump_clock: object
 ) -> None:
     await create(world, "existing_topic", 1)
@@ -163,7 +163,7 @@ async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: Worl
     assert topic.extra == {"note": "kept"}
 
 
-async def test_a_malformed_topic_is_logged_with_path_and_field_and_the_rest_goes_on(
+async def test_a_malformed_topic_is_logged_with_path_and_field_and_others_are_created(
     world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -198,7 +198,7 @@ async def test_create_partitions_splits_the_topic(world: World, autojump_clock: 
         ),
     ],
 )
-async def test_partitions_that_cannot_be_are_refused(
+async def test_invalid_create_partitions_requests_are_refused(
     world: World, wanted: CreatePartitionsTopic, code: ErrorCode, autojump_clock: object
 ) -> None:
     await create(world, "t", 2)
@@ -207,7 +207,7 @@ async def test_partitions_that_cannot_be_are_refused(
     assert len((await world.topic("t")).partitions) == 2
 
 
-async def test_an_edit_that_removes_partitions_is_written_back(
+async def test_an_edit_that_removes_partitions_is_undone(
     world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     topic = await create(world, "t", 3)

@@ -214,7 +214,9 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_an_operation_lets_others_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_operation_lets_other_tasks_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operation, probe = OPERATIONS[name], LoopProbe()
     with probe.watching():
         at_least = await operation.run(LogWorld(tmp_path), monkeypatch, probe)
@@ -421,7 +423,7 @@ SETTINGS = {
 @pytest.mark.parametrize("build", [of_many_records, of_many_bytes], ids=lambda build: build.__name__)
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("why", SETTINGS)
-async def test_a_batch_is_worked_on_in_slices_and_threads(
+async def test_a_large_batch_is_processed_in_slices_and_threads(
     why: str,
     codec: CompressionType,
     build: Callable[[CompressionType], bytes],

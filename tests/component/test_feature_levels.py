@@ -98,7 +98,7 @@ def versions(directory: Path, group: str) -> dict[int, set[int]]:
     return found
 
 
-async def test_levels_switch_record_versions_and_positions_and_back(tmp_path: Path) -> None:
+async def test_the_levels_decide_record_versions_and_whether_positions_are_answered(tmp_path: Path) -> None:
     """KIP-915, KIP-584: below level 2 the old records and no positions; at level 2 flexible records and positions."""
     zk = FakeZk()
     await zk.session().create(paths.FEATURES, Features(FeaturesStatus.DISABLED).encode())

@@ -141,7 +141,7 @@ async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
     assert not partition.watchers
 
 
-async def test_who_does_not_wait_for_replicas_is_refused_at_once(broker: Broker) -> None:
+async def test_a_produce_with_acks_1_is_refused_at_once(broker: Broker) -> None:
     await broker.has(GROWN, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
@@ -170,7 +170,7 @@ async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Bro
     assert await code(0) == 0
 
 
-async def test_a_plain_topic_tells_its_epochs_at_once(broker: Broker) -> None:
+async def test_a_topic_that_was_never_resized_answers_the_ends_of_epochs_at_once(broker: Broker) -> None:
     await broker.has(FIRST, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
@@ -180,7 +180,7 @@ async def test_a_plain_topic_tells_its_epochs_at_once(broker: Broker) -> None:
     assert response.topics[0].partitions[0].error_code == 0
 
 
-async def test_a_refusal_that_cannot_be_final_in_time_is_none(broker: Broker) -> None:
+async def test_a_refusal_that_is_not_final_in_time_is_answered_as_a_timeout(broker: Broker) -> None:
     await broker.has(GROWN, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
@@ -190,7 +190,7 @@ async def test_a_refusal_that_cannot_be_final_in_time_is_none(broker: Broker) ->
     assert broker.end_offset(1) == 0
 
 
-async def test_a_retry_too_late_to_be_remembered_is_told_that_it_was_written(broker: Broker) -> None:
+async def test_a_retry_of_a_batch_too_old_to_be_remembered_is_answered_as_a_duplicate(broker: Broker) -> None:
     """Hole 17: if the layout refused the retry, it would be written again. The response still waits for replication."""
     await broker.has(FIRST, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
@@ -206,7 +206,7 @@ async def test_a_retry_too_late_to_be_remembered_is_told_that_it_was_written(bro
     assert broker.end_offset(1) == 6
 
 
-async def test_who_wants_no_answer_is_not_cut_off_for_what_was_written(broker: Broker) -> None:
+async def test_a_duplicate_with_acks_0_does_not_close_the_connection(broker: Broker) -> None:
     """With acks=0 there is no response: the connection is closed for an error, but not for a duplicate."""
     harness = broker.harness
     await broker.has(FIRST, 1, epoch=1)
@@ -224,7 +224,7 @@ async def test_who_wants_no_answer_is_not_cut_off_for_what_was_written(broker: B
     assert response.responses[0].partition_responses[0].base_offset == 6
 
 
-async def test_a_replica_that_does_not_know_its_producers_does_not_lead(
+async def test_a_replica_that_cannot_read_its_producer_state_does_not_lead(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The replica has no file descriptors to read its producer state. The controller sends the request again."""

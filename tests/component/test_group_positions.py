@@ -127,7 +127,7 @@ def parent_in(response: Any) -> tuple[int, bool]:
     return partition.position, partition.need_position
 
 
-async def test_the_owner_is_asked_reports_and_the_waiter_is_told(tmp_path: Path) -> None:
+async def test_the_owner_is_asked_for_its_position_and_the_waiting_member_gets_it(tmp_path: Path) -> None:
     told: list[tuple[int, bool]] = []
 
     async def wait_for_parent(broker: OneBroker, member_id: str) -> None:
@@ -144,7 +144,7 @@ async def test_the_owner_is_asked_reports_and_the_waiter_is_told(tmp_path: Path)
     assert told == [(100, False)]
 
 
-async def test_a_poll_that_waits_stops_its_connection(tmp_path: Path) -> None:
+async def test_a_request_behind_a_waiting_poll_is_handled_only_after_it(tmp_path: Path) -> None:
     """Without this the next request would be applied: the member would leave, and its poll be refused."""
     answers: list[Any] = []
 

@@ -88,7 +88,7 @@ async def produce(broker: OneBroker) -> int:
     return code
 
 
-async def test_a_broker_is_ready_once_the_controller_has_told_it_so(tmp_path: Path) -> None:
+async def test_a_broker_is_ready_once_the_controller_has_confirmed_its_registration(tmp_path: Path) -> None:
     async with asked(tmp_path) as broker:
         status, content = await broker.get("/health/ready")
         assert (status, content["status"]) == (503, "unready")
@@ -126,7 +126,7 @@ async def test_a_controller_answers_within_the_limits_of_its_configuration(
     assert bytes(buffer[: await stream.receive_into(buffer)]).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_zookeeper_away(tmp_path: Path) -> None:
+async def test_a_broker_without_zookeeper_is_live_but_not_ready(tmp_path: Path) -> None:
     async with ready(tmp_path) as broker:
         session: Any = broker.broker.env.zk
         session.disconnect(server_down=True)
@@ -139,7 +139,7 @@ async def test_zookeeper_away(tmp_path: Path) -> None:
         await broker.until_ready_says(200, None)
 
 
-async def test_a_broken_replica_is_named_and_the_broker_serves_on(
+async def test_a_broken_replica_is_named_and_the_broker_stays_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def flush(log: PartitionLog) -> None:
@@ -158,7 +158,9 @@ async def test_a_broken_replica_is_named_and_the_broker_serves_on(
         assert what in await broker.check()
 
 
-async def test_a_dead_background_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_with_a_failed_background_task_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def dies(_self: GroupLag) -> None:
         raise ValueError("nobody can work like this")
 
@@ -170,14 +172,14 @@ async def test_a_dead_background_task(tmp_path: Path, monkeypatch: pytest.Monkey
         assert problem["fatal"] is True
 
 
-async def test_a_loop_that_was_held_up(tmp_path: Path) -> None:
+async def test_a_broker_whose_event_loop_was_held_up_is_not_ready(tmp_path: Path) -> None:
     async with ready(tmp_path, **{"health.loop.lag.ms": "150"}) as broker:
         time.sleep(0.2)  # pause: the loop is held up
         content = await broker.until_ready_says(503, "loop-lag")
         assert any("health.loop.lag.ms allows 150 ms" in problem["what"] for problem in content["problems"])
 
 
-async def test_a_controller_without_zookeeper(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_controller_without_zookeeper_is_not_ready(nursery: trio.Nursery, autojump_clock: object) -> None:
     world = await started(nursery, metrics_listener="controller1000:9100")
 
     async def status() -> tuple[str, list[str]]:

@@ -77,7 +77,7 @@ async def test_a_batch_is_read_in_slices(tmp_path: Path, reads: LoopProbe, codec
         assert (await answer(broker, produce(keyed(3)))).base_offset == MANY
 
 
-async def test_a_batch_is_read_in_slices_too_if_its_partition_is_yet_to_be_led(
+async def test_a_batch_is_read_in_slices_too_if_its_partition_has_no_leader_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: LoopProbe
 ) -> None:
     """Its records are awaited: a producer without idempotence may send later ones before it repeats the batch."""
@@ -107,7 +107,7 @@ async def test_a_record_without_a_key_is_named_as_in_a_small_batch(tmp_path: Pat
         assert (await answer(broker, produce(keyed()))).base_offset == 0
 
 
-async def test_a_batch_that_nobody_reads_is_not_read_in_slices_either(
+async def test_the_records_of_a_batch_for_a_plain_topic_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(_work: TimeSlice) -> None:
@@ -119,7 +119,7 @@ async def test_a_batch_that_nobody_reads_is_not_read_in_slices_either(
         assert (await answer(broker, produce(keyed()))).base_offset == 0
 
 
-async def test_others_are_served_meanwhile_and_the_connection_answers_in_order(
+async def test_other_connections_are_served_meanwhile_and_each_answers_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -180,7 +180,7 @@ async def test_hole_29_the_keys_of_a_large_batch_are_placed_in_slices_with_the_s
         assert (await broker.produce(1, UNTAGGED, stock([right] * 45, b"others"))).error_code == ErrorCode.NONE
 
 
-async def test_hole_29_a_layout_that_comes_while_a_batch_is_read_decides(
+async def test_hole_29_a_layout_that_arrives_while_a_batch_is_read_applies_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = next(key for key in (b"%d" % n for n in range(10_000)) if home(key, 6) == 1 != home(key, 12))

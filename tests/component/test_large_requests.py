@@ -104,7 +104,7 @@ async def test_a_produce_of_very_many_partitions_is_appended_and_answered_in_ord
         assert [(end.partition_index, end.offset) for end in ends] == [(index, 1) for index in range(MANY)]
 
 
-async def test_others_are_served_between_two_slices_and_the_connection_answers_in_order(
+async def test_other_connections_are_served_between_two_slices_and_each_answers_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -155,7 +155,7 @@ async def test_the_partitions_of_a_full_fetch_are_read_in_slices(
         assert answer.session_id
 
 
-async def test_what_is_appended_while_a_fetch_reads_is_answered_at_once(
+async def test_records_appended_while_a_fetch_reads_are_returned_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended = trio.Event()
@@ -181,7 +181,9 @@ async def test_what_is_appended_while_a_fetch_reads_is_answered_at_once(
         assert records[0] > 0 and not any(records[index] for index in range(1, MANY))
 
 
-async def test_a_fetch_of_a_session_that_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetch_is_refused_while_another_of_its_session_is_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", MANY)
         first = await broker.request(full_fetch(0))
@@ -224,7 +226,7 @@ async def test_metadata_of_many_partitions_is_gathered_in_slices(
         assert (probe.steps, probe.most_steps) == (MANY + others, FEW)
 
 
-async def test_replicas_are_moved_between_log_dirs_and_looked_for_in_slices(
+async def test_alter_replica_log_dirs_is_handled_in_slices_and_log_dirs_are_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     move = alter_replica_log_dirs._move
@@ -247,7 +249,7 @@ async def test_replicas_are_moved_between_log_dirs_and_looked_for_in_slices(
         assert shown == [0, *range(FEW, MANY)]
 
 
-async def test_new_metadata_is_taken_over_in_slices(
+async def test_an_update_metadata_is_applied_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     described = metadata_cache._described
@@ -265,7 +267,7 @@ async def test_new_metadata_is_taken_over_in_slices(
         assert [found.leader_epoch for found in answer.topics[0].partitions] == [3] * MANY
 
 
-async def test_metadata_of_an_older_controller_ends_at_a_newer_one(
+async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described, check = metadata_cache._described, ReplicaManager.check_controller
@@ -291,7 +293,7 @@ async def test_metadata_of_an_older_controller_ends_at_a_newer_one(
         assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
 
 
-async def test_an_order_to_lead_very_many_partitions_lets_others_run_between_them(
+async def test_a_large_leader_and_isr_lets_other_tasks_run_between_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     """Each partition may create a log, or write a checkpoint of leader epochs."""
@@ -308,7 +310,7 @@ async def test_an_order_to_lead_very_many_partitions_lets_others_run_between_the
     assert (probe.steps, probe.most_steps) == (2 * MANY, 1)
 
 
-async def test_an_order_to_stop_very_many_replicas_ends_at_a_newer_controller(
+async def test_a_large_stop_replica_ends_when_a_newer_controller_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
     stop = ReplicaManager.stop

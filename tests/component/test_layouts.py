@@ -85,7 +85,7 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"version: 0\ntopic_id: ?\n"], ids=["missing", "empty", "malformed"])
-async def test_a_log_whose_metadata_file_is_lost_outlives_the_topics_next_id(
+async def test_a_log_that_lost_its_metadata_file_is_kept_when_the_topic_gets_another_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
 ) -> None:
     """Each removal gives the topic another id. Then a log without an incarnation counted as another topic's log."""
@@ -102,7 +102,7 @@ async def test_a_log_whose_metadata_file_is_lost_outlives_the_topics_next_id(
 
 
 @pytest.mark.parametrize("kept", [0, 2], ids=["nothing", "what-kafka-writes"])
-async def test_a_full_disk_does_not_make_a_broker_forget_whose_log_it_has(
+async def test_a_full_disk_does_not_make_a_broker_forget_the_incarnation_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
@@ -128,7 +128,7 @@ async def test_a_full_disk_does_not_make_a_broker_forget_whose_log_it_has(
         assert b"incarnation: 101" in file.read_bytes()
 
 
-async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controller(
+async def test_a_large_leader_and_isr_pauses_for_others_and_ends_at_a_newer_controller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resize gives every partition a new epoch in one request. A newer controller makes the rest of it stale."""
@@ -149,7 +149,7 @@ async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controlle
     assert [len(broker.history(partition)) for partition in range(4)] == [2, 2, 1, 1]
 
 
-async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -> None:
+async def test_hole_4_a_marked_partition_and_its_survivor_have_different_layouts(broker: Broker) -> None:
     """During a shrink the survivor keeps the old layout: with one count for the topic it would take new keys early."""
     await broker.has(GROWN, 1, 5, epoch=1)
     await broker.has(SHRUNK, 5, epoch=2)
@@ -158,7 +158,7 @@ async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -
     assert (await broker.produce(1, SHRUNK)).error_code == ErrorCode.INVALID_PARTITION_METADATA
 
 
-async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -> None:
+async def test_hole_20_a_late_request_does_not_touch_the_recreated_partition(broker: Broker) -> None:
     """KIP-570: partition 5 was removed and created again, and a request about the first one comes late."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert (await broker.produce(5, GROWN)).base_offset == 0
@@ -167,7 +167,7 @@ async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -
     assert (await broker.produce(5, GROWN)).base_offset == 1
 
 
-async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_role(
+async def test_a_topic_id_that_cannot_be_written_stops_no_partition_from_being_led(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removal gives every partition a new id. One full disk prevented the rest of the request from being applied."""
@@ -183,7 +183,7 @@ async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_rol
     assert (await broker.produce(2, GROWN)).error_code == ErrorCode.NONE
 
 
-async def test_a_late_order_takes_no_layout_back(broker: Broker) -> None:
+async def test_a_late_request_does_not_restore_an_earlier_layout(broker: Broker) -> None:
     """The late request has an earlier leader epoch. Its layout would let in records of keys that have moved on."""
     await broker.has(GROWN, 1, epoch=1)
     assert await broker.lead(broker.state(1, 0, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
@@ -191,7 +191,7 @@ async def test_a_late_order_takes_no_layout_back(broker: Broker) -> None:
     assert (await broker.produce(1, GROWN)).error_code == ErrorCode.NONE
 
 
-async def test_a_late_order_does_not_revive_a_removed_partition(broker: Broker) -> None:
+async def test_a_late_request_does_not_revive_a_removed_partition(broker: Broker) -> None:
     """Records of a producer with old metadata would be acknowledged there, and lost."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.has(SHRUNK, 5, epoch=2)
@@ -209,7 +209,7 @@ async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
     assert (await broker.produce(5, (6, 3))).base_offset == 0
 
 
-async def test_hole_20_what_deletes_the_newborn_deletes_what_was_before_it(broker: Broker) -> None:
+async def test_hole_20_a_deletion_of_a_later_incarnation_deletes_the_earlier_one(broker: Broker) -> None:
     """KIP-570: the broker does not know the second incarnation. Its deletion deletes the first, whatever its epoch."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert await broker.stop(5, leader_epoch=3, incarnation=600) == 0
@@ -219,7 +219,7 @@ async def test_hole_20_what_deletes_the_newborn_deletes_what_was_before_it(broke
 # ---------------------------------------------------------------- Produce
 
 
-async def test_hole_17_a_repeated_batch_is_answered_before_the_layout_is_looked_at(broker: Broker) -> None:
+async def test_hole_17_a_repeated_batch_is_answered_before_its_layout_is_checked(broker: Broker) -> None:
     """The response was lost, then the layout changed. If refused, the producer would write the records twice."""
     assert (await broker.produce(1, FIRST, of_producer(0))).base_offset == 0
     assert (await broker.produce(1, FIRST, of_producer(1))).base_offset == 1
@@ -231,7 +231,7 @@ async def test_hole_17_a_repeated_batch_is_answered_before_the_layout_is_looked_
     assert broker.end_offset(1) == 2
 
 
-async def test_hole_17_also_where_the_partition_is_closed_or_the_producer_names_no_layout(broker: Broker) -> None:
+async def test_hole_17_a_repeated_batch_is_answered_on_a_closed_partition_and_without_a_layout(broker: Broker) -> None:
     misrouted = keyed(key_of(5, 6), producer_id=9, producer_epoch=0, base_sequence=0)
     assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
     await broker.has(GROWN, 1, epoch=1)
@@ -243,7 +243,7 @@ async def test_hole_17_also_where_the_partition_is_closed_or_the_producer_names_
     assert (await broker.produce(5, GROWN, of_producer(1))).error_code == ErrorCode.INVALID_PARTITION_METADATA
 
 
-async def test_what_follows_a_refused_batch_is_refused_for_the_same_reason(broker: Broker) -> None:
+async def test_a_batch_after_a_refused_one_is_refused_with_the_same_error(broker: Broker) -> None:
     """A gap in the sequence is expected then: with error 45 the producer would fail batches that it can still place."""
     await broker.produce(1, FIRST, of_producer(0))
     await broker.has(GROWN, 1, epoch=1)
@@ -253,7 +253,7 @@ async def test_what_follows_a_refused_batch_is_refused_for_the_same_reason(broke
     assert (await broker.produce(1, GROWN, of_producer(1))).error_code == 0
 
 
-async def test_hole_25_a_transaction_marker_lands_on_a_closed_partition(broker: Broker) -> None:
+async def test_hole_25_a_transaction_marker_is_appended_to_a_closed_partition(broker: Broker) -> None:
     await broker.has(SHRUNK, 5, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 5))
     marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
@@ -269,7 +269,7 @@ async def test_hole_27_acks_0_with_another_layout_closes_the_connection(broker: 
     assert broker.end_offset(1) == 0
 
 
-async def test_hole_29_stock_producers_are_verified_and_counted(
+async def test_hole_29_misplaced_records_of_stock_producers_are_refused_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
@@ -291,7 +291,7 @@ async def test_hole_29_stock_producers_are_verified_and_counted(
     assert 'anabranch_layout_refusals_total{topic="t"} 1.0' in metrics
 
 
-async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_merged_away(broker: Broker) -> None:
+async def test_hole_29_a_stock_producer_does_not_wait_for_a_merged_and_removed_partition(broker: Broker) -> None:
     """With a retriable error it would wait until its delivery timeout, and aiokafka's idempotent producer for ever."""
     await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -301,13 +301,13 @@ async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_m
     assert (await broker.produce(5, GROWN)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_hole_29_a_marked_partition_that_another_broker_leads_is_asked_there(broker: Broker) -> None:
+async def test_hole_29_a_broker_that_does_not_lead_a_marked_partition_answers_not_leader(broker: Broker) -> None:
     """Its leader may have the batch: a retry after a lost response must succeed there, and not be refused here."""
     await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_hole_29_the_brokers_default_holds_for_a_topic_that_does_not_say(
+async def test_hole_29_the_brokers_default_applies_to_a_topic_without_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"ordered.delivery.legacy.producers": "reject"}
@@ -327,7 +327,7 @@ async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("settled", [True, False])
-async def test_what_the_first_resize_settled_is_not_edited_away(
+async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
     """The edit has no effect before the layout comes, nor after. Metadata shows the value that the broker uses."""
@@ -356,7 +356,7 @@ async def test_what_the_first_resize_settled_is_not_edited_away(
         assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
 
 
-async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
+async def test_a_new_layout_uses_the_topic_config_that_is_stored_when_it_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ordered delivery is turned on again, and the topic grows before the broker has read the new config."""
@@ -369,7 +369,7 @@ async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
         assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
 
 
-async def test_an_order_for_a_known_layout_does_not_wait_for_zookeeper(
+async def test_a_leader_and_isr_with_a_known_layout_does_not_wait_for_zookeeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Notifications report configs altered after the layout: elections and survivors do not wait for a read."""
@@ -384,7 +384,7 @@ async def test_an_order_for_a_known_layout_does_not_wait_for_zookeeper(
         session.reconnect()
 
 
-async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
+async def test_a_broker_that_registers_again_uses_configs_altered_while_it_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first LeaderAndIsr comes before it has read all configs again."""
@@ -413,7 +413,7 @@ async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
 # ---------------------------------------------------------------- Fetch
 
 
-async def test_a_fetch_asks_for_no_layout_and_a_session_goes_on_through_a_resize(broker: Broker) -> None:
+async def test_a_fetch_names_no_layout_and_its_session_continues_through_a_resize(broker: Broker) -> None:
     """Each batch has its leader epoch, by which a consumer holds back records that it may not deliver yet."""
     first = await broker.fetch(1, session_epoch=0)
     await broker.has(GROWN, 1, 5, epoch=1)
@@ -428,7 +428,7 @@ async def test_a_fetch_asks_for_no_layout_and_a_session_goes_on_through_a_resize
     assert (found.error_code, found.high_watermark, len(found.records) > 0) == (0, 1, True), "closed, and read"
 
 
-async def test_hole_23_a_closed_partition_of_a_compacted_topic_is_drained_on_demand(
+async def test_hole_23_a_closed_compacted_partition_is_drained_only_if_the_loss_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
@@ -457,7 +457,7 @@ async def test_hole_23_a_closed_partition_of_a_compacted_topic_is_drained_on_dem
         assert await code(5, leader_epoch=2) == 0
 
 
-async def test_hole_24_the_cleaner_goes_by_the_lineage_of_each_partition(
+async def test_hole_24_the_cleaner_uses_the_lineage_of_each_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
@@ -482,7 +482,7 @@ async def test_hole_24_the_cleaner_goes_by_the_lineage_of_each_partition(
 # ---------------------------------------------------------------- Metadata
 
 
-async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partitions(
+async def test_metadata_has_the_layout_of_a_topic_and_its_marked_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
@@ -514,7 +514,7 @@ async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partiti
 # ---------------------------------------------------------------- PartitionLeaderEpochsForPartitions
 
 
-async def test_a_lineage_is_told_to_who_can_read_it_and_to_others_that_it_is_not_known(
+async def test_version_1_answers_the_lineage_and_version_0_only_for_a_topic_never_resized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()

@@ -74,7 +74,7 @@ async def epoch_end(broker: Broker, epoch: int) -> tuple[int, int]:
     return found.leader_epoch, found.end_offset
 
 
-async def test_it_begins_where_its_predecessor_ended(broker: Broker) -> None:
+async def test_a_recreated_log_begins_where_the_old_log_ended(broker: Broker) -> None:
     assert await broker.lead(created_again(broker)) == {0}
     assert (await listed(broker, -2), await listed(broker, -1)) == (BASE, BASE)
     found = await fetched(broker, BASE)
@@ -82,7 +82,7 @@ async def test_it_begins_where_its_predecessor_ended(broker: Broker) -> None:
     assert (await broker.produce(5, GROWN)).base_offset == BASE
 
 
-async def test_a_consumer_below_it_is_answered_from_its_beginning(broker: Broker) -> None:
+async def test_a_consumer_below_the_recreated_log_is_answered_from_its_start(broker: Broker) -> None:
     """An old position stays valid: the offsets up to the new log are a gap as after compaction, not out of range."""
     assert await broker.lead(created_again(broker)) == {0}
     assert await offsets(broker, 12) == []
@@ -97,7 +97,7 @@ async def test_a_consumer_below_it_is_answered_from_its_beginning(broker: Broker
     )
 
 
-async def test_a_consumer_below_it_is_out_of_range_once_records_were_deleted(broker: Broker) -> None:
+async def test_a_consumer_below_the_recreated_log_is_out_of_range_once_records_are_deleted(broker: Broker) -> None:
     assert await broker.lead(created_again(broker)) == {0}
     for _ in range(3):
         await broker.produce(5, GROWN)
@@ -108,7 +108,7 @@ async def test_a_consumer_below_it_is_out_of_range_once_records_were_deleted(bro
     assert await offsets(broker, 41) == [41, 42]
 
 
-async def test_epochs_of_its_predecessor_end_where_it_begins(broker: Broker) -> None:
+async def test_epochs_of_the_old_log_end_where_the_recreated_log_begins(broker: Broker) -> None:
     """A consumer that validates its position after the leader epoch grew is not truncated (KIP-320)."""
     assert await broker.lead(created_again(broker)) == {0}
     assert await epoch_end(broker, 1) == (1, BASE)
@@ -118,7 +118,7 @@ async def test_epochs_of_its_predecessor_end_where_it_begins(broker: Broker) -> 
     assert await epoch_end(broker, 2) == (2, BASE + 1)
 
 
-async def test_a_follower_begins_there_too_and_knows_where_epochs_ended_when_it_leads(broker: Broker) -> None:
+async def test_a_recreated_follower_begins_there_too_and_knows_the_ends_of_epochs(broker: Broker) -> None:
     """The first epoch has no records, so the log alone does not show it."""
     follows = created_again(broker)
     follows.leader, follows.isr, follows.replicas = 2, [2, BROKER_ID], [2, BROKER_ID]
@@ -135,7 +135,7 @@ async def test_a_follower_begins_there_too_and_knows_where_epochs_ended_when_it_
 
 @pytest.mark.parametrize("emptied", [False, True], ids=["", "disk-emptied"])
 @pytest.mark.parametrize("records", [0, 2])
-async def test_it_begins_there_after_a_restart_too(
+async def test_a_recreated_log_begins_there_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, emptied: bool
 ) -> None:
     zk = FakeZk()
@@ -152,7 +152,7 @@ async def test_it_begins_there_after_a_restart_too(
         assert (await broker.produce(5, GROWN)).base_offset == BASE + (0 if emptied else records)
 
 
-async def test_a_directory_whose_segment_a_crash_took_begins_there(
+async def test_a_recreated_log_whose_segment_is_lost_in_a_crash_begins_there_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
@@ -166,7 +166,7 @@ async def test_a_directory_whose_segment_a_crash_took_begins_there(
         assert (await broker.produce(5, GROWN)).base_offset == BASE
 
 
-async def test_a_log_that_has_records_stays_whatever_the_base_says(broker: Broker) -> None:
+async def test_a_log_with_records_is_kept_whatever_base_offset_the_request_names(broker: Broker) -> None:
     assert await broker.lead(created_again(broker, base=0)) == {0}
     await broker.produce(5, GROWN)
     assert await broker.lead(created_again(broker, epoch=3)) == {0}

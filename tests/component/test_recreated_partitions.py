@@ -70,7 +70,7 @@ async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(world: 
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
 
 
-async def test_it_never_goes_back(world: World, autojump_clock: object) -> None:
+async def test_the_recorded_end_never_goes_back(world: World, autojump_clock: object) -> None:
     await removed(world, 40)
     await removed(world, 40)  # created again at 40, without new records
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
@@ -80,7 +80,7 @@ async def test_it_never_goes_back(world: World, autojump_clock: object) -> None:
     assert (await world.topic(TOPIC)).last_offsets == {4: 55}
 
 
-async def test_a_removal_that_another_controller_ends_keeps_the_end(world: World, autojump_clock: object) -> None:
+async def test_a_removal_that_another_controller_completes_keeps_the_end(world: World, autojump_clock: object) -> None:
     await world.start_controller(1001)
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
@@ -100,7 +100,7 @@ async def test_a_removal_that_another_controller_ends_keeps_the_end(world: World
 
 
 @pytest.mark.parametrize("changes", [{"last_offsets": {"4": 3}}, {"last_offsets": {"4": 40, "9": 1}}])
-async def test_an_edit_by_hand_does_not_change_it(
+async def test_an_edit_by_hand_does_not_change_the_recorded_end(
     world: World, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     await removed(world, 40)
@@ -109,7 +109,7 @@ async def test_an_edit_by_hand_does_not_change_it(
     await world.until(lambda: _ends(world, {4: 40}))
 
 
-async def test_an_edit_that_drops_it_is_completed(world: World, autojump_clock: object) -> None:
+async def test_a_recorded_end_that_an_edit_drops_is_written_again(world: World, autojump_clock: object) -> None:
     await removed(world, 40)
     await edit(world, last_offsets=None)
     await world.until(lambda: _ends(world, {4: 40}))

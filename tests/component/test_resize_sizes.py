@@ -16,7 +16,9 @@ PARTITION_BYTES = 1_024
 TOPIC_BYTES = 65_536
 
 
-async def test_znodes_of_two_thousand_partitions(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_znodes_stay_small_in_a_split_into_two_thousand_partitions_and_back(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
     world = await started(nursery)
     await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=30_000))
     await world.until(lambda: is_gone(world))

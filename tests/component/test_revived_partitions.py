@@ -68,7 +68,7 @@ async def epoch_end(broker: Broker, epoch: int, current_leader_epoch: int = -1) 
 # ---------------------------------------------------------------- Produce
 
 
-async def test_a_closed_partition_takes_nothing_and_a_revived_one_what_is_placed_by_its_new_pair(
+async def test_a_closed_partition_takes_no_records_and_a_revived_one_those_of_its_new_layout(
     broker: Broker,
 ) -> None:
     await closed(broker)
@@ -85,7 +85,7 @@ async def test_a_closed_partition_takes_nothing_and_a_revived_one_what_is_placed
     assert (await broker.produce(5, UNTAGGED, misplaced)).error_code == ErrorCode.POLICY_VIOLATION
 
 
-async def test_its_producers_go_on(broker: Broker) -> None:
+async def test_producers_of_a_revived_partition_continue_their_sequences(broker: Broker) -> None:
     """The log is the same: a retry after a lost response is a duplicate, and the next sequence continues."""
     await closed(broker)
     assert (await broker.produce(5, GROWN, of_producer(2))).error_code == MISMATCH
@@ -97,7 +97,7 @@ async def test_its_producers_go_on(broker: Broker) -> None:
     assert (await broker.produce(5, GROWN_AGAIN, of_producer(2))).base_offset == 2
 
 
-async def test_its_records_carry_the_epoch_in_which_it_takes_them(broker: Broker) -> None:
+async def test_records_of_a_revived_partition_carry_the_epoch_of_their_append(broker: Broker) -> None:
     """By that epoch a consumer knows which records it has to wait for."""
     partition = await closed(broker, records=1)
     marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
@@ -121,7 +121,7 @@ async def test_a_follower_is_closed_and_revived_like_its_leader(broker: Broker) 
     assert [entry[0] for entry in broker.history(5)] == [0, 1, 2]
 
 
-async def test_each_layout_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_layout_of_a_revived_partition_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await closed(broker)
@@ -135,7 +135,7 @@ async def test_each_layout_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.
         assert (await broker.produce(5, GROWN_AGAIN, of_producer(2))).base_offset == 2
 
 
-async def test_what_waits_for_replicas_is_answered_across_closing_and_revival(broker: Broker) -> None:
+async def test_a_produce_that_waits_for_replicas_is_answered_after_closing_and_revival(broker: Broker) -> None:
     """A batch appended before is acknowledged. A batch refused while the partition was closed stays refused.
 
     The producer of a refused batch places it again.
@@ -180,7 +180,7 @@ async def test_what_waits_for_replicas_is_answered_across_closing_and_revival(br
 # ---------------------------------------------------------------- OffsetForLeaderEpoch
 
 
-async def test_the_end_of_an_epoch_does_not_move_when_it_is_closed_revived_and_written(broker: Broker) -> None:
+async def test_the_end_of_an_epoch_does_not_move_when_the_partition_is_closed_and_revived(broker: Broker) -> None:
     partition = await closed(broker)
     assert await epoch_end(broker, 0) == (0, 2)
     partition.append(
@@ -201,14 +201,14 @@ async def test_an_epoch_without_records_ends_where_the_next_begins(broker: Broke
     assert await epoch_end(broker, 4) == (4, 3)
 
 
-async def test_a_newborn_knows_its_first_epoch_at_once(broker: Broker) -> None:
+async def test_a_new_partition_knows_its_first_epoch_at_once(broker: Broker) -> None:
     assert await broker.lead(broker.state(5, 3, GROWN)) == {ErrorCode.NONE}
     assert await epoch_end(broker, 3) == (3, 0), "not final: it is the leader's own"
     assert await broker.lead(broker.state(5, 4, SHRUNK)) == {ErrorCode.NONE}
     assert await epoch_end(broker, 3) == (3, 0)
 
 
-async def test_the_end_of_an_epoch_is_told_by_who_is_above_it_alone(broker: Broker) -> None:
+async def test_only_a_leader_in_a_higher_epoch_answers_the_end_of_an_epoch(broker: Broker) -> None:
     """A deposed or not yet informed leader would give its own log end. So the request names a higher epoch."""
     await closed(broker)
     assert await epoch_end(broker, 2) == NOT_KNOWN
@@ -246,7 +246,7 @@ async def test_the_end_of_an_earlier_layout_waits_until_the_isr_has_followed(
     ],
     ids=["it", "elected", "behind", "revived", "revived, its epoch", "an administrator"],
 )
-async def test_a_drain_deletes_from_the_closed_partition_that_it_means(
+async def test_a_drain_deletes_only_in_the_leader_epoch_of_the_closed_partition(
     broker: Broker, layout: tuple[int, int], epoch: int, named: int, code: ErrorCode
 ) -> None:
     """A late request would delete records of a revived partition that new readers still need."""

@@ -48,7 +48,7 @@ async def partitions_shown(channel: Channel) -> dict[int, int]:
     return {partition.partition_index: partition.error_code for partition in topic.partitions}
 
 
-async def test_an_announced_split_is_shown_to_stock_clients_alone(broker: Broker) -> None:
+async def test_an_announced_split_is_shown_to_stock_clients_only(broker: Broker) -> None:
     await announce(broker, refreshes=False)
     waiting = dict.fromkeys(range(4, 8), ErrorCode.LEADER_NOT_AVAILABLE)
     assert await partitions_shown(broker.harness.channel) == {**dict.fromkeys(range(4), 0), **waiting}
@@ -59,7 +59,7 @@ async def test_an_announced_split_is_shown_to_stock_clients_alone(broker: Broker
     assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(4), 0)
 
 
-async def test_a_library_that_asks_for_metadata_seldom_is_shown_who_is_to_lead(broker: Broker) -> None:
+async def test_a_library_that_seldom_refreshes_metadata_is_shown_the_announced_leaders(broker: Broker) -> None:
     await announce(broker, refreshes=True)
     await be_client(broker, "kgo")
     assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(8), 0)
@@ -193,7 +193,7 @@ async def refuse_in_flight(broker: Broker, count: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once(
+async def test_batches_repeated_in_reverse_order_are_written_in_order_at_once(
     broker: Broker, acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that waits for its turn counts as request memory (``queued.max.request.bytes``) until it is appended."""
@@ -241,14 +241,14 @@ async def test_a_batch_waits_for_its_turn_as_long_as_is_configured(
     assert found.error_code == answer
 
 
-async def test_another_partitioner_is_not_waited_for(broker: Broker) -> None:
+async def test_a_producer_with_another_partitioner_is_not_waited_for(broker: Broker) -> None:
     await announce(broker, refreshes=True)
     assert (await broker.produce(1, UNTAGGED, keyed(key_of(2, 4), key_of(5, 8)))).error_code == 0
     (report,) = await announce(broker, refreshes=True)
     assert report.misplaced_ms_ago == -1
 
 
-async def test_a_connection_that_is_gone_has_nothing_to_repeat(broker: Broker) -> None:
+async def test_a_closed_connection_is_no_longer_waited_for(broker: Broker) -> None:
     await announce(broker, refreshes=True)
     where = (broker.harness.host, broker.harness.port)
     async with Channel.open(RealNetwork(), *where, "stock") as stock:

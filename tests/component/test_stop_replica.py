@@ -102,7 +102,7 @@ async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
         assert await stop(broker.harness, asked) == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
 
 
-async def test_an_older_deletion_that_comes_late_lets_no_older_order_revive_the_replica(
+async def test_a_late_older_deletion_lets_no_older_request_revive_the_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-570: reordered requests. Found by the simulation: a late deletion counted as the last one."""
@@ -116,7 +116,7 @@ async def test_an_older_deletion_that_comes_late_lets_no_older_order_revive_the_
 
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize(("named", "last"), [(7, 7), (-1, 6), (-2, 2**31 - 1)])
-async def test_no_order_from_before_a_stop_replica_revives_the_replica(
+async def test_no_request_from_before_a_stop_replica_revives_the_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int, last: int, delete: bool
 ) -> None:
     """KIP-570: reordered requests. A LeaderAndIsr with a leader epoch up to ``last`` is older."""
@@ -143,7 +143,7 @@ def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
 
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_versions_without_leader_epochs_override_each(
+async def test_versions_without_leader_epochs_override_any_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, delete: bool
 ) -> None:
     """KIP-570: an older version stands for the leader epoch -1; its one flag counts for every partition."""
@@ -247,7 +247,7 @@ async def name_all(broker: OneBroker, **changes: Any) -> None:
     assert response.error_code == NONE
 
 
-async def test_a_replica_whose_stop_replica_was_lost_is_not_led_any_more(
+async def test_a_replica_whose_stop_replica_was_lost_leads_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """KIP-570: a stray replica is not led (KAFKA-10548, 14616). Its log stays: a malformed znode names none either."""
@@ -283,7 +283,7 @@ async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypat
         assert (tmp_path / "t-0").exists()
 
 
-async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again(
+async def test_a_repeated_full_request_does_not_make_a_newer_replica_a_stray(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-570: a request that is late or repeated takes nothing from a newer replica."""
@@ -296,7 +296,7 @@ async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again
         assert (await broker.produce(0, FIRST)).error_code == NONE
 
 
-async def test_a_replica_whose_stop_replica_was_dropped_when_its_controller_read_the_cluster_again(
+async def test_a_replica_is_a_stray_if_its_controller_dropped_the_stop_replica_at_a_new_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-570: it is a stray of the same controller, and that controller's earlier requests cannot revive it."""
@@ -313,7 +313,7 @@ async def test_a_replica_whose_stop_replica_was_dropped_when_its_controller_read
         assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
 
 
-async def test_what_an_earlier_registration_was_told_is_a_stray_when_the_next_one_is_not(
+async def test_a_replica_that_is_not_sent_to_the_next_registration_is_a_stray(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-570: a StopReplica is lost with the broker registration that it was sent to."""

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.trio
 
 
 @pytest.mark.parametrize("kind", ["LeaderAndIsr", "StopReplica", "UpdateMetadata"])
-async def test_orders_for_the_process_before_are_not_obeyed(
+async def test_requests_for_the_earlier_process_get_stale_broker_epoch(
     nursery: trio.Nursery, autojump_clock: object, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KAFKA-7235, 9839: a broker that had lost its last records led on, and made its followers truncate."""
