@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pyspark
 
-_END_TIMEOUT_S = 60
+END_TIMEOUT_S = 60.0
+"""A JVM that has not written its archive by then is killed."""
 _SILENT = "-Xlog:disable"
 """Silences HotSpot, which prints a line for each class that it cannot archive."""
 
@@ -28,6 +29,7 @@ class ClassArchive:
 
     path: Path | None
     may_write: bool = True
+    end_timeout_s: float = END_TIMEOUT_S
 
     @property
     def will_be_written(self) -> bool:
@@ -43,7 +45,7 @@ class ClassArchive:
     def keep_at_exit(self, jvm: subprocess.Popen[bytes]) -> None:
         """When this process ends, give the archive of ``jvm`` its name. ``jvm`` was started with ``options``."""
         if self.path is not None and self.will_be_written:
-            atexit.register(_keep, jvm, self._partial(), self.path)
+            atexit.register(_keep, jvm, self._partial(), self.path, self.end_timeout_s)
 
     def remove(self) -> bool:
         """Remove the archive. False when there was none."""
@@ -84,12 +86,12 @@ def archive_of_user(*, may_write: bool = True) -> ClassArchive:
     return ClassArchive(directory / f"spark-classes-{name}.jsa", may_write and os.access(directory, os.W_OK))
 
 
-def _keep(jvm: subprocess.Popen[bytes], partial: Path, path: Path) -> None:
+def _keep(jvm: subprocess.Popen[bytes], partial: Path, path: Path, timeout_s: float) -> None:
     """End the JVM, and rename its complete archive, so that no JVM starts with a partial one."""
     try:
         if jvm.stdin is not None:
             jvm.stdin.close()  # PySpark's JVM ends with it
-        if jvm.wait(_END_TIMEOUT_S) == 0:
+        if jvm.wait(timeout_s) == 0:
             partial.replace(path)
     except (subprocess.TimeoutExpired, OSError):
         pass  # the next JVM starts without an archive

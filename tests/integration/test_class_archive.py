@@ -12,14 +12,15 @@ import pytest
 
 from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive, archive_of_user
 
-DEADLINE_S = 180
+DEADLINE_S = 360
 PROGRAM = """
 import json, sys
 from pathlib import Path
 from anabranch.audit.class_archive import ClassArchive
 from anabranch.audit.run import spark_session
 
-with spark_session("local[1]", short=True, classes=ClassArchive(Path(sys.argv[1]))) as spark:
+archive = ClassArchive(Path(sys.argv[1]), end_timeout_s=float(sys.argv[2]))
+with spark_session("local[1]", short=True, classes=archive) as spark:
     print(json.dumps(sys.argv[1] in Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text()))
 """
 
@@ -27,7 +28,11 @@ with spark_session("local[1]", short=True, classes=ClassArchive(Path(sys.argv[1]
 def is_used(archive: Path) -> bool:
     """Run an audit to its end. Returns whether its JVM mapped this archive."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(archive)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        [sys.executable, "-c", PROGRAM, str(archive), str(DEADLINE_S / 2)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     used: bool = json.loads(done.stdout)
