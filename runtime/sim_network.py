@@ -44,9 +44,8 @@ class _Signal:
         self._event.set()
         self._event = trio.Event()
 
-    async def wait(self, deadline: float = float("inf")) -> None:
-        with trio.CancelScope(deadline=deadline):
-            await self._event.wait()
+    async def wait(self) -> None:
+        await self._event.wait()
 
 
 class _Pipe:
@@ -55,11 +54,12 @@ class _Pipe:
     __slots__ = (
         "_fabric",
         "_last_arrival",
+        "_reader",
         "_segments",
-        "changed",
         "ended_at",
         "lost",
         "reset",
+        "room",
         "source",
         "target",
         "under_way",
@@ -69,6 +69,8 @@ class _Pipe:
         self._fabric = fabric
         self._segments: deque[tuple[float, memoryview]] = deque()
         self._last_arrival = 0.0
+        self._reader: trio.CancelScope | None = None
+        """The wait of the task that reads."""
         self.source = source
         self.target = target
         self.under_way = 0
@@ -76,7 +78,29 @@ class _Pipe:
         self.reset = False
         self.lost = False
         """Whether one of the two machines has no power, so that nothing arrives."""
-        self.changed = _Signal()
+        self.room = _Signal()
+        """Bytes were read, or never will be."""
+
+    async def wait_until(self, when: float) -> None:
+        """Wait until ``when`` or an earlier event, or until ``wake``. One task may wait at a time."""
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task reads this stream")
+        with trio.CancelScope(deadline=when) as self._reader:
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._reader = None
+
+    def update(self) -> None:
+        """The next event may have another time: the reader wakes at that time."""
+        if self._reader is not None:
+            self._reader.deadline = self.next_event()
+
+    def wake(self) -> None:
+        """Wake the reader and the writer at once."""
+        if self._reader is not None:
+            self._reader.cancel()
+        self.room.fire()
 
     def _arrival(self) -> float:
         delay_s = self._fabric.delay_s() + self._fabric.extra_delay_s(self.source, self.target)
@@ -86,17 +110,18 @@ class _Pipe:
     def write(self, data: bytes) -> None:
         self._segments.append((self._arrival(), memoryview(data)))
         self.under_way += len(data)
-        self.changed.fire()
+        self.update()
 
     def end(self) -> None:
         if self.ended_at is None:
             self.ended_at = self._arrival()
-            self.changed.fire()
+            self.update()
+            self.room.fire()
 
     def break_off(self) -> None:
         self.reset = True
         self._segments.clear()
-        self.changed.fire()
+        self.wake()
 
     def next_event(self) -> float:
         """The time from which there is something to read: bytes, the end or a reset; infinite when there is nothing."""
@@ -121,7 +146,7 @@ class _Pipe:
         if count < len(data):
             self._segments.appendleft((arrival, data[count:]))
         self.under_way -= count
-        self.changed.fire()
+        self.room.fire()
         return count
 
 
@@ -153,7 +178,7 @@ class SimStream:
     async def wait_readable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self._closed and (when := self._incoming.next_event()) > trio.current_time():
-            await self._incoming.changed.wait(when)
+            await self._incoming.wait_until(when)
         self._check_open()
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -165,7 +190,7 @@ class SimStream:
         left = list(parts)
         self._push(left)
         while left:
-            await self._outgoing.changed.wait()
+            await self._outgoing.room.wait()
             self._push(left)
 
     def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
@@ -203,7 +228,7 @@ class SimStream:
 
     def wake(self) -> None:
         """The network has changed: check the connection again."""
-        self._incoming.changed.fire()
+        self._incoming.wake()
 
     @property
     def lost(self) -> bool:
