@@ -53,7 +53,7 @@ model: $(VENV)/.dev ## the TLA+ models of docs/model, every configuration, or on
 # The same tests as elsewhere, against brokers in containers and a real ZooKeeper in one.
 IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test_testing_plugin.py \
 	tests/interop/test_python_clients.py tests/interop/test_client_features.py \
-	tests/interop/test_groups.py::test_a_group_of_different_libraries
+	tests/interop/test_groups.py::test_a_group_of_different_libraries_survives_join_leave_and_crash
 
 compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.testing; sets up a container engine if none answers
 	PYTHON=$(BIN)/python tests/with-engine tests/with-images sh -ec '\

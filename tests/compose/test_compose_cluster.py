@@ -26,13 +26,13 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 pytestmark = [pytest.mark.integration, pytest.mark.interop]
 
 
-def test_everything_is_healthy_and_runs_as_nobody_special(deployment: Deployment) -> None:
+def test_every_service_is_healthy_and_servers_do_not_run_as_root(deployment: Deployment) -> None:
     assert {service: deployment.health(service) for service in SERVICES} == dict.fromkeys(SERVICES, "healthy")
     for service in (*BROKERS, *CONTROLLERS):
         assert deployment.execute(service, "id", "-u").stdout.strip() == "10001"
 
 
-def test_every_server_tells_its_metrics_and_its_health_on_this_machine(deployment: Deployment) -> None:
+def test_every_server_serves_its_metrics_and_health_to_the_host(deployment: Deployment) -> None:
     for service, port in deployment.metrics_ports.items():
         kind = service.partition("-")[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=DEADLINE_S) as answer:
@@ -56,7 +56,7 @@ def test_a_prometheus_scrapes_the_containers_and_a_killed_one_fires_an_alert(
         deployment.wait_until_healthy(BROKERS[2])
 
 
-def test_the_console_shows_the_cluster_on_this_machine(deployment: Deployment) -> None:
+def test_the_console_shows_the_cluster_to_the_host(deployment: Deployment) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{deployment.console_port}/", timeout=DEADLINE_S) as answer:
         page = answer.read().decode()
     assert all(f"{broker}:19092" in page for broker in BROKERS)
@@ -87,7 +87,7 @@ def test_a_stock_client_writes_and_reads_from_the_host(deployment: Deployment) -
     assert read(deployment.bootstrap, "stock", len(values)) == values
 
 
-def test_clients_in_the_network_are_led_to_the_inside_listeners(deployment: Deployment) -> None:
+def test_clients_in_the_container_network_use_the_inside_listeners(deployment: Deployment) -> None:
     servers = ["--bootstrap-server", "broker-1:19092"]
     made = deployment.execute("broker-3", "anabranch", "topics", "create", "inside", "--partitions", "3", *servers)
     assert made.returncode == 0, made.stderr
@@ -115,7 +115,7 @@ def test_nothing_acknowledged_is_lost_when_containers_are_killed_under_load(depl
 
 
 @pytest.mark.parametrize("service", ["broker-2", "controller-1"])
-def test_sigterm_ends_a_server_in_order(deployment: Deployment, service: str) -> None:
+def test_sigterm_ends_a_server_cleanly(deployment: Deployment, service: str) -> None:
     deployment.stop(service)
     assert deployment.inspect(service, ".State.ExitCode") == "0"
     if service in BROKERS:
@@ -157,7 +157,7 @@ def test_a_broker_that_hangs_is_not_healthy(deployment: Deployment) -> None:
     wait_for(lambda: deployment.execute("broker-3", *check).returncode == 0, DEADLINE_S, "it serves again")
 
 
-def test_what_was_written_outlives_the_containers(deployment: Deployment) -> None:
+def test_written_records_outlive_the_containers(deployment: Deployment) -> None:
     values = numbered(0, 100)
     create_topic(deployment.bootstrap, "kept", 1, replication_factor=REPLICAS)
     assert write(deployment.bootstrap, "kept", values) == []

@@ -50,7 +50,9 @@ def roll(deployment: Deployment, override: Path | None, load: KeyedLoad) -> None
         load.wait_for_more(f"records go on after {broker}")
 
 
-def test_a_release_back_and_forth_by_the_pages_commands(deployment: Deployment, tmp_path: Path) -> None:
+def test_the_commands_of_the_upgrading_page_downgrade_and_upgrade_a_cluster(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     """KIP-584: two rolling restarts under load lose no record, and keep the order of every key."""
     assert RANGES in PAGE
     name, _, ranges = RANGES.partition("=")

@@ -143,7 +143,7 @@ def codes(results: list[Any]) -> dict[int, int]:
     return dict(Counter(result.error_code for result in results))
 
 
-async def test_topics(channels: tuple[Channel, Channel]) -> None:
+async def test_topic_requests_beyond_a_limit_get_their_error(channels: tuple[Channel, Channel]) -> None:
     longest = topic("n" * 249, configs=[CreatableTopicConfig(name=LIST_KEY, value="1:1," * 200_000 + "1:1")])
     assert codes((await asked(channels, creation(longest))).topics) == {ErrorCode.NONE: 1}
     for refused, code, words in (
@@ -171,7 +171,7 @@ async def test_topics(channels: tuple[Channel, Channel]) -> None:
     assert codes((await asked(channels, illegal_names)).responses) == {ErrorCode.INVALID_TOPIC_EXCEPTION: 1}
 
 
-async def test_configs(channels: tuple[Channel, Channel]) -> None:
+async def test_config_requests_beyond_a_limit_get_their_error(channels: tuple[Channel, Channel]) -> None:
     assert codes((await asked(channels, creation(topic("configured")))).topics) == {ErrorCode.NONE: 1}
     for request, code, words in (
         (configs((TOPIC, "configured", {LIST_KEY: "1:1," * 300_000 + "1:1"})), ErrorCode.INVALID_CONFIG, "jute.max"),
@@ -193,7 +193,7 @@ async def test_configs(channels: tuple[Channel, Channel]) -> None:
     assert codes((await asked(channels, same)).responses) == {ErrorCode.INVALID_REQUEST: 10 * MANY}
 
 
-async def test_partitions(channels: tuple[Channel, Channel]) -> None:
+async def test_partition_requests_beyond_a_limit_get_their_error(channels: tuple[Channel, Channel]) -> None:
     assert codes((await asked(channels, creation(topic("parts")))).topics) == {ErrorCode.NONE: 1}
     counts = [CreatePartitionsTopic(name="parts", count=2**31 - 1, assignments=None)]
     counts += [CreatePartitionsTopic(name=f"u{number}", count=2, assignments=None) for number in range(MANY)]
@@ -333,7 +333,9 @@ OF_CLIENTS_AND_BROKERS = {
 
 
 @pytest.mark.parametrize("key", OTHERS, ids=lambda key: key.name)
-async def test_other_administrative_requests(channels: tuple[Channel, Channel], key: ApiKey) -> None:
+async def test_every_other_administrative_request_is_answered_at_its_size_limits(
+    channels: tuple[Channel, Channel], key: ApiKey
+) -> None:
     await asked(channels, creation(topic("large")))
     request, is_right = OTHERS[key]
     response = await asked(channels, request)

@@ -156,5 +156,5 @@ def test_an_alert_is_quiet_and_then_fires(tmp_path: Path, rule: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("rule", [rule for rule in rules() if rule["alert"] in AGAIN], ids=lambda rule: rule["alert"])
-def test_what_was_counted_before_fires_when_it_is_counted_again(tmp_path: Path, rule: dict[str, Any]) -> None:
+def test_an_alert_on_a_counter_fires_when_the_counter_rises_again(tmp_path: Path, rule: dict[str, Any]) -> None:
     check(tmp_path, rule, Case([AGAIN[rule["alert"]]], CASES[rule["alert"]].labels))

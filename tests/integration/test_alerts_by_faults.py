@@ -51,46 +51,64 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "AnabranchProcessDown": Fault("a broker hangs", "test_a_broker_away", OF_OTHERS),
-    "AnabranchNoActiveController": Fault("the controller hangs", "test_zookeeper_and_the_controller_away", OF_OTHERS),
-    "AnabranchOfflinePartitions": Fault("the only replica's broker hangs", "test_a_broker_away", OF_OTHERS),
-    "AnabranchUnderMinIsr": Fault("a broker hangs that min.insync.replicas needs", "test_a_broker_away", OF_OTHERS),
-    "AnabranchUnderReplicatedPartitions": Fault("a broker hangs", "test_a_broker_away", OF_OTHERS),
-    "AnabranchZookeeperAway": Fault("ZooKeeper hangs", "test_zookeeper_and_the_controller_away", OF_OTHERS),
-    "AnabranchGroupBehind": Fault("a group's offset is set back", "test_a_group_that_is_behind", OF_OTHERS),
-    "AnabranchResizeStuck": Fault("a leader hangs during a resize", "test_a_broker_away", OF_OTHERS),
+    "AnabranchProcessDown": Fault("a broker hangs", "test_a_stopped_broker_fires_alerts", OF_OTHERS),
+    "AnabranchNoActiveController": Fault(
+        "the controller hangs", "test_a_stopped_zookeeper_and_a_stopped_controller_fire_alerts", OF_OTHERS
+    ),
+    "AnabranchOfflinePartitions": Fault(
+        "the only replica's broker hangs", "test_a_stopped_broker_fires_alerts", OF_OTHERS
+    ),
+    "AnabranchUnderMinIsr": Fault(
+        "a broker hangs that min.insync.replicas needs", "test_a_stopped_broker_fires_alerts", OF_OTHERS
+    ),
+    "AnabranchUnderReplicatedPartitions": Fault("a broker hangs", "test_a_stopped_broker_fires_alerts", OF_OTHERS),
+    "AnabranchZookeeperAway": Fault(
+        "ZooKeeper hangs", "test_a_stopped_zookeeper_and_a_stopped_controller_fire_alerts", OF_OTHERS
+    ),
+    "AnabranchGroupBehind": Fault(
+        "a group's offset is set back", "test_a_group_that_is_behind_fires_an_alert", OF_OTHERS
+    ),
+    "AnabranchResizeStuck": Fault("a leader hangs during a resize", "test_a_stopped_broker_fires_alerts", OF_OTHERS),
     "AnabranchDrainWaits": Fault(
         "a group does not read",
-        "test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group",
+        "test_expiring_unread_records_and_a_drain_that_waits_fire_alerts",
         OF_OTHERS,
     ),
     "AnabranchUnreadRecordsExpire": Fault(
         "a group does not read what expires",
-        "test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group",
+        "test_expiring_unread_records_and_a_drain_that_waits_fire_alerts",
         OF_OTHERS,
     ),
     "AnabranchUncleanElection": Fault(
-        "the broker in sync hangs, one that is not comes back", "test_an_unclean_election"
+        "the broker in sync hangs, one that is not comes back", "test_an_unclean_election_fires_an_alert"
     ),
-    "AnabranchLogDirLost": Fault("a log dir is no directory", "test_a_small_disk_and_a_log_dir_that_is_none"),
-    "AnabranchDiskAlmostFull": Fault("a file fills a small disk", "test_a_small_disk_and_a_log_dir_that_is_none"),
-    "AnabranchOfflineReplicas": Fault("the directory of a log is removed", "test_a_log_whose_directory_is_removed"),
+    "AnabranchLogDirLost": Fault(
+        "a log dir is no directory", "test_a_small_disk_and_a_log_dir_that_is_no_directory_fire_alerts"
+    ),
+    "AnabranchDiskAlmostFull": Fault(
+        "a file fills a small disk", "test_a_small_disk_and_a_log_dir_that_is_no_directory_fire_alerts"
+    ),
+    "AnabranchOfflineReplicas": Fault(
+        "the directory of a log is removed", "test_a_log_whose_directory_is_removed_fires_an_alert"
+    ),
     "AnabranchBackgroundFailing": Fault(
-        "bytes of a segment that is to be compacted are overwritten", "test_a_segment_that_is_damaged"
+        "bytes of a segment that is to be compacted are overwritten", "test_a_damaged_segment_fires_an_alert"
     ),
     "AnabranchLoopHeldUp": Fault(
-        "a busy process gets no CPU again and again", "test_a_process_without_cpu_and_without_descriptors"
+        "a busy process gets no CPU again and again", "test_a_process_without_cpu_or_without_descriptors_fires_alerts"
     ),
     "AnabranchFewDescriptorsLeft": Fault(
-        "the limit of open files is low", "test_a_process_without_cpu_and_without_descriptors"
+        "the limit of open files is low", "test_a_process_without_cpu_or_without_descriptors_fires_alerts"
     ),
-    "AnabranchMemberWaits": Fault("a member reads nothing after a split", "test_a_member_that_waits_for_another"),
+    "AnabranchMemberWaits": Fault(
+        "a member reads nothing after a split", "test_a_member_that_waits_for_another_fires_an_alert"
+    ),
     "AnabranchOrderMayBeLost": Fault(
         "a group does not read before a split for longer than stock consumers are held",
-        "test_a_group_that_is_waited_for_no_longer",
+        "test_a_group_that_is_no_longer_waited_for_fires_an_alert",
     ),
-    "AnabranchFrozenTopics": Fault("a partition's state is deleted by hand", "test_znodes_edited_by_hand"),
-    "AnabranchGivenUpStep": Fault("a znode is as large as ZooKeeper takes", "test_znodes_edited_by_hand"),
+    "AnabranchFrozenTopics": Fault("a partition's state is deleted by hand", "test_znodes_edited_by_hand_fire_alerts"),
+    "AnabranchGivenUpStep": Fault("a znode is as large as ZooKeeper takes", "test_znodes_edited_by_hand_fire_alerts"),
 }
 
 
@@ -134,7 +152,7 @@ def test_each_alert_has_a_fault_and_the_test_of_it_awaits_the_alert() -> None:
         assert f'"{alert}"' in body and "until_firing" in body, alert
 
 
-def test_a_member_that_waits_for_another(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_member_that_waits_for_another_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     """The owner of partition 0 does not read its records from before the split. The other member waits for them."""
     first = TopicPartition("handed", 0)
 
@@ -166,7 +184,7 @@ def test_a_member_that_waits_for_another(cluster: ProcessCluster, prometheus: Pr
     anyio.run(work)
 
 
-def test_a_group_that_is_waited_for_no_longer(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_group_that_is_no_longer_waited_for_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     configs = {
         "ordered.delivery.legacy.consumers": "hold",
         "ordered.delivery.legacy.consumers.max.hold.ms": "2000",
@@ -182,7 +200,7 @@ def test_a_group_that_is_waited_for_no_longer(cluster: ProcessCluster, prometheu
     prometheus.until_firing("AnabranchOrderMayBeLost")
 
 
-def test_a_segment_that_is_damaged(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_damaged_segment_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     """The segment is damaged before the topic is set to be compacted, so that the cleaner reads it."""
 
     async def damage() -> None:
@@ -199,7 +217,7 @@ def test_a_segment_that_is_damaged(cluster: ProcessCluster, prometheus: Promethe
     prometheus.until_firing("AnabranchBackgroundFailing")
 
 
-def test_znodes_edited_by_hand(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_znodes_edited_by_hand_fire_alerts(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     """A topic's znode has no space for the controller's fields. Later a state is missing for a restarted controller."""
     anyio.run(filled, cluster, NewTopic("frozen", 1, 1))
 
@@ -245,7 +263,9 @@ def busy(address: str) -> Iterator[None]:
             thread.join()
 
 
-def test_a_process_without_cpu_and_without_descriptors(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_process_without_cpu_or_without_descriptors_fires_alerts(
+    cluster: ProcessCluster, prometheus: Prometheus
+) -> None:
     pid = cluster.broker_pids()[2]
 
     def held_up() -> bool:
@@ -295,7 +315,7 @@ def fill(place: Path, leave_bytes: int) -> None:
             rest -= written
 
 
-def test_a_small_disk_and_a_log_dir_that_is_none(
+def test_a_small_disk_and_a_log_dir_that_is_no_directory_fire_alerts(
     cluster: ProcessCluster, prometheus: Prometheus, small_disk: Path, tmp_path: Path
 ) -> None:
     no_directory = tmp_path / "file"
@@ -309,7 +329,7 @@ def test_a_small_disk_and_a_log_dir_that_is_none(
     prometheus.until_firing("AnabranchDiskAlmostFull")
 
 
-def test_a_log_whose_directory_is_removed(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_log_whose_directory_is_removed_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     """The log's next segment cannot be created."""
 
     async def write() -> None:
@@ -325,7 +345,7 @@ def test_a_log_whose_directory_is_removed(cluster: ProcessCluster, prometheus: P
     prometheus.until_firing("AnabranchOfflineReplicas")
 
 
-def test_an_unclean_election(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_an_unclean_election_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     """Broker 2 hangs until it is out of sync, then broker 1 until there is no leader, then broker 2 continues."""
     configs = {"unclean.leader.election.enable": "true"}
     anyio.run(filled, cluster, NewTopic("unclean", 1, replica_assignments={0: [1, 2]}, configs=configs))

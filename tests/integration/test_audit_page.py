@@ -68,7 +68,7 @@ def page_of(kind: str) -> str:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["whole", "broken", "large"])
-def test_the_page_fits_and_stands_alone(browser: Pages, kind: str, size: str) -> None:
+def test_the_page_fits_the_screen_and_loads_nothing_else(browser: Pages, kind: str, size: str) -> None:
     browser.open(page_of(kind), size)
     browser.run("document.querySelectorAll('details').forEach(e => { e.open = true })")
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")

@@ -64,7 +64,7 @@ def failed(report: AuditReport) -> dict[str, list[str]]:
     return {check.name: [str(x) for x in check.violations] for check in report.checks if check.violation_count}
 
 
-def test_a_whole_export_passes_and_everything_in_it_was_looked_at(tmp_path: Path, audit: Audit) -> None:
+def test_an_intact_export_passes_and_all_of_it_is_checked(tmp_path: Path, audit: Audit) -> None:
     write_sample(tmp_path)
     report = audit(tmp_path)
     assert failed(report) == {}
@@ -137,7 +137,7 @@ def test_an_edited_compressed_batch_fails(tmp_path: Path, audit: Audit) -> None:
     assert f"events-0 offset {gzipped.base_offset}" in found["crc"][0]
 
 
-def test_a_missing_segment_and_a_cut_one(tmp_path: Path, audit: Audit) -> None:
+def test_a_missing_segment_and_a_cut_one_are_reported(tmp_path: Path, audit: Audit) -> None:
     writer = write_sample(tmp_path)
     writer.partitions[0].segments[0].unlink()
     cut = writer.partitions[1].segments[1]
@@ -199,7 +199,7 @@ def test_a_compacted_topic_may_have_gaps(tmp_path: Path, audit: Audit) -> None:
     assert report.records == 8
 
 
-def test_records_of_a_key_out_of_order(tmp_path: Path, audit: Audit) -> None:
+def test_records_of_a_key_out_of_order_are_reported(tmp_path: Path, audit: Audit) -> None:
     write_sample(tmp_path, lambda writer: writer.place(b"key-1").append([(b"key-1", b"3\tlate"), (b"key-1", b"no\t")]))
     found = failed(audit(tmp_path))
     assert list(found) == ["key order"]
@@ -207,7 +207,7 @@ def test_records_of_a_key_out_of_order(tmp_path: Path, audit: Audit) -> None:
     assert "not an integer" in found["key order"][1]
 
 
-def test_records_of_a_key_out_of_order_by_a_field_of_json(tmp_path: Path, audit: Audit) -> None:
+def test_records_of_a_key_out_of_order_by_a_field_of_json_are_reported(tmp_path: Path, audit: Audit) -> None:
     writer = TopicWriter(tmp_path, "events", 1)
     values = [b'{"at": {"n": 2}}', b'{"at": {"n": 1}}', b'{"at": {}}']
     writer.place(b"key-1").append([(b"key-1", value) for value in values])
@@ -218,7 +218,7 @@ def test_records_of_a_key_out_of_order_by_a_field_of_json(tmp_path: Path, audit:
     assert "value has no field at.n" in found["key order"][1]
 
 
-def test_a_record_written_twice_by_a_producer_without_sequences(tmp_path: Path, audit: Audit) -> None:
+def test_a_record_written_twice_by_a_producer_without_sequences_is_reported(tmp_path: Path, audit: Audit) -> None:
     def prepare(writer: TopicWriter) -> None:
         for _ in range(2):
             writer.place(b"key-1").append([(b"key-1", b"9999\ta")], producer_id=-1, sequence=-1)
@@ -231,7 +231,7 @@ def test_a_record_written_twice_by_a_producer_without_sequences(tmp_path: Path, 
     assert (check.status, check.undecided) == (Status.UNKNOWN, 2), "without an order value that is not known"
 
 
-def test_sequences_wrap(tmp_path: Path, audit: Audit) -> None:
+def test_sequences_that_wrap_are_no_violation(tmp_path: Path, audit: Audit) -> None:
     writer = TopicWriter(tmp_path, "events", 1)
     writer.partitions[0].append([(b"k", b"1"), (b"k", b"2"), (b"k", b"3")], sequence=2**31 - 2)
     writer.partitions[0].append([(b"k", b"4")], sequence=1)
@@ -265,7 +265,7 @@ def test_records_of_an_aborted_transaction_do_not_count(
     assert len(failed(audit(tmp_path)).get("duplicates", [])) == repeats
 
 
-def test_placement_and_order_across_a_resize(tmp_path: Path, audit: Audit) -> None:
+def test_placement_and_order_are_checked_across_a_resize(tmp_path: Path, audit: Audit) -> None:
     """2 -> 3 partitions at leader epoch 1: keys that move continue in their new partition, in order."""
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
@@ -289,7 +289,7 @@ def test_placement_and_order_across_a_resize(tmp_path: Path, audit: Audit) -> No
     assert len(found["placement"]) == 1
 
 
-def test_tombstones_of_moved_keys(tmp_path: Path, audit: Audit) -> None:
+def test_only_tombstones_of_moved_keys_may_be_in_their_old_partition(tmp_path: Path, audit: Audit) -> None:
     """2 -> 3 partitions of a compacted topic: only a tombstone of a moved key stays in its old partition."""
     writer = TopicWriter(tmp_path, "table", 2, cleanup_policy="compact")
     writer.add_partition(2)
@@ -323,7 +323,7 @@ def test_tombstones_of_moved_keys(tmp_path: Path, audit: Audit) -> None:
     ]
 
 
-def test_order_and_closed_partitions_across_two_grows_and_a_shrink(tmp_path: Path, audit: Audit) -> None:
+def test_order_and_closed_partitions_are_checked_across_two_grows_and_a_shrink(tmp_path: Path, audit: Audit) -> None:
     """2 -> 3 -> 2 -> 3: keys move to partition 2, back, and there again.
 
     Layouts give their order, not offsets or epochs. Partition 2 is closed only in its second leader epoch.
@@ -357,7 +357,7 @@ def test_order_and_closed_partitions_across_two_grows_and_a_shrink(tmp_path: Pat
     assert "record of leader epoch 9, in which the partition was closed" in found["closed partitions"][0]
 
 
-def test_a_log_directory_without_manifest(tmp_path: Path, audit: Audit) -> None:
+def test_a_log_directory_without_manifest_is_checked_as_far_as_possible(tmp_path: Path, audit: Audit) -> None:
     writer = write_sample(tmp_path)
     (tmp_path / MANIFEST_NAME).unlink()
     report = audit(tmp_path)
@@ -445,7 +445,7 @@ def test_a_stream_follows_an_export_and_goes_on_from_its_checkpoint(tmp_path: Pa
     assert follow(failOnDataLoss="false") == []
 
 
-def test_run_audit_refuses_nonsense_before_it_starts_spark(tmp_path: Path) -> None:
+def test_run_audit_refuses_invalid_arguments_before_it_starts_spark(tmp_path: Path) -> None:
     with pytest.raises(ManifestError):
         run_audit(tmp_path)
     write_sample(tmp_path)
@@ -467,7 +467,7 @@ def fail_to_start() -> None:
         raise OSError("no java")
 
 
-def test_a_failed_start_shows_what_the_jvm_said() -> None:
+def test_a_failed_start_shows_the_output_of_the_jvm() -> None:
     with pytest.raises(RuntimeError, match="did not start: no java\nsaid before"):
         fail_to_start()
 
@@ -536,7 +536,7 @@ def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(au
     assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == set()
 
 
-def test_stretches_of_batches_give_the_verdict_of_the_batches(
+def test_stretches_of_batches_give_the_same_report_as_single_batches(
     audit: Audit, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every count, violation and total is the same, although far fewer rows are read."""
@@ -583,14 +583,14 @@ def audited(spark, seeds: Seeds) -> Audited:
 
 
 @pytest.mark.parametrize("off", RULES_OFF, ids=lambda off: off.rule)
-def test_a_check_without_one_of_its_rules_misses_what_the_rule_is_about(audited: Audited, off: RuleOff) -> None:
+def test_a_check_without_one_of_its_rules_misses_the_violations_of_that_rule(audited: Audited, off: RuleOff) -> None:
     with off.applied():
         found = audited.violations(off.check, off.of, read_again=off.reads)
     expected = {place for place in audited.expected if place[0] == off.check}
     assert {partition for _, partition, *_ in expected - found} == off.missed
 
 
-def test_the_rules_that_are_switched_off_are_of_every_check_and_listed(seeds: Seeds) -> None:
+def test_rules_of_every_check_are_switched_off_and_listed_in_the_docs(seeds: Seeds) -> None:
     assert {off.check for off in RULES_OFF} == {check for check, *_ in seeds.expected}
     assert all(off.missed for off in RULES_OFF)
     listed = (ROOT / "docs" / "development.md").read_text().split("\n## Rules of the audit")[1].split("\n## ")[0]
@@ -599,7 +599,7 @@ def test_the_rules_that_are_switched_off_are_of_every_check_and_listed(seeds: Se
         assert [rule.strip() for rule in rows[check].split(";")] == [x.rule for x in RULES_OFF if x.check == check]
 
 
-def test_a_compacted_topic_has_gaps_and_repeats_nothing(audited: Audited) -> None:
+def test_gaps_of_a_compacted_topic_are_allowed_and_its_other_faults_are_found(audited: Audited) -> None:
     def partitions(found: DataFrame) -> set[int]:
         return {row["partition"] for row in found.collect()}
 
@@ -658,7 +658,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_checked(
         assert "1 batch cannot be read" in (unknown[name] or "")
 
 
-def test_an_empty_topic_has_nothing_wrong_and_nothing_unread(tmp_path: Path, audit: Audit) -> None:
+def test_an_empty_topic_has_no_violation(tmp_path: Path, audit: Audit) -> None:
     TopicWriter(tmp_path, "events", 2).finish()
     report = audit(tmp_path)
     assert (failed(report), report.partitions, report.records, report.epochs) == ({}, 2, 0, [])

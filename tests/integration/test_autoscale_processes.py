@@ -45,7 +45,7 @@ def answer(cluster: ProcessCluster, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_it_grows_under_load_and_shrinks_when_idle(cluster: ProcessCluster) -> None:
+def test_a_topic_grows_under_load_and_shrinks_when_idle(cluster: ProcessCluster) -> None:
     anyio.run(load_and_idle, cluster)
 
 

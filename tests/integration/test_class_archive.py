@@ -52,7 +52,7 @@ def test_the_first_jvm_writes_an_archive_and_the_next_uses_it(tmp_path: Path) ->
     assert not is_used(archive), "the JVM does without"
 
 
-def test_what_a_jvm_that_failed_wrote_is_not_kept(tmp_path: Path) -> None:
+def test_the_archive_of_a_jvm_that_failed_is_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "classes.jsa"
     program = f"""
 import subprocess, sys
@@ -67,7 +67,7 @@ archive.keep_at_exit(subprocess.Popen([sys.executable, "-c", "import sys; sys.st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_archive_of_a_user_is_of_one_java_and_one_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_java_and_spark_of_a_user_has_its_own_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("SPARK_HOME", raising=False)

@@ -46,7 +46,9 @@ def fill(cluster: Cluster, topic: str) -> None:
         producer.send_many(topic, [(b"%d" % n, b"v") for n in range(100)])
 
 
-def test_every_command(cluster: Cluster, fresh_name: Callable[[str], str], valid: Callable[..., Any]) -> None:
+def test_the_json_of_every_command_is_valid(
+    cluster: Cluster, fresh_name: Callable[[str], str], valid: Callable[..., Any]
+) -> None:
     name, group = fresh_name("cli-json"), fresh_name("cli-json-group")
     assert valid("topics create", name, "--partitions", "2", "--replication-factor", "1")["created"]
     assert not valid("topics create", name, "--if-not-exists")["created"]
@@ -87,7 +89,9 @@ def test_every_command(cluster: Cluster, fresh_name: Callable[[str], str], valid
 
 
 @pytest.mark.parametrize(("lines", "failed"), [(b"a\nb\n", []), (b'{"value": "a"}\n{"vaule": "b"}\n', [2])])
-def test_what_was_produced(cluster: Cluster, fresh_name: Callable[[str], str], lines: bytes, failed: list[int]) -> None:
+def test_the_json_of_produce_counts_written_records_and_names_failed_lines(
+    cluster: Cluster, fresh_name: Callable[[str], str], lines: bytes, failed: list[int]
+) -> None:
     name = fresh_name("cli-json")
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
@@ -102,7 +106,9 @@ def test_what_was_produced(cluster: Cluster, fresh_name: Callable[[str], str], l
     assert (found["written"], [row["line"] for row in found["failed"]]) == (2 - len(failed), failed)
 
 
-def test_records(cluster: Cluster, fresh_name: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_consume_is_valid(
+    cluster: Cluster, fresh_name: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
     name = fresh_name("cli-json")
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])

@@ -63,7 +63,7 @@ def has(cluster: Cluster, topic: str, expected: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_each_line_is_written_when_it_comes_and_a_signal_says_how_many(
+def test_produce_writes_each_line_at_once_and_prints_the_count_at_a_signal(
     cluster: Cluster, topic: str, number: signal.Signals
 ) -> None:
     with running(cluster, "produce", topic) as process:
@@ -77,7 +77,7 @@ def test_each_line_is_written_when_it_comes_and_a_signal_says_how_many(
         assert process.stderr.read() == b"interrupted: 2 records were written\n"
 
 
-def test_one_end_of_input_at_a_terminal_ends_it(cluster: Cluster, topic: str) -> None:
+def test_one_end_of_input_at_a_terminal_ends_produce(cluster: Cluster, topic: str) -> None:
     controlling, terminal = os.openpty()
     line = [*command("produce", topic), "-b", cluster.bootstrap_servers]
     with subprocess.Popen(line, stdin=terminal) as process:
@@ -88,7 +88,7 @@ def test_one_end_of_input_at_a_terminal_ends_it(cluster: Cluster, topic: str) ->
     assert values(cluster, topic) == ["typed"]
 
 
-def test_a_record_the_broker_refuses_costs_no_other(cluster: Cluster, topic: str) -> None:
+def test_a_record_that_the_broker_refuses_does_not_stop_the_others(cluster: Cluster, topic: str) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.incremental_alter_configs(topics={topic: {"message.timestamp.difference.max.ms": "1000"}})
     lines = [json.dumps({"value": str(n), "partition": 0} | ({"timestamp": 1} if n == 3 else {})) for n in range(5)]
@@ -122,7 +122,7 @@ def test_without_a_group_records_of_partitions_that_come_later_are_printed(clust
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_commits_what_was_printed_and_leaves_the_group(
+def test_consume_commits_the_printed_records_and_leaves_the_group_at_a_signal(
     cluster: Cluster, topic: str, fresh_name: Fresh, number: signal.Signals
 ) -> None:
     group = fresh_name("cli-group")
@@ -151,7 +151,7 @@ def test_a_topic_that_does_not_exist_is_an_error_and_is_not_created(
         assert misspelt not in {listing.name for listing in admin.list_topics()}
 
 
-def test_a_place_that_does_not_exist_is_an_error(cluster: Cluster, topic: str) -> None:
+def test_a_partition_or_an_offset_that_does_not_exist_is_an_error(cluster: Cluster, topic: str) -> None:
     fill(cluster, topic, 3)
     done = run(cluster, "consume", topic, "--partition", "7")
     assert (done.returncode, done.stdout) == (1, b"")
@@ -161,7 +161,7 @@ def test_a_place_that_does_not_exist_is_an_error(cluster: Cluster, topic: str) -
     assert done.stderr.decode() == f"anabranch: --offset 4: {topic}-0 has offsets 0 to 3\n"
 
 
-def test_where_to_start_and_what_to_print(cluster: Cluster, topic: str) -> None:
+def test_options_choose_where_consume_starts_and_what_it_prints(cluster: Cluster, topic: str) -> None:
     stamped = [{"value": f"v{n}", "key": "k", "partition": 0, "timestamp": 1000 * n} for n in range(1, 6)]
     other = [{"value": "a\tb", "partition": 1, "timestamp": 1000}]
     given = "\n".join(map(json.dumps, stamped + other)).encode()
@@ -177,7 +177,7 @@ def test_where_to_start_and_what_to_print(cluster: Cluster, topic: str) -> None:
     assert done.stdout.decode() == f"{topic}\t1\t0\t1000\t\\N\ta\\tb\n"
 
 
-def test_a_reader_that_goes_away_and_bytes_that_are_no_text(cluster: Cluster, topic: str) -> None:
+def test_a_closed_pipe_ends_consume_and_bytes_that_are_no_text_are_printed(cluster: Cluster, topic: str) -> None:
     given = b"\xff\xfe\n" + b"\n".join(b"%d" % n for n in range(20_000))
     assert run(cluster, "produce", topic, given=given).returncode == 0
     with running(cluster, "consume", topic, "--from-beginning") as process:
@@ -191,7 +191,7 @@ def test_a_reader_that_goes_away_and_bytes_that_are_no_text(cluster: Cluster, to
 
 
 @pytest.mark.parametrize("arguments", [("topics", "list"), ("topics", "describe"), ("topics", "create", "--help")])
-def test_what_a_command_prints_has_no_reader_and_it_ends_without_a_word(
+def test_a_command_whose_output_is_closed_ends_without_a_message(
     cluster: Cluster, topic: str, arguments: tuple[str, ...]
 ) -> None:
     with running(cluster, *arguments) as process:

@@ -51,7 +51,7 @@ async def read_all(consumer: Consumer, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_there_and_back(cluster: Cluster, fresh_name: Names, run: Run, codec: str) -> None:
+def test_records_of_every_codec_are_written_and_read(cluster: Cluster, fresh_name: Names, run: Run, codec: str) -> None:
     topic = fresh_name("client-codec")
 
     async def check() -> None:
@@ -94,7 +94,7 @@ class Watch:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_a_group_that_grows_and_shrinks_delivers_once(
+def test_a_group_that_grows_and_shrinks_delivers_each_record_once(
     cluster: Cluster, fresh_name: Names, run: Run, strategy: str
 ) -> None:
     topic, group = fresh_name("client-group"), fresh_name("client-group")
@@ -143,7 +143,7 @@ def test_a_group_that_grows_and_shrinks_delivers_once(
     assert len(set(seen)) == 400
 
 
-def test_commits_are_where_the_next_member_begins(cluster: Cluster, fresh_name: Names, run: Run) -> None:
+def test_the_next_member_begins_at_the_committed_offset(cluster: Cluster, fresh_name: Names, run: Run) -> None:
     topic, group = fresh_name("client-commit"), fresh_name("client-commit")
 
     async def check() -> None:
@@ -218,7 +218,7 @@ def test_a_member_that_is_cancelled_leaves_its_group(cluster: Cluster, fresh_nam
     run(check)
 
 
-def test_what_the_admin_client_changes_is_seen(cluster: Cluster, fresh_name: Names, run: Run) -> None:
+def test_changes_by_the_admin_client_are_seen(cluster: Cluster, fresh_name: Names, run: Run) -> None:
     topic = fresh_name("client-admin")
 
     async def check() -> None:
@@ -255,7 +255,7 @@ def test_what_the_admin_client_changes_is_seen(cluster: Cluster, fresh_name: Nam
     run(check)
 
 
-def test_the_blocking_client(cluster: Cluster, fresh_name: Names) -> None:
+def test_the_blocking_client_writes_reads_and_commits(cluster: Cluster, fresh_name: Names) -> None:
     topic, group = fresh_name("client-sync"), fresh_name("client-sync")
     with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])

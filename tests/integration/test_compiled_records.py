@@ -61,7 +61,7 @@ def test_the_tests_of_the_pure_modules_pass_on_the_compiled_ones(compiled: Path,
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
 
 
-def test_the_switch_takes_no_other_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anabranch_compile_must_be_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("hatchling")
     import hatch_build
 

@@ -176,7 +176,7 @@ def test_every_page_fits_while_a_topic_is_resized_under_load(
     assert load.failures == []
 
 
-def test_a_page_follows_what_happens_and_keeps_the_focus(
+def test_an_open_page_follows_changes_and_keeps_the_focus(
     cluster: Cluster, console: Served, browser: Browser, topic: str
 ) -> None:
     browser.size("desktop")
@@ -237,7 +237,7 @@ def test_a_key_is_followed_across_a_split(cluster: Cluster, console: Served, top
     assert [row[2] for row in rows] == ["before"] + ["after"] * (len(rows) - 1)
 
 
-def test_the_cluster_page_shows_what_is_written(cluster: Cluster, console: Served, topic: str) -> None:
+def test_the_cluster_page_shows_the_write_rate(cluster: Cluster, console: Served, topic: str) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
 
         def is_shown() -> bool:
@@ -300,7 +300,9 @@ def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> Non
         ("/live?path=/nothing", 404, "has no live updates"),
     ],
 )
-def test_what_is_not_there_is_said(console: Served, path: str, status: int, says: str) -> None:
+def test_a_page_that_does_not_exist_is_answered_with_the_reason(
+    console: Served, path: str, status: int, says: str
+) -> None:
     answer = console.get(path)
     assert (answer[0], says in answer[1]) == (status, True), answer[1]
 
@@ -313,7 +315,7 @@ def test_a_page_stays_connected(console: Served) -> None:
             assert stream.readline() == b"\n"
 
 
-def test_who_sends_half_a_request_is_left(console: Served) -> None:
+def test_a_connection_that_sends_half_a_request_is_closed(console: Served) -> None:
     host, _, port = console.url.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")

@@ -55,7 +55,7 @@ async def elected(zk: ZkStore, other_than: int | None = None) -> ControllerZnode
             await trio.sleep(0.05)  # polls: /controller
 
 
-async def test_kill_9_hands_the_office_over(zookeeper: EmbeddedZookeeper) -> None:
+async def test_the_standby_controller_takes_over_after_kill_9(zookeeper: EmbeddedZookeeper) -> None:
     with ExitStack() as processes:
         controllers = {id: processes.enter_context(start(id, zookeeper.connect_string)) for id in (1000, 1001)}
         for process in controllers.values():

@@ -108,7 +108,7 @@ def read(cluster: ProcessCluster, group: str, wanted: Mapping[str, Mapping[str, 
         consumer.commit()
 
 
-def test_topics_of_an_earlier_release_are_converted_and_resized_on(found: Found) -> None:
+def test_topics_of_an_earlier_release_are_converted_and_resized_further(found: Found) -> None:
     """Topics in every state are read and converted once the level is finalized, and then resized further."""
     cluster, sent = found
     resized = [name for name in recorded.topics() if name not in ("never", "at-grow-asked")]

@@ -312,7 +312,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("key", "version"), CASES, ids=[f"{key.name}-{version}" for key, version in CASES])
-def test_it_answers(one_broker: ProcessCluster, key: ApiKey, version: int) -> None:
+def test_each_version_of_each_api_is_answered(one_broker: ProcessCluster, key: ApiKey, version: int) -> None:
     response = trio.run(functools.partial(ask, one_broker.bootstrap, REQUESTS[key](version), version))
     refused = EXPECTED.get((key, version), EXPECTED.get((key, None), set()))
     assert errors_in(response) == refused

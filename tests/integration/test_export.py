@@ -196,7 +196,7 @@ def spark() -> Iterator[Any]:
         yield session
 
 
-def test_the_audit_passes(exported: Path, spark: Any) -> None:
+def test_the_audit_of_an_export_passes(exported: Path, spark: Any) -> None:
     from anabranch.audit.run import audit_with
 
     report = audit_with(spark, str(exported), discover(exported), "tsv:0", 10)
@@ -266,7 +266,7 @@ def test_a_running_brokers_directory_is_refused_and_a_stopped_ones_is_exported(
         (("--topic", TOPIC, "--to", "out", "--replicas", "all", "--offline", "/"), "--offline reads one log directory"),
     ],
 )
-def test_what_is_refused_takes_one_line(
+def test_a_refused_export_prints_one_line(
     cluster: ProcessCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

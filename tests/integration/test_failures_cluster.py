@@ -99,7 +99,9 @@ def test_a_standby_takes_over_while_topics_come_and_go(pair: ProcessCluster, fre
     wait_for(lambda: pair.state["pids"]["controller"][before - 1000] != pid, DEADLINE_S, "the controller is restarted")
 
 
-def test_a_controller_that_was_stopped_gives_way(pair: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
+def test_a_controller_that_was_stopped_does_not_take_over_again(
+    pair: ProcessCluster, fresh_name: Callable[[str], str]
+) -> None:
     before, pid = active_controller(pair)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -157,7 +159,7 @@ def test_brokers_serve_while_zookeeper_is_away(pair: ProcessCluster, fresh_name:
 
 
 @pytest.mark.parametrize("where", ["topic", "state"])
-def test_a_malformed_znode_leaves_the_others_alone(
+def test_a_malformed_znode_does_not_affect_other_topics(
     pair: ProcessCluster, fresh_name: Callable[[str], str], where: str
 ) -> None:
     create_topic(pair.bootstrap, broken := fresh_name("malformed"), 1)

@@ -169,7 +169,7 @@ def start_broker(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
         ("what is this\\u12", "server.properties"),
     ],
 )
-def test_bad_properties_are_one_line(tmp_path: Path, changed: str, said: str) -> None:
+def test_bad_properties_end_the_broker_with_one_line(tmp_path: Path, changed: str, said: str) -> None:
     text = f"broker.id=7\nzookeeper.connect=127.0.0.1:1\nlog.dirs={tmp_path}/logs\n{changed}\n"
     done = start_broker(tmp_path, text)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

@@ -49,7 +49,7 @@ def values(cluster: ProcessCluster, name: str) -> Values:
     return {tuple(sample.labels[label] for label in sorted(sample.labels)): sample.value for sample in found.samples}
 
 
-def test_no_number_has_more_series_than_its_limit(cluster: ProcessCluster) -> None:
+def test_no_metric_has_more_series_than_its_limit(cluster: ProcessCluster) -> None:
     def all_are_committed() -> bool:
         return sum(values(cluster, "kafka_coordinator_group_groupmetadatamanager_numoffsets").values()) == (
             GROUPS * TOPICS * PARTITIONS
@@ -68,7 +68,7 @@ def test_no_number_has_more_series_than_its_limit(cluster: ProcessCluster) -> No
     assert limited >= 20
 
 
-def test_what_is_above_a_limit_is_summed(cluster: ProcessCluster) -> None:
+def test_series_above_a_limit_are_summed(cluster: ProcessCluster) -> None:
     replicas = values(cluster, "kafka_topic_partition_replicas")
     assert len(replicas) == MOST_PARTITIONS + 1
     assert sum(replicas.values()) == TOPICS * PARTITIONS + 1

@@ -171,7 +171,7 @@ def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: Pr
     assert of_controller(cluster)["anabranch_marked_partitions", ()] >= 1
 
 
-def test_what_retention_holds_for_a_group_is_shown(cluster: ProcessCluster) -> None:
+def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessCluster) -> None:
     """All records are older than ``retention.ms``. A group waits for those in partition 0 from before its split."""
     topic = "held"
     configs = {"retention.ms": "1", "ordered.delivery.retention.waits": "true"}
@@ -235,7 +235,7 @@ def test_levels_of_loggers_are_changed_by_the_command_line(cluster: ProcessClust
     assert configs("describe", "topic", "t", "--bootstrap-controller", address).startswith("2: ")
 
 
-def test_the_page_names_every_number_and_no_other(cluster: ProcessCluster) -> None:
+def test_the_page_names_every_metric_and_no_other(cluster: ProcessCluster) -> None:
     """Labels are compared for metrics that have values here; an unused metric has none."""
     told = of_processes(cluster)
     documented = page_rows(PAGE.read_text())

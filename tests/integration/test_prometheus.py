@@ -85,7 +85,7 @@ async def send(producer: Producer, topic: str) -> None:
         await handle
 
 
-def test_promtool_finds_no_fault_with_the_pages(cluster: ProcessCluster) -> None:
+def test_promtool_finds_no_fault_with_the_metrics_pages(cluster: ProcessCluster) -> None:
     for process, address in cluster.metrics.items():
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
             done = promtool("check", "metrics", text=answer.read().decode())
@@ -114,7 +114,7 @@ def test_public_dashboards_of_kafka_show_numbers(prometheus: Prometheus, dashboa
     wait_for(lambda: lacking() == {}, DEADLINE_S, f"{lacking()} are told")
 
 
-def test_a_group_that_is_behind(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_group_that_is_behind_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     async def move(offset: int) -> None:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             await admin.alter_group_offsets("late", {TopicPartition("t", p): offset for p in range(3)})
@@ -126,7 +126,7 @@ def test_a_group_that_is_behind(cluster: ProcessCluster, prometheus: Prometheus)
     prometheus.until_quiet("AnabranchGroupBehind")
 
 
-def test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group(
+def test_expiring_unread_records_and_a_drain_that_waits_fire_alerts(
     cluster: ProcessCluster, prometheus: Prometheus
 ) -> None:
     """The group ``slow`` has not read the records from before the split, and later not the marked partitions."""
@@ -156,7 +156,9 @@ def test_retention_of_what_is_not_read_and_a_partition_that_waits_for_its_group(
     prometheus.until_firing("AnabranchDrainWaits")
 
 
-def test_zookeeper_and_the_controller_away(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_stopped_zookeeper_and_a_stopped_controller_fire_alerts(
+    cluster: ProcessCluster, prometheus: Prometheus
+) -> None:
     pids = cluster.state["pids"]
     with stopped(pids["zookeeper"]):
         prometheus.until_firing("AnabranchZookeeperAway")
@@ -166,7 +168,7 @@ def test_zookeeper_and_the_controller_away(cluster: ProcessCluster, prometheus: 
     prometheus.until_quiet("AnabranchNoActiveController", "AnabranchProcessDown")
 
 
-def test_a_broker_away(cluster: ProcessCluster, prometheus: Prometheus) -> None:
+def test_a_stopped_broker_fires_alerts(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     """The broker has the only replicas of some partitions, and is needed for min.insync.replicas and for a resize."""
 
     async def grow() -> None:

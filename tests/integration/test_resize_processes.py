@@ -66,7 +66,9 @@ def test_a_bad_count_is_refused_and_nothing_is_done(
         assert zk.get(paths.topic(topic))[0] == before
 
 
-def test_topics_that_cannot_be_resized(processes: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
+def test_unknown_internal_and_deleted_topics_cannot_be_resized(
+    processes: ProcessCluster, fresh_name: Callable[[str], str]
+) -> None:
     topic = fresh_name("going")
     for name, code in (
         (fresh_name("never-created"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -256,7 +258,7 @@ def asked_until_done(bootstrap: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("who", ["controller", "broker"])
-def test_kill_9_in_the_middle_of_a_split_and_of_a_merge(
+def test_no_acknowledged_record_is_lost_by_kill_9_during_a_split_or_a_merge(
     processes: ProcessCluster, fresh_name: Callable[[str], str], who: str
 ) -> None:
     """The load's producer knows no layouts. All acknowledged records exist, whichever process died."""

@@ -63,7 +63,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     assert styles and not [style for style in styles if CSS_LOAD.search(style.read_text("utf-8"))]
 
 
-def test_every_page_of_the_repository_is_in_it(site: Path) -> None:
+def test_every_page_of_the_repository_is_in_the_site(site: Path) -> None:
     docs = ROOT / "docs"
     pages = {page.relative_to(docs).with_suffix(".html").as_posix() for page in docs.rglob("*.md")}
     there = {page.relative_to(site).as_posix() for page in site.rglob("*.html")}

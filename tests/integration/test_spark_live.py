@@ -209,7 +209,9 @@ def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
         assert query.exception() is None and broken == []
 
 
-def test_a_partition_removed_before_it_was_read_is_a_loss(live: Live, fresh_name: Callable[[str], str]) -> None:
+def test_a_partition_removed_before_it_was_read_is_reported_as_data_loss(
+    live: Live, fresh_name: Callable[[str], str]
+) -> None:
     """No group reads the topic, so the rest of a marked partition is deleted as if it had expired."""
     topic = fresh_name("lost")
     create_resizable(live.bootstrap, topic, 1)
@@ -245,7 +247,7 @@ def test_a_checkpoint_of_a_topic_that_was_deleted_is_refused(live: Live, fresh_n
         live.read_all(live.stream(topic))
 
 
-def test_topics_of_a_pattern_and_records_from_a_timestamp_on(live: Live, fresh_name: Callable[[str], str]) -> None:
+def test_topics_are_read_by_pattern_and_from_a_timestamp_on(live: Live, fresh_name: Callable[[str], str]) -> None:
     name = fresh_name("pattern")
     for topic in (f"{name}-a", f"{name}-b", f"other-{name}-a"):
         create_topic(live.bootstrap, topic, 1)
@@ -277,7 +279,7 @@ def test_topics_of_a_pattern_and_records_from_a_timestamp_on(live: Live, fresh_n
     assert [(row.topic, row.offset) for row in later] == [(f"{name}-c", 0)], "a topic found later is read whole"
 
 
-def test_what_is_written_is_read_back(live: Live, fresh_name: Callable[[str], str]) -> None:
+def test_written_rows_are_read_back(live: Live, fresh_name: Callable[[str], str]) -> None:
     topic, copy = fresh_name("written"), fresh_name("copy")
     for name in (topic, copy):
         create_topic(live.bootstrap, name, 3)
@@ -308,7 +310,7 @@ def test_what_is_written_is_read_back(live: Live, fresh_name: Callable[[str], st
     assert live.read(copy).count() == 21
 
 
-def test_what_cannot_be_done_is_refused_in_words(live: Live, fresh_name: Callable[[str], str]) -> None:
+def test_an_impossible_read_or_write_is_refused_with_a_reason(live: Live, fresh_name: Callable[[str], str]) -> None:
     topic = fresh_name("refused")
     register(live.spark)
     with pytest.raises(Exception, match=r"option 'subscibe': there is no such option; did you mean 'subscribe'"):
@@ -353,7 +355,7 @@ def test_the_programs_of_the_documentation_run(
     assert "|partition|offset|" in capfd.readouterr().out, "the exported segments"
 
 
-def test_the_readmes_spark_section_line_by_line(
+def test_every_line_of_the_readmes_spark_section_runs(
     spark: SparkSession,
     cluster: Cluster,
     tmp_path: Path,

@@ -49,7 +49,7 @@ def test_the_ready_file_says_what_runs_and_follows_restarts() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_it(number: signal.Signals) -> None:
+def test_no_process_outlives_anabranch_up(number: signal.Signals) -> None:
     with ProcessCluster(brokers=1) as cluster:
         pids = all_pids(cluster)
         process = cluster._process
@@ -60,7 +60,7 @@ def test_nothing_outlives_it(number: signal.Signals) -> None:
         wait_for(lambda: not any(alive(pid) for pid in pids), DEADLINE_S, "all processes have ended")
 
 
-def test_a_second_one_in_the_same_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_cluster_in_the_same_directory_is_refused_and_the_first_continues(tmp_path: Path) -> None:
     with ProcessCluster(brokers=1, directory=tmp_path) as cluster:
         data = tmp_path / "data"
         before = {path: path.read_bytes() for path in data.glob("*.properties")}
@@ -78,7 +78,7 @@ def test_a_second_one_in_the_same_directory_is_refused_and_the_first_goes_on(tmp
         cluster.restart_broker(1)  # the broker still finds its ZooKeeper
 
 
-def test_a_taken_port_is_one_line_with_what_to_do(tmp_path: Path) -> None:
+def test_a_taken_port_is_one_line_that_names_the_option(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -89,7 +89,7 @@ def test_a_taken_port_is_one_line_with_what_to_do(tmp_path: Path) -> None:
     assert f"cannot listen on 127.0.0.1:{port}: " in done.stderr and "--port" in done.stderr
 
 
-def test_the_console_is_beside_it_and_ends_with_it(tmp_path: Path) -> None:
+def test_the_console_starts_and_ends_with_the_cluster(tmp_path: Path) -> None:
     pytest.importorskip("starlette", reason="the console needs the extra [console]")
     ready, command = tmp_path / "ready.json", [sys.executable, "-m", "anabranch.cli.main", "up", "--brokers", "1"]
     command += ["--port", "0", "--dir", str(tmp_path / "d"), "--ready-file", str(ready)]

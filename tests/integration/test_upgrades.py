@@ -57,7 +57,7 @@ def committed(admin: Admin) -> int:
     return sum(offset.offset for offset in admin.list_group_offsets(GROUP).values())
 
 
-def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessCluster) -> None:
+def test_a_downgrade_and_an_upgrade_under_load_lose_nothing(cluster: ProcessCluster) -> None:
     """KIP-915: groups keep their offsets when the offsets topic is written in the earlier record versions again."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert levels(admin) == HIGHEST, "a new cluster has everything finalized"
@@ -99,7 +99,7 @@ def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessClust
         load.check()
 
 
-def test_a_broker_that_does_not_fit_does_not_start_and_says_why(cluster: ProcessCluster) -> None:
+def test_a_broker_that_lacks_a_finalized_level_does_not_start_and_says_why(cluster: ProcessCluster) -> None:
     expected = f"{GROUP_COORDINATOR} is finalized at level 2, this process supports levels 1 to 1"
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         wait_for(lambda: levels(admin).get(GROUP_COORDINATOR) == 2, DEADLINE_S, "the feature is finalized")

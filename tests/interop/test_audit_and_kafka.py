@@ -71,7 +71,7 @@ def _produce_in_transactions(bootstrap: str) -> None:
         end(30)
 
 
-def test_kafkas_own_segment_files_pass(kafka_log_dir: Path) -> None:
+def test_kafkas_own_segment_files_pass_the_audit(kafka_log_dir: Path) -> None:
     with spark_session("local[2]", short=True) as spark:
         report = audit_with(spark, str(kafka_log_dir), discover(kafka_log_dir), "tsv:0", 10)
     assert [str(x) for check in report.checks for x in check.violations] == []
@@ -81,7 +81,7 @@ def test_kafkas_own_segment_files_pass(kafka_log_dir: Path) -> None:
     assert order.counted == 502
 
 
-def test_both_dump_tools_print_the_same_of_kafkas_files(kafka_log_dir: Path) -> None:
+def test_both_dump_tools_print_the_same_for_kafkas_files(kafka_log_dir: Path) -> None:
     """The files include transactions, markers, offsets, indexes and snapshots."""
     directories = [path for path in kafka_log_dir.iterdir() if path.is_dir() and re.search(r"-\d+$", path.name)]
     assert any(path.stat().st_size for directory in directories for path in directory.glob("*.txnindex"))

@@ -52,7 +52,9 @@ def test_offsets_are_found_by_time(cluster: Cluster, fresh_name: Callable[[str],
 
 
 @pytest.mark.parametrize("library", RICH_LIBRARIES)
-def test_the_largest_message_and_one_above(cluster: Cluster, fresh_name: Callable[[str], str], library: str) -> None:
+def test_the_largest_message_is_taken_and_a_larger_one_refused(
+    cluster: Cluster, fresh_name: Callable[[str], str], library: str
+) -> None:
     topic, client = fresh_name("large"), RICH_LIBRARIES[library]
     create_topic(cluster.bootstrap, topic, 1, {"max.message.bytes": str(LIMIT_BYTES)})
     largest = Rich(b"k", b"x" * (LIMIT_BYTES - OVERHEAD_BYTES), (), FIRST_MS)
@@ -76,7 +78,9 @@ def test_a_batch_larger_than_a_fetch_is_read_all_the_same(
     assert client.consume(cluster.bootstrap, topic, 1) == [huge]
 
 
-def test_librdkafka_blames_the_records_without_a_key_alone(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:
+def test_librdkafka_reports_only_the_records_without_a_key_as_invalid(
+    cluster: Cluster, fresh_name: Callable[[str], str]
+) -> None:
     """KIP-467: the other records of the batch get an error after which an application can send them again."""
     topic = fresh_name("compacted")
     create_topic(cluster.bootstrap, topic, 1, {"cleanup.policy": "compact"})

@@ -42,13 +42,17 @@ MIXED = {
 
 
 @pytest.mark.parametrize("assignor", MIXED)
-def test_a_group_of_different_libraries(cluster: Cluster, fresh_name: Callable[[str], str], assignor: str) -> None:
+def test_a_group_of_different_libraries_survives_join_leave_and_crash(
+    cluster: Cluster, fresh_name: Callable[[str], str], assignor: str
+) -> None:
     topic, group = fresh_name("mixed"), fresh_name("mixed-group")
     starts = [starter(library, cluster.bootstrap, topic, group, assignor=assignor) for library in MIXED[assignor]]
     check_join_leave_and_crash(cluster.bootstrap, topic, starts)
 
 
-def test_the_balanced_consumer_of_kcat(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:
+def test_a_group_of_kcat_members_survives_join_leave_and_crash(
+    cluster: Cluster, fresh_name: Callable[[str], str]
+) -> None:
     if reason := unavailable("kcat"):
         pytest.skip(reason)
     topic, group = fresh_name("kcat-grouped"), fresh_name("kcat-group")

@@ -77,7 +77,7 @@ def test_replicas_move_and_leaders_are_elected(tools: Tools, fresh_name: Callabl
     assert described.count("Leader: 3") == 2 and described.count("Replicas: 3,1,2") == 2
 
 
-def test_topics(tools: Tools, fresh_name: Callable[[str], str]) -> None:
+def test_kafka_topics_creates_alters_and_deletes_topics(tools: Tools, fresh_name: Callable[[str], str]) -> None:
     topic = fresh_name("tools")
     tools("kafka-topics", "--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=100000")
     described = tools("kafka-topics", "--describe", "--topic", topic)
@@ -93,7 +93,9 @@ def test_topics(tools: Tools, fresh_name: Callable[[str], str]) -> None:
     assert "does not exist" in tools.refused("kafka-topics", "--describe", "--topic", topic)
 
 
-def test_console_clients_groups_and_offsets(tools: Tools, fresh_name: Callable[[str], str]) -> None:
+def test_console_clients_write_and_read_and_a_groups_offsets_are_reset(
+    tools: Tools, fresh_name: Callable[[str], str]
+) -> None:
     topic, group = fresh_name("console"), fresh_name("console-group")
     create_topic(tools.cluster.bootstrap, topic, 2)
     lines = [f"key-{number % 5}:value {number}" for number in range(50)]
@@ -126,7 +128,7 @@ def offsets_of(described: str) -> dict[str, str]:
     return {row[2]: row[3] for row in rows if len(row) > 5 and row[2].isdigit()}
 
 
-def test_verifiable_clients(tools: Tools, fresh_name: Callable[[str], str]) -> None:
+def test_verifiable_clients_write_and_read_every_record(tools: Tools, fresh_name: Callable[[str], str]) -> None:
     topic, group = fresh_name("verifiable"), fresh_name("verifiable-group")
     create_topic(tools.cluster.bootstrap, topic, 3)
     produced = tools("kafka-verifiable-producer", "--topic", topic, "--max-messages", "1000", "--acks", "-1")

@@ -120,7 +120,7 @@ def items_for(codecs: Sequence[str]) -> dict[str, list[Item]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_it_writes_is_read(cluster: Cluster, fresh_name: Callable[[str], str], name: str) -> None:
+def test_records_that_a_client_writes_are_read(cluster: Cluster, fresh_name: Callable[[str], str], name: str) -> None:
     program, topic = PROGRAMS[name], fresh_name("other-writes")
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     items = items_for(program.codecs)
@@ -132,7 +132,9 @@ def test_what_it_writes_is_read(cluster: Cluster, fresh_name: Callable[[str], st
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_it_reads_what_others_write(cluster: Cluster, fresh_name: Callable[[str], str], name: str) -> None:
+def test_a_client_reads_the_records_of_other_clients(
+    cluster: Cluster, fresh_name: Callable[[str], str], name: str
+) -> None:
     program, topic = PROGRAMS[name], fresh_name("other-reads")
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     items = items_for(program.codecs)

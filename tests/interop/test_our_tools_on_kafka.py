@@ -41,7 +41,9 @@ def run(bootstrap: str, *arguments: str) -> None:
     assert not ended.value.code, arguments
 
 
-def test_a_topic_that_is_grown_is_waited_for(bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_alter_waits_until_a_topic_of_kafka_has_grown(
+    bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(bootstrap, "topics", "create", "grown", "--partitions", "1")
     run(bootstrap, "topics", "alter", "grown", "--partitions", "2", "--wait")
     run(bootstrap, "topics", "describe", "grown")
@@ -50,7 +52,7 @@ def test_a_topic_that_is_grown_is_waited_for(bootstrap: str, capsys: pytest.Capt
     assert said.err == ""
 
 
-def test_the_console_shows_what_there_is(bootstrap: str) -> None:
+def test_the_console_shows_a_cluster_of_kafka(bootstrap: str) -> None:
     line = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", bootstrap, "--listen", "127.0.0.1:0"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as console:
         try:

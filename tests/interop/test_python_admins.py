@@ -41,7 +41,7 @@ CLUSTER_OPERATIONS = {
 }
 
 
-def test_confluent_kafka(cluster: Cluster, fresh_name: Names) -> None:
+def test_the_admin_client_of_confluent_kafka_manages_topics_and_groups(cluster: Cluster, fresh_name: Names) -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition, admin
 
     topic, group = fresh_name("admin"), fresh_name("admin-group")
@@ -134,7 +134,7 @@ def _names(*topics: str) -> Any:
     return TopicCollection(list(topics))
 
 
-def test_kafka_python(cluster: Cluster, fresh_name: Names) -> None:
+def test_the_admin_client_of_kafka_python_manages_topics_and_groups(cluster: Cluster, fresh_name: Names) -> None:
     from kafka import KafkaAdminClient, TopicPartition
     from kafka.admin import ConfigResource, ConfigResourceType
     from kafka.errors import TopicAlreadyExistsError
@@ -181,7 +181,7 @@ def test_kafka_python(cluster: Cluster, fresh_name: Names) -> None:
     client.close()
 
 
-def test_aiokafka(cluster: Cluster, fresh_name: Names) -> None:
+def test_the_admin_client_of_aiokafka_manages_topics_and_groups(cluster: Cluster, fresh_name: Names) -> None:
     topic, group = fresh_name("admin"), fresh_name("admin-group")
     records = f"{topic}-records"
     create_topic(cluster.bootstrap, records, 1)

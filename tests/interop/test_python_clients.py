@@ -48,7 +48,7 @@ def written(cluster: Cluster, fresh_name: Callable[[str], str]) -> Callable[[str
 
 @pytest.mark.parametrize("consumer", LIBRARIES)
 @pytest.mark.parametrize("producer", LIBRARIES)
-def test_what_one_client_writes_another_reads(
+def test_records_of_one_client_are_read_by_another(
     cluster: Cluster, written: Callable[[str], str], producer: str, consumer: str
 ) -> None:
     for library in (producer, consumer):

@@ -125,7 +125,7 @@ def test_a_record_for_a_marked_partition_fails_at_once(
 
 
 @pytest.mark.parametrize("name", STRANDED)
-def test_an_idempotent_producer_that_a_refusal_strands_says_so_and_a_new_one_goes_on(
+def test_an_idempotent_producer_fails_after_a_refusal_and_a_new_one_continues(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
     """Any permanent refusal strands these two, whatever its error. Then they fail each record at once."""

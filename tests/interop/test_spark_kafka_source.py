@@ -43,7 +43,7 @@ def read(bootstrap: str, topic: str, source: str, directory: Path) -> dict[str, 
     return found
 
 
-def test_only_a_stream_with_barriers_reads_keys_in_order(
+def test_only_anabranchs_source_reads_keys_in_order(
     jars: None, cluster: Cluster, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Half of the numbers are written before the split of the partition, and half after it."""

@@ -29,7 +29,7 @@ CONFIGURATIONS = run.load()
 
 
 @pytest.mark.parametrize("configuration", [c for c in CONFIGURATIONS if c.ci], ids=lambda c: c.name)
-def test_the_small_set_comes_out_as_expected(configuration: run.Configuration) -> None:
+def test_each_configuration_of_the_small_set_has_its_expected_outcome(configuration: run.Configuration) -> None:
     try:
         java = run.find_java()
     except run.SetupError as error:
@@ -38,7 +38,7 @@ def test_the_small_set_comes_out_as_expected(configuration: run.Configuration) -
     assert result.outcome == configuration.expect, result.output
 
 
-def test_every_rule_is_switched_off_somewhere() -> None:
+def test_every_rule_is_switched_off_in_some_configuration() -> None:
     rules = {(path.stem, rule) for path in MODEL.glob("*.tla") for rule in RULE.findall(path.read_text())}
     off = {(c.module, rule) for c in CONFIGURATIONS for rule in c.constants["Off"]}
     assert off == rules
@@ -79,7 +79,7 @@ def test_every_configuration_is_in_the_tables() -> None:
         ("java.lang.OutOfMemoryError\n", "error"),
     ],
 )
-def test_judging_what_tlc_says(output: str, outcome: str) -> None:
+def test_the_outcome_is_read_from_the_output_of_tlc(output: str, outcome: str) -> None:
     assert run.judge(output, 1.0).outcome == outcome
 
 
@@ -110,7 +110,9 @@ def test_counts_are_the_last_that_tlc_printed() -> None:
     assert (result.generated, result.distinct, result.depth) == (3423, 593, 17)
 
 
-def test_without_java_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_java_the_runner_says_that_it_needs_java(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(run.shutil, "which", lambda name: None)
     assert run.main(["ok_grow"]) == 2
     assert "needs Java" in capsys.readouterr().err

@@ -34,11 +34,11 @@ def keeps_its_promises(plan: Plan, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_a_cluster_in_trouble_keeps_its_promises_and_heals(seed: int, tmp_path: Path) -> None:
+def test_a_cluster_under_faults_keeps_its_promises_and_heals(seed: int, tmp_path: Path) -> None:
     keeps_its_promises(Plan.of(seed), tmp_path)
 
 
-def test_a_member_that_starts_with_old_metadata_goes_on_where_the_group_was() -> None:
+def test_a_member_that_starts_with_old_metadata_continues_at_the_groups_position() -> None:
     """The member asked a leader of an earlier epoch, which was cut off until then and had a shorter log.
 
     Such a member must not read from the start.

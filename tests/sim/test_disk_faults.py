@@ -156,5 +156,5 @@ async def lost_directory(cluster: SimCluster, scenario: DiskScenario) -> None:
 
 
 @pytest.mark.parametrize("trouble", [full_disk, lost_directory])
-def test_a_disk_at_fault_costs_its_broker_the_leaderships_until_it_is_mended(trouble: Trouble) -> None:
+def test_a_broker_with_a_disk_fault_loses_its_leaderships_until_the_disk_is_repaired(trouble: Trouble) -> None:
     run_deterministic(SEED, run_with, trouble, SEED)

@@ -52,10 +52,12 @@ def staged() -> list[str]:
     return run_deterministic(1, partial(run))
 
 
-def test_a_merge_of_what_expired_ends_and_keeps_the_order() -> None:
+def test_a_merge_of_an_expired_partition_ends_and_keeps_the_order() -> None:
     assert staged() == []
 
 
-def test_removed_before_its_owner_has_flushed_its_keys_go_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_fails_if_the_partition_is_removed_before_its_owner_has_flushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     what_is_empty_is_removed_unflushed(monkeypatch)
     assert "promise" in staged()

@@ -164,12 +164,12 @@ async def _stage(scenario: Scenario, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", [scenario for scenario, _, _ in RULES])
-def test_the_rules_hold(scenario: Scenario) -> None:
+def test_a_scenario_passes_with_every_rule_on(scenario: Scenario) -> None:
     assert staged(scenario) == []
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
-def test_without_its_rule_a_scenario_ends_badly(
+def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: Scenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)

@@ -170,7 +170,7 @@ def test_a_record_waits_for_the_older_ones_of_its_key(scenario: Scenario) -> Non
         (a_chain, entries_of_the_partition_alone),
     ],
 )
-def test_a_rule_of_the_cap_that_is_switched_off_is_noticed(
+def test_records_are_out_of_order_when_a_rule_of_the_cap_is_switched_off(
     scenario: Scenario, rule: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
     rule(monkeypatch)
@@ -233,7 +233,7 @@ async def a_coordinator_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
     return await judged(scene, group, values)
 
 
-def test_the_next_coordinator_goes_on_holding() -> None:
+def test_the_next_coordinator_continues_to_hold_records() -> None:
     assert run(a_coordinator_changes, replicas=3) == WELL
 
 
@@ -311,7 +311,7 @@ async def a_group_never_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
     return "".join([await judged(scene, group, values) for group in (mute, other)])
 
 
-def test_a_group_that_never_commits_is_let_go_by_time() -> None:
+def test_a_group_that_never_commits_is_waited_for_up_to_max_hold_ms() -> None:
     assert run(a_group_never_commits, max_hold_ms=20_000) == WELL
     assert "not delivered" in run(a_group_never_commits)
 
@@ -352,12 +352,12 @@ async def a_revived_partition_keeps_its_commits(scene: GroupScene, tasks: trio.N
     return await judged(scene, group, values)
 
 
-def test_no_beginning_is_skipped() -> None:
+def test_a_group_with_latest_skips_no_record_of_a_new_partition() -> None:
     assert run(a_group_with_latest) == WELL
     assert "not delivered" in run(a_group_with_latest, legacy="accept")
 
 
-def test_a_beginning_is_written_before_a_member_begins(monkeypatch: Patch) -> None:
+def test_a_group_with_latest_skips_records_if_no_beginning_is_written(monkeypatch: Patch) -> None:
     monkeypatch.setattr(readers, "note_created", lambda *_: None)
     assert "not delivered" in run(a_group_with_latest)
 
@@ -413,9 +413,9 @@ async def anything(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_any_sequence_of_resizes_with_slow_groups(seed: int) -> None:
+def test_slow_groups_keep_the_order_through_a_random_sequence_of_resizes(seed: int) -> None:
     assert run(anything, seed=seed) == WELL
 
 
-def test_any_sequence_of_resizes_without_holding() -> None:
+def test_without_holding_a_random_sequence_of_resizes_breaks_the_order() -> None:
     assert "out of order" in run(anything, seed=3, legacy="accept")

@@ -267,12 +267,12 @@ def staged(scenario: LateScenario, seed: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", dict.fromkeys(scenario for scenario, _, _ in RULES))
-def test_what_comes_late_undoes_nothing(scenario: LateScenario) -> None:
+def test_a_scenario_passes_with_every_rule_on(scenario: LateScenario) -> None:
     assert staged(scenario) == []
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
-def test_without_its_rule_it_does(
+def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: LateScenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)
@@ -280,7 +280,9 @@ def test_without_its_rule_it_does(
 
 
 @pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_that_comes_again_begins_at_epoch_0])
-def test_one_rule_keeps_a_late_removal_from_what_is_there_again(switch_off: SwitchOff, monkeypatch: Patch) -> None:
+def test_either_rule_alone_protects_a_recreated_partition_from_a_late_removal(
+    switch_off: SwitchOff, monkeypatch: Patch
+) -> None:
     """Epochs that begin at 0 again are a violation themselves (``incarnations``), and no record is lost."""
     switch_off(monkeypatch)
     assert set(staged(remove_once_more_what_is_there_again)) <= {"incarnations"}

@@ -98,7 +98,7 @@ async def _stage(seed: int) -> Written:
             nursery.cancel_scope.cancel()
 
 
-def test_a_partition_of_a_member_that_crashed_before_its_first_commit_is_not_read_from_its_start() -> None:
+def test_after_a_crash_before_the_first_commit_no_partition_is_read_from_its_start() -> None:
     """The other member has committed, so the group would seem to be older than the split."""
     before, since, read = run_deterministic(0, partial(_stage, 0))
     assert set(read) >= set(since)

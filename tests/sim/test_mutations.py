@@ -28,5 +28,7 @@ def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callabl
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_rule_that_is_switched_off_is_missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_reports_each_rule_that_is_switched_off(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     missed(mutation, monkeypatch, lambda seed: Plan(seed=seed, faults=mutation.faults, churn=False))

@@ -33,7 +33,7 @@ def test_a_topic_that_is_resized_while_its_records_expire_keeps_its_promises(see
     keeps_its_promises(Plan.expiring(seed), tmp_path)
 
 
-def test_a_run_with_retention_loses_records_before_and_after_they_are_read() -> None:
+def test_retention_removes_records_that_were_read_and_records_that_were_not() -> None:
     events = live(Plan.expiring(1)).events
     read = {event.value for event in events if isinstance(event, Polled)}
     gone = {
@@ -47,7 +47,7 @@ def test_a_run_with_retention_loses_records_before_and_after_they_are_read() -> 
     assert gone - read
 
 
-def test_a_few_runs_have_what_they_are_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_runs_include_every_kind_of_event_of_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few runs include flushes and loads of keys, reports of positions, removed partitions, and resizes.
 
     They also include rebalances, crashes of members, and take-overs by other coordinators.

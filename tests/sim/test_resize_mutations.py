@@ -11,12 +11,14 @@ from tests.sim.world import Plan
 
 
 @pytest.mark.parametrize("mutation", RESIZE_MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_rule_that_is_switched_off_is_missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_reports_each_rule_that_is_switched_off(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     missed(mutation, monkeypatch, Plan.resizing)
 
 
 @pytest.mark.parametrize("mutation", RETENTION_MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_rule_of_retention_that_is_switched_off_is_missed(
+def test_the_checker_reports_each_retention_rule_that_is_switched_off(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missed(mutation, monkeypatch, Plan.expiring)

@@ -88,18 +88,18 @@ def staged(scenario: Scenario, seed: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", dict.fromkeys([*(scenario for scenario, _, _ in RULES), *WITHOUT_A_RULE]))
-def test_the_rules_hold(scenario: Scenario) -> None:
+def test_a_scenario_passes_with_every_rule_on(scenario: Scenario) -> None:
     assert staged(scenario) == []
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
-def test_without_its_rule_a_scenario_ends_badly(
+def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: Scenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)
     assert any(found_by in staged(scenario, seed) for seed in range(TRIES))
 
 
-def test_the_epochs_of_batches_are_enough_for_parked_fetches(monkeypatch: Patch) -> None:
+def test_the_leader_epochs_of_batches_alone_keep_the_order_of_a_parked_fetch(monkeypatch: Patch) -> None:
     off.a_parked_fetch_keeps_its_leader_epoch(monkeypatch)
     assert [staged(scenarios.merge_while_a_fetch_is_parked, seed) for seed in range(5)] == [[]] * 5

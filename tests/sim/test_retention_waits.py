@@ -194,7 +194,9 @@ def a_new_leader_has_no_lease(patch: Patch) -> None:
         (a_new_leader_has_no_lease, "held by another leader"),
     ],
 )
-def test_without_the_rule_records_go_unread(switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch) -> None:
+def test_records_expire_unread_when_a_rule_is_switched_off(
+    switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
+) -> None:
     """Several schedules are run, because in some a leader without a lease gets the hold before retention runs."""
     switch_off(monkeypatch)
     assert any(broken(a_slow_group, seed) == what for seed in range(TRIES))

@@ -106,12 +106,12 @@ SCENARIOS = [
 @pytest.mark.parametrize(
     ("scenario", "partitions"), list(dict.fromkeys((scenario, count) for scenario, count, _, _ in SCENARIOS))
 )
-def test_the_rules_hold(scenario: Any, partitions: int) -> None:
+def test_a_scenario_passes_with_every_rule_on(scenario: Any, partitions: int) -> None:
     assert stage(scenario, partitions) == []
 
 
 @pytest.mark.parametrize(("scenario", "partitions", "switch_off", "found_by"), SCENARIOS)
-def test_without_its_rule_a_scenario_ends_badly(
+def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: Any, partitions: int, switch_off: Any, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)

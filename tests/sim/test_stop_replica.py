@@ -32,7 +32,7 @@ def moved(seed: int) -> Moved:
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_late_orders_neither_delete_a_newer_replica_nor_revive_a_stray(seed: int) -> None:
+def test_late_requests_neither_delete_a_newer_replica_nor_revive_a_stray(seed: int) -> None:
     """KIP-570: the promise holds for any order in which StopReplica and LeaderAndIsr arrive."""
     found = moved(seed)
     assert found.violations == [], "\n".join(found.details)
@@ -40,7 +40,7 @@ def test_late_orders_neither_delete_a_newer_replica_nor_revive_a_stray(seed: int
     assert found.arrived.keys() == {"LeaderAndIsrRequest", "StopReplicaRequest"}
 
 
-def test_a_seed_run_twice_moves_the_same() -> None:
+def test_a_seed_run_twice_gives_the_same_result() -> None:
     assert moved(FIRST_SEED) == moved(FIRST_SEED)
 
 
@@ -113,7 +113,7 @@ RULES = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.switch_off.__name__)
-def test_without_its_rule_a_late_order_does_harm(rule: Rule, monkeypatch: Patch) -> None:
+def test_a_late_request_does_harm_with_its_rule_switched_off(rule: Rule, monkeypatch: Patch) -> None:
     """KIP-570: the simulation finds a broken rule of StopReplica."""
     rule.switch_off(monkeypatch)
     seen = []

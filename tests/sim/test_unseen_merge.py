@@ -486,12 +486,12 @@ RULES: tuple[tuple[MergeScenario, Callable[[Patch], None], str], ...] = (
 
 
 @pytest.mark.parametrize("scenario", dict.fromkeys(scenario for scenario, _, _ in RULES))
-def test_a_merge_that_nobody_saw_keeps_the_promise(scenario: MergeScenario) -> None:
+def test_a_merge_that_no_member_saw_keeps_the_promise(scenario: MergeScenario) -> None:
     assert violations(scenario) == []
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "what"), RULES)
-def test_without_its_rule_it_does_not(
+def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: MergeScenario, switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)

@@ -71,7 +71,7 @@ async def test_a_route_carries_bytes_both_ways() -> None:
 
 
 @pytest.mark.trio
-async def test_a_cut_resets_what_is_open_and_what_comes_until_it_is_healed() -> None:
+async def test_a_cut_resets_open_and_new_connections_until_it_is_healed() -> None:
     async with echo() as (network, port):
         async with await trio.open_tcp_stream(HOST, port) as stream:
             assert await exchange(stream, b"1") == b"1"
@@ -101,7 +101,7 @@ async def test_a_stall_holds_one_direction_and_loses_nothing(stalled: tuple[str,
 
 
 @pytest.mark.trio
-async def test_faults_between_others_do_not_matter() -> None:
+async def test_faults_between_other_nodes_do_not_affect_a_connection() -> None:
     async with echo() as (network, port), await trio.open_tcp_stream(HOST, port) as stream:
         network.cut("clients", "broker-2")
         network.stall("broker-2", "broker-1")
@@ -120,7 +120,7 @@ async def test_faults_between_others_do_not_matter() -> None:
         (None, "clients"),
     ],
 )
-def test_a_first_request_says_who_sent_it(client_id: str | None, name: str) -> None:
+def test_the_sender_is_known_by_the_client_id_of_its_first_request(client_id: str | None, name: str) -> None:
     header = RequestHeader(MetadataRequest.API_KEY, 5, 1, client_id)
     request = b"".join(map(bytes, encode_request(header, MetadataRequest())))
     assert sender_of(request) == name
@@ -149,7 +149,7 @@ def a_log(directory: Path, recovery_point: int) -> tuple[Path, list[bytes]]:
 
 
 @pytest.mark.parametrize("recovery_point", [0, 2, 6])
-def test_a_torn_tail_spares_what_was_synced(tmp_path: Path, recovery_point: int) -> None:
+def test_a_torn_tail_keeps_the_synced_batches(tmp_path: Path, recovery_point: int) -> None:
     synced = recovery_point // 2
     sizes = set()
     for seed in range(20):
@@ -226,7 +226,7 @@ class Watched:
 
 
 @pytest.mark.trio
-async def test_what_was_removed_ends_where_the_replicas_in_sync_do(tmp_path: Path) -> None:
+async def test_a_removed_partition_ends_where_its_in_sync_replicas_end(tmp_path: Path) -> None:
     """The topic's znode has the highest end. Records that only a replica out of sync had were never committed."""
     watched = Watched(tmp_path)
     incarnation = await watched.create(base=5)
@@ -258,7 +258,7 @@ async def test_a_log_that_never_held_a_record_ends_where_it_begins(tmp_path: Pat
 
 
 @pytest.mark.trio
-async def test_after_a_removal_closed_partitions_are_counted_again_and_none_is_created(tmp_path: Path) -> None:
+async def test_the_resizer_may_revive_a_closed_partition_but_not_create_a_removed_one(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     await watched.create(base=0)
     await watched.look()
@@ -271,7 +271,7 @@ async def test_after_a_removal_closed_partitions_are_counted_again_and_none_is_c
     assert watched.counts() == {None}, "a stock client may not know yet that it is gone"
 
 
-def test_a_value_is_known_by_what_stands_before_the_padding() -> None:
+def test_a_value_is_identified_by_its_text_before_the_padding() -> None:
     assert value_id(b"w-1:5....") == "w-1:5"
 
 
@@ -280,7 +280,7 @@ def test_the_pace_makes_up_for_no_more_than_a_second() -> None:
     assert [pace.due(100.0), pace.due(100.5), pace.due(100.55), pace.due(160.5)] == [0, 5, 0, 10]
 
 
-def test_a_stock_member_is_told_of_rebalances_after_its_membership_has_ended(tmp_path: Path) -> None:
+def test_a_closed_stock_member_records_its_revocation_and_no_later_assignment(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "history")
     member = StockMember("one", "g", "127.0.0.1:1", recorder, Progress())
     member._last_generation, member._stop = 3, Stop()
@@ -295,7 +295,7 @@ def test_a_stock_member_is_told_of_rebalances_after_its_membership_has_ended(tmp
 
 
 @pytest.mark.trio
-async def test_what_a_consumer_commits_by_itself_is_recorded_too() -> None:
+async def test_commits_that_a_consumer_makes_by_itself_are_recorded_too() -> None:
     """A flush commits before the member knows it: if the member is lost then, it has never requested the commit."""
 
     async def answered(offsets: Any, timeout_ms: float, **of_member: Any) -> set[TopicPartition]:

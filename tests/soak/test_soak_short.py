@@ -26,7 +26,7 @@ def test_a_cluster_keeps_its_promises_under_faults(tmp_path: Path) -> None:
     assert counts["Created"] > PARTITIONS, "the topic never grew"
 
 
-def test_what_is_beyond_the_promise_is_seen(tmp_path: Path) -> None:
+def test_the_checker_finds_the_loss_of_unsynced_bytes_on_every_broker(tmp_path: Path) -> None:
     """Every broker loses its unsynced bytes, and the checker must find it.
 
     It finds missing records, or other records in their places if as many were written since.
