@@ -102,11 +102,11 @@ class Rule:
 RULES = (
     Rule(older_epochs_are_not_fenced, {"lost_acknowledged"}),
     Rule(deletions_are_forgotten, {"stray"}),
-    Rule(an_older_deletion_counts_as_the_last, {"stray"}),
+    Rule(an_older_deletion_counts_as_the_last, {"stray"}, first_seed=28),
     Rule(a_deletion_names_no_incarnation, {"successor lost"}),
-    Rule(strays_are_not_retired, {"stray"}, first_seed=6),
+    Rule(strays_are_not_retired, {"stray"}, first_seed=10),
     Rule(
-        earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=50
+        earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=67
     ),
     Rule(nothing_is_stopped, {"stray"}),
 )
