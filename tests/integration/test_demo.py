@@ -89,7 +89,7 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
 
 def test_a_stream_of_zero_seconds_is_refused(tmp_path: Path) -> None:
     done = anabranch("demo", "--seconds", "0", "--dir", str(tmp_path))
-    assert (done.returncode, done.stderr) == (2, "anabranch: --seconds 0: more than 0\n")
+    assert (done.returncode, done.stderr) == (2, "anabranch: --seconds 0: must be more than 0\n")
 
 
 def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
