@@ -105,7 +105,7 @@ async def test_an_edit_by_hand_does_not_change_the_recorded_end(
 ) -> None:
     await removed(world, 40)
     await edit(world, **changes)
-    await world.until(lambda: "last_offsets cannot be changed" in caplog.text)
+    await world.until(lambda: "Only the controller may change last_offsets" in caplog.text)
     await world.until(lambda: _ends(world, {4: 40}))
 
 
