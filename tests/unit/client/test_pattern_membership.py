@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from anabranch.client.net.cluster import Cluster, Node
-from tests.unit.client.test_group_task import Fixture, Run, ScriptedLink
+from tests.unit.client.scripted_group import Fixture, Run, ScriptedLink
 
 
 def test_a_member_with_a_pattern_joins_once_all_topics_are_known(run: Run) -> None:

@@ -1,0 +1,168 @@
+"""A group member on a scripted link to its coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from anabranch.client.config import ConsumerConfig
+from anabranch.client.group.assignors import resolve_assignors
+from anabranch.client.group.group_protocol import encode_assignment
+from anabranch.client.group.membership import GroupMembership
+from anabranch.client.net.cluster import Cluster
+from anabranch.client.subscription.subscription import Subscription
+from anabranch.protocol.errors import ErrorCode, error_for
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_anyio import client_env
+from anabranch.runtime.signal import Signal
+
+Run = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class ScriptedLink:
+    """Gives out a member id, then a generation per join; SyncGroup returns the ``assignments`` one after the other."""
+
+    group_id = "g"
+
+    def __init__(self, *assignments: list[TopicPartition]) -> None:
+        self.assignments = list(assignments)
+        self.layouts: list[dict[str, int] | None] = []
+        """The layouts that the leader names in each response; it names none once the list is used up."""
+        self.seen: list[Any] = []
+        self.generation_id = 0
+        self.hold_joins: anyio.Event | None = None
+        self.join_is_held = anyio.Event()
+        self.hold_commits: anyio.Event | None = None
+        self.refuse_commits: ErrorCode | None = None
+        self.committed: list[dict[TopicPartition, int]] = []
+
+    async def request(self, body: Any, **_: Any) -> Any:
+        self.seen.append(body)
+        if isinstance(body, JoinGroupRequest):
+            return await self._join(body)
+        if isinstance(body, SyncGroupRequest):
+            layouts = self.layouts.pop(0) if self.layouts else None
+            return SyncGroupResponse(assignment=encode_assignment(self.assignments.pop(0), layouts))
+        assert isinstance(body, LeaveGroupRequest)
+        return LeaveGroupResponse()
+
+    async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+        if not body.member_id:
+            return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=f"m{len(self.seen)}")
+        if self.hold_joins is not None:
+            self.join_is_held.set()
+            await self.hold_joins.wait()
+        self.generation_id += 1
+        return JoinGroupResponse(
+            generation_id=self.generation_id,
+            protocol_name="cooperative-sticky",
+            leader="other",
+            member_id=body.member_id,
+        )
+
+    async def commit_offsets(self, offsets: Any, timeout_ms: float, **_: Any) -> set[TopicPartition]:
+        if self.hold_commits is not None:
+            await self.hold_commits.wait()
+        if self.refuse_commits is not None:
+            raise error_for(self.refuse_commits)
+        self.committed.append({tp: offset.offset for tp, offset in offsets.items()})
+        return set()
+
+    async def pause(self, attempt: int) -> None:
+        await anyio.sleep(0)  # polls: one turn of the loop
+
+    def moved(self) -> None:
+        """Do nothing, because the script has only one coordinator."""
+
+
+class ScriptedMetadata:
+    """A cluster that the test describes; ``asked`` counts requests for a newer description."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.knows_all_topics = False
+        self.asked = 0
+        self.refreshed: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_update(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def update(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def want_only(self, topics: Any) -> None:
+        """Do nothing, because the test describes the topics."""
+
+    def ensure(self, topic: str) -> None:
+        """Do nothing, because the test describes the topics."""
+
+    def request_update(self) -> None:
+        self.asked += 1
+
+    async def refresh(self) -> None:
+        self.refreshed()
+
+
+class Fixture:
+    """A coordinator on a scripted link, and the signal that its changes set."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, link: ScriptedLink, **keys: Any) -> None:
+        given = {"group_id": "g", "partition_assignment_strategy": "cooperative-sticky", "enable_auto_commit": False}
+        config = ConsumerConfig.parse({**given, **keys})
+        self.changed = Signal()
+        self.subscription = Subscription()
+        self.subscription.subscribe(["t"])
+        self.metadata = ScriptedMetadata()
+        metadata: Any = self.metadata
+        assignors = resolve_assignors(config.partition_assignment_strategy)
+        any_link: Any = link
+        self.coordinator = GroupMembership(
+            client_env(), config, any_link, assignors, self.subscription, metadata, tasks, self.changed.set
+        )
+
+    @property
+    def held(self) -> set[TopicPartition]:
+        return set(self.subscription.partitions)
+
+    async def poll_until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self.coordinator.poll()
+            if not holds():
+                await self.changed.wait(5)
+
+
+class Listener:
+    """Records its calls; ``hold`` blocks the revoked callback."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[TopicPartition]]] = []
+        self.hold: anyio.Event | None = None
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.calls.append(("revoked", partitions))
+        if self.hold is not None:
+            await self.hold.wait()
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.calls.append(("assigned", partitions))
+
+
+@asynccontextmanager
+async def reading(link: ScriptedLink) -> AsyncIterator[tuple[Fixture, anyio.abc.TaskGroup]]:
+    """Run a member that was assigned the one partition, for the length of a block."""
+    async with anyio.create_task_group() as tasks:
+        member = Fixture(tasks, link)
+        await member.poll_until(lambda: member.held == {T0})
+        yield member, tasks
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,250 @@
+"""The offsets that a group member commits: their order, repetition, and the start offset of its group."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
+from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink, reading
+
+
+def test_a_background_commit_never_overwrites_a_later_commit(run: Run) -> None:
+    """The coordinator was away: a repeated background commit is older than a commit that starts now."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=0)
+            await member.poll_until(lambda: member.held == {T0})
+            tried_again = link.hold_commits = anyio.Event()
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            link.hold_commits = None
+            member.subscription.state(T0).seek(25)
+            await member.coordinator.commit(member.coordinator.consumed())
+            tried_again.set()
+            await anyio.wait_all_tasks_blocked()
+            assert link.committed == [{T0: 25}]
+
+    run(check)
+
+
+def test_commit_news_skips_offsets_that_this_member_has_committed(run: Run) -> None:
+    """After an unanswered commit or a commit of another offset, the group's offset is unknown."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with reading(link) as (member, _):
+            coordinator = member.coordinator
+            member.subscription.state(T0).seek(4)
+            for _ in range(2):
+                await coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}]
+            await coordinator.commit({T0: OffsetAndMetadata(2)})
+            await coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 2}, {T0: 4}]
+            link.hold_commits = anyio.Event()
+            with anyio.move_on_after(0):
+                await coordinator.commit({T0: OffsetAndMetadata(1)})
+            link.hold_commits = None
+            await coordinator.commit_news([T0])
+            assert link.committed[3:] == [{T0: 4}]
+
+    run(check)
+
+
+def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one(run: Run) -> None:
+    """One request then reports all of the partitions."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(4)
+            await member.coordinator.commit_news([T0])
+            await member.coordinator.commit_news([T0, T1])
+            await member.coordinator.commit_news([T0, T1])
+            assert link.committed == [{T0: 4}, {T0: 4, T1: 4}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> None:
+    """The second commit may have reached the group when the first is answered, and its caller is gone."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with reading(link) as (member, tasks):
+            member.subscription.state(T0).seek(4)
+            link.hold_commits = anyio.Event()
+            tasks.start_soon(member.coordinator.commit, member.coordinator.consumed())
+            await anyio.wait_all_tasks_blocked()
+            with anyio.move_on_after(0):
+                await member.coordinator.commit({T0: OffsetAndMetadata(2)})
+            link.hold_commits.set()
+            await anyio.wait_all_tasks_blocked()
+            await member.coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 4}]
+
+    run(check)
+
+
+def test_after_an_older_commit_is_answered_last_the_offset_is_committed_again(run: Run) -> None:
+    """The older commit was repeated because the coordinator was loading."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with reading(link) as (member, tasks):
+            member.subscription.state(T0).seek(4)
+            tried_again = link.hold_commits = anyio.Event()
+            tasks.start_soon(member.coordinator.commit, {T0: OffsetAndMetadata(2)})
+            await anyio.wait_all_tasks_blocked()
+            link.hold_commits = None
+            await member.coordinator.commit_news([T0])
+            tried_again.set()
+            await anyio.wait_all_tasks_blocked()
+            await member.coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 2}, {T0: 4}]
+
+    run(check)
+
+
+def test_a_commit_for_another_members_partition_is_not_remembered(run: Run) -> None:
+    """The partition's owner may have committed since then. The next generation assigns the partition to this member."""
+
+    async def check() -> None:
+        link = ScriptedLink([], [T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.coordinator.settled_generation == 1)
+            await member.coordinator.commit({T0: OffsetAndMetadata(4)})
+            member.coordinator.request_rejoin()
+            await member.poll_until(lambda: member.held == {T0})
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 4}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize(("between", "commits"), [(0, 0), (1, 1)], ids=["the next generation", "one was missed"])
+def test_commits_are_remembered_only_if_no_other_member_can_have_committed(
+    run: Run, between: int, commits: int
+) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0], [T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, partition_assignment_strategy="range")
+            await member.poll_until(lambda: member.held == {T0})
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.commit_news([T0])
+            link.generation_id += between
+            member.coordinator.request_rejoin()
+            await member.poll_until(lambda: not member.subscription.partitions or link.generation_id > 1 + between)
+            await member.poll_until(lambda: member.held == {T0} and member.coordinator.settled_generation > 1)
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.commit_news([T0])
+            assert len(link.committed) == 1 + commits
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+# ---------------------------------------------------------------- the start offset of a group
+
+
+def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_topic(run: Run) -> None:
+    """This happens once: a later commit of that partition is the user's, and no older offset may follow it."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(4)
+                member.subscription.state(tp).uncommitted_start = 4
+            await member.coordinator.commit({T0: OffsetAndMetadata(9)})
+            assert link.committed == [{T1: 4}, {T0: 9}]
+            await member.coordinator.commit({T0: OffsetAndMetadata(10)})
+            await member.coordinator.commit({T1: OffsetAndMetadata(7)})
+            assert link.committed[2:] == [{T0: 10}, {T1: 7}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known(run: Run) -> None:
+    """The start offset is committed at once, because it is lost if the member crashes.
+
+    A commit of the user meanwhile is sent after it.
+    """
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            link.hold_commits = anyio.Event()
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(4)
+                member.subscription.state(tp).uncommitted_start = 4
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(member.coordinator.commit, {T0: OffsetAndMetadata(9)})
+            await anyio.wait_all_tasks_blocked()
+            link.hold_commits.set()
+            await anyio.wait_all_tasks_blocked()
+            assert link.committed == [{T0: 4, T1: 4}, {T0: 9}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize("keeps_offsets_elsewhere", [False, True])
+def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoked(
+    run: Run, keeps_offsets_elsewhere: bool
+) -> None:
+    """Only this member knows the start offset, and the user may never have committed any offset."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1], [T0], [T0])
+        before_report = not keeps_offsets_elsewhere
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, ordered_delivery_commit_before_report=before_report)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            member.subscription.state(T1).seek(4)
+            member.subscription.state(T1).uncommitted_start = 4
+            member.coordinator.request_rejoin()
+            await member.poll_until(lambda: member.held == {T0})
+            assert link.committed == ([{T1: 4}] if before_report else [])
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize("how", ["seek", "reset", "restart", "commit"])
+def test_the_start_offset_of_a_group_is_forgotten_when_the_position_changes(run: Run, how: str) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with reading(link) as (member, _):
+            state = member.subscription.state(T0)
+            state.seek(4)
+            state.uncommitted_start = 4
+            if how == "seek":
+                state.seek(2)
+            elif how == "reset":
+                state.reset(-1)
+            elif how == "restart":
+                state.restart(5)
+            else:
+                await member.coordinator.commit({T0: OffsetAndMetadata(9)})
+            assert state.uncommitted_start is None
+
+    run(check)

@@ -1,0 +1,199 @@
+"""The partitions that a group's leader assigns, by the metadata and layouts that it knows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from anabranch.client.group.group_protocol import decode_assignment, encode_assignment, read_layouts
+from anabranch.client.net.cluster import Cluster, PartitionInfo, TopicInfo
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from anabranch.protocol.generated.sync_group import SyncGroupRequest
+from anabranch.protocol.primitives import encode_versioned
+from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink, reading
+
+
+class LeaderLink(ScriptedLink):
+    """Makes the member its group's leader; ``on_sync`` is called while the assignment is in flight."""
+
+    def __init__(self) -> None:
+        super().__init__([T0], [T0])
+        self.on_sync: Callable[[], None] = lambda: None
+        self.heartbeats = 0
+        self.given: list[bytes] = []
+        """The member's own share of each assignment that it made."""
+
+    async def request(self, body: Any, **others: Any) -> Any:
+        if isinstance(body, HeartbeatRequest):
+            self.heartbeats += 1
+            return HeartbeatResponse()
+        if isinstance(body, SyncGroupRequest):
+            self.on_sync()
+            self.given += [share.assignment for share in body.assignments]
+        return await super().request(body, **others)
+
+    async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+        joined = await super()._join(body)
+        if body.member_id:
+            joined.leader = body.member_id
+            joined.members = [
+                JoinGroupResponseMember(member_id=body.member_id, metadata=body.protocols[0].metadata),
+            ]
+        return joined
+
+
+def described(total: int, undeleted: int, layout_version: int = -1) -> Cluster:
+    partitions = {p: PartitionInfo(p, 1, 0) for p in range(total)}
+    topic = TopicInfo(
+        "t", uuid.UUID(int=1), partitions, undeleted_partition_count=undeleted, layout_version=layout_version
+    )
+    return Cluster(topics={"t": topic})
+
+
+def test_partitions_created_while_the_leader_joins_are_assigned_by_another_join(run: Run) -> None:
+    """Metadata notifies only once.
+
+    The leader therefore also compares the partitions at the end of the join with those that it assigned.
+    """
+
+    async def check() -> None:
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link)
+            fixture.metadata.cluster = described(1, 1)
+
+            def grow() -> None:
+                fixture.metadata.cluster = described(2, 2)
+                fixture.metadata.update()
+
+            link.on_sync = grow
+            await fixture.poll_until(lambda: link.generation_id == 2)
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_removed(run: Run) -> None:
+    """The leader gets no notice of a removal, since it need not be the member that reads the marked partitions."""
+
+    async def check() -> None:
+        for total in (1, 2):
+            link = LeaderLink()
+            async with anyio.create_task_group() as tasks:
+                fixture = Fixture(tasks, link, heartbeat_interval_ms=5)
+                fixture.metadata.cluster = described(total, 1)
+                await fixture.poll_until(lambda fixture=fixture: fixture.held == {T0})
+                tasks.start_soon(fixture.coordinator.run_heartbeats)
+                while link.heartbeats < 3:
+                    await anyio.sleep(0.001)  # polls: until heartbeats were sent
+                assert bool(fixture.metadata.asked) == (total > 1)
+                tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance(run: Run) -> None:
+    """A leader that does not read the topic gets no refusal, so it does not learn of the new layout itself."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0], [T0], [T0, T1])
+        link.layouts = [{}, {}, {"t": 1}]
+        async with reading(link) as (member, _):
+            member.metadata.cluster = described(1, 1, 0)
+            member.metadata.update()
+            assert not member.coordinator.needs_poll()
+            member.metadata.cluster = described(2, 2, 1)
+            member.metadata.update()
+            asked = member.metadata.asked
+            await member.poll_until(lambda: link.generation_id == 2 and member.coordinator.settled_generation == 2)
+            assert member.metadata.asked > asked, (
+                "the leader may lack the new layout, too, so this member refreshes its own metadata first"
+            )
+            assert not member.coordinator.needs_poll(), "the rejoin waits for the refresh"
+            member.metadata.update()
+            await member.poll_until(lambda: member.held == {T0, T1})
+            member.metadata.update()
+            assert not member.coordinator.needs_poll()
+            joins = [request for request in link.seen if isinstance(request, JoinGroupRequest)][-3:]
+            said = [request.protocols[0].metadata for request in joins]
+            assert len(set(said)) == 3, "a join with unchanged metadata would begin no rebalance"
+
+    run(check)
+
+
+@pytest.mark.parametrize("layouts", [None, {"t": 1}, {"t": 2}])
+def test_no_rebalance_is_requested_if_the_leader_is_not_behind(run: Run, layouts: dict[str, int] | None) -> None:
+    """The same holds for a leader that names no layouts: another client refreshes its metadata in its own way."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        link.layouts = [layouts]
+        async with reading(link) as (member, _):
+            member.metadata.cluster = described(2, 2, 1)
+            member.metadata.update()
+            assert not member.coordinator.needs_poll()
+
+    run(check)
+
+
+def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions(run: Run) -> None:
+    """Another member may have started the rebalance because it has newer metadata."""
+
+    async def check() -> None:
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link)
+            fixture.metadata.cluster = described(1, 1, 0)
+
+            def refreshed() -> None:
+                fixture.metadata.cluster = described(2, 2, 1)
+
+            fixture.metadata.refreshed = refreshed
+            await fixture.poll_until(lambda: fixture.held == {T0})
+            assert [decode_assignment(share) for share in link.given] == [(T0, T1)]
+            assert [read_layouts(assignment) for assignment in link.given] == [{"t": 1}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_leader_whose_refresh_fails_assigns_the_partitions_that_it_knows(run: Run) -> None:
+    async def check() -> None:
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link)
+            fixture.metadata.cluster = described(1, 1, 0)
+
+            def refreshed() -> None:
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
+
+            fixture.metadata.refreshed = refreshed
+            await fixture.poll_until(lambda: fixture.held == {T0})
+            assert [decode_assignment(share) for share in link.given] == [(T0,)]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize("layouts", [{}, {"t": 1}, {"a.b-c_d": 12, "t": 2**31 - 1}])
+def test_the_layouts_of_an_assignment_are_read_back(layouts: dict[str, int]) -> None:
+    data = encode_assignment([T0], layouts)
+    assert read_layouts(data) == layouts
+    assert decode_assignment(data) == (T0,)
+
+
+@pytest.mark.parametrize(
+    "user_data",
+    [None, b"", b"anything", b"anabranch.layoutst:1", b"anabranch.layouts t", b"anabranch.layouts t:x"],
+)
+def test_other_user_data_names_no_layouts(user_data: bytes | None) -> None:
+    body = ConsumerProtocolAssignment(assigned_partitions=[], user_data=user_data)
+    assert read_layouts(encode_versioned(body, 1)) is None
+    assert read_layouts(b"") is None
