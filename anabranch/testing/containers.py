@@ -31,7 +31,11 @@ DEFAULT_ZOOKEEPER_IMAGE = "zookeeper:3.9"
 READY_DEADLINE_S = 120.0
 STOP_GRACE_S = 60
 FIRST_CONTROLLER_ID = 1000
-SESSION_TIMEOUT_MS = 6_000
+_ZOOKEEPER_TIMEOUTS = {
+    "zookeeper.session.timeout.ms": "6000",
+    # A ZooKeeper that is starting may leave the first request unanswered, so the servers must connect again.
+    "zookeeper.connection.timeout.ms": str(int(READY_DEADLINE_S * 1000)),
+}
 _INSIDE_PORT = 19092
 _OUTSIDE_PORT = 9092
 _CONTROLLER_PORT = 9090
@@ -104,7 +108,7 @@ def broker_settings(
         {
             "broker.id": str(broker_id),
             "zookeeper.connect": f"zookeeper:{_ZOOKEEPER_PORT}",
-            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            **_ZOOKEEPER_TIMEOUTS,
             "listeners": f"INTERNAL://:{_INSIDE_PORT},EXTERNAL://:{_OUTSIDE_PORT}",
             "advertised.listeners": f"INTERNAL://broker-{broker_id}:{_INSIDE_PORT},EXTERNAL://{host}:{port}",
             "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
@@ -120,7 +124,7 @@ def controller_settings(controller_id: int, overrides: Mapping[str, str]) -> dic
         "controller.id": str(controller_id),
         "controller.listener": f"PLAINTEXT://controller-{controller_id}:{_CONTROLLER_PORT}",
         "zookeeper.connect": f"zookeeper:{_ZOOKEEPER_PORT}",
-        "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        **_ZOOKEEPER_TIMEOUTS,
         "inter.broker.listener.name": "INTERNAL",
         **{key: value for key, value in overrides.items() if key in CONTROLLER_CONFIGS},
     }

@@ -47,7 +47,7 @@ def make_cluster(config: pytest.Config) -> Cluster:
     engine = _setting(config, "engine") or "auto"
     if engine not in ENGINES:
         raise pytest.UsageError(f"anabranch_engine is {engine!r}, it can be {', '.join(ENGINES)}")
-    brokers = int(_setting(config, "brokers") or 1)
+    brokers = _count(_setting(config, "brokers") or "1")
     overrides = dict(_pair(line) for line in config.getini("anabranch_overrides"))
     image, zookeeper_image = _setting(config, "image"), _setting(config, "zookeeper-image")
     if engine == "docker" or (engine == "auto" and _containers_can_be(image)):
@@ -86,6 +86,12 @@ def _setting(config: pytest.Config, name: str) -> str | None:
     """The option, or the ini value; None when neither is given."""
     value = config.getoption(f"--anabranch-{name}")
     return str(value) if value is not None else (config.getini(_ini(name)) or None)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise pytest.UsageError(f"anabranch_brokers is {text!r}, it must be a number of at least 1")
+    return int(text)
 
 
 def _ini(name: str) -> str:

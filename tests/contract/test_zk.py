@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -541,6 +541,36 @@ async def test_no_server_is_an_error_that_names_the_address() -> None:
     with pytest.raises(ZkConnectionError, match=address):
         async with open_zk(address, SESSION_TIMEOUT_MS, connect_timeout_ms=100):
             pytest.fail("connected to nobody")
+
+
+@pytest.mark.trio
+async def test_a_connection_that_is_not_answered_is_followed_by_another(zookeeper_server: EmbeddedZookeeper) -> None:
+    """A server that is starting accepts connections, and may leave their requests unanswered."""
+    accepted = 0
+
+    async def answer_all_but_the_first(client: trio.SocketStream) -> None:
+        nonlocal accepted
+        accepted += 1
+        if accepted == 1:
+            await trio.sleep_forever()
+        server = await trio.open_tcp_stream("127.0.0.1", zookeeper_server.client_port)
+        async with server, trio.open_nursery() as nursery:
+            for source, target in ((client, server), (server, client)):
+                nursery.start_soon(copy, source, target)
+
+    async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for data in source:
+                await target.send_all(data)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer_all_but_the_first, [listener])
+        address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        async with open_zk(address, SESSION_TIMEOUT_MS, connect_timeout_ms=60_000) as zk:
+            assert await zk.exists("/") is not None
+        assert accepted >= 2
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio

@@ -64,6 +64,8 @@ def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "said"),
     [
         (Options(engine="podman"), "it can be auto, docker, processes"),
+        (Options(engine="processes", ini={"anabranch_brokers": "three"}), "anabranch_brokers is 'three'"),
+        (Options(engine="processes", brokers=0), "anabranch_brokers is '0', it must be a number of at least 1"),
         (Options(engine="processes", ini={"anabranch_overrides": ["nonsense"]}), "'nonsense' is not key=value"),
     ],
 )
@@ -89,4 +91,9 @@ def test_the_servers_in_the_containers_take_their_settings() -> None:
     assert broker.values["offsets.topic.replication.factor"] == 3
     controller = ControllerConfig.parse(containers.controller_settings(1001, overrides))
     assert (controller.host, controller.default_replication_factor) == ("controller-1001", 2)
+    for connect_ms, session_ms in (
+        (broker.values["zookeeper.connection.timeout.ms"], broker.values["zookeeper.session.timeout.ms"]),
+        (controller.zookeeper_connection_timeout_ms, controller.zookeeper_session_timeout_ms),
+    ):
+        assert connect_ms >= 2 * session_ms, "a second attempt follows a first one that is not answered"
     assert containers.server_command("broker", {"broker.id": "2"}) == ["broker", "--set", "broker.id=2"]
