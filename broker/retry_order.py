@@ -89,7 +89,7 @@ class RetryOrder:
                 self._awaited.append(mark)
 
     def refused_before_leading(self, records: Sequence[Record]) -> None:
-        """``refused`` by a broker that is yet to lead: the time limit begins with the first batch when it leads."""
+        """``refused`` by a broker that does not lead yet: the time limit begins with the first batch after that."""
         self._moved_at = math.inf
         self.refused(records)
 
@@ -106,7 +106,7 @@ class RetryOrder:
             self._awaited = deque(mark for mark in self._awaited if mark not in marks)
 
     def stop_waiting(self) -> None:
-        """Await nothing any more: a batch that may be among the awaited ones is refused for a fault of its own."""
+        """Await nothing any more, because a batch was refused for its own fault, and it may be an awaited one."""
         self._marks.clear()
         self._awaited.clear()
 

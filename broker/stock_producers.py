@@ -128,12 +128,13 @@ class StockProducers:
         order = session.retry_orders.get(key)
         if order is not None and order.is_over:
             del session.retry_orders[key]  # or every batch on this connection would be decoded
+            order = None
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
             return self._announced(session, partition, info, layout, admission)
         is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.closes(key.partition)
         if admission is not None and is_verified:
             return self._verified(session, key, info, layout.layout_version, admission)
-        return self._in_order(session, key, admission) if _is_awaited(session, key) else admission
+        return admission if order is None or order.is_empty else self._in_order(session, key, admission)
 
     def refused_before_leading(self, session: ClientSession, key: TopicPartition, batch: RecordBatch) -> None:
         """Await a batch that is refused because this broker is yet to lead the partition. Raises CorruptRecordError."""
