@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import random
 import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_offsets, decode_partition_metadata
@@ -39,6 +42,24 @@ def _partitions(log_dir: Path) -> Iterator[tuple[TopicPartition, Path]]:
             yield tp, directory
 
 
+def segments_of(directory: Path) -> list[Path]:
+    """The segments of a partition, in order; none when the directory is gone: a running broker removes partitions."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(directory / name for name in names if name.endswith(".log"))
+
+
+def median_size(files: Iterable[Path]) -> int:
+    """In bytes; 0 without files. A file that a running broker has removed is left out."""
+    sizes = []
+    for file in files:
+        with suppress(FileNotFoundError):
+            sizes.append(file.stat().st_size)
+    return sorted(sizes)[len(sizes) // 2] if sizes else 0
+
+
 def incarnation_in(directory: Path) -> int:
     """The incarnation of the log in a partition's directory; UNKNOWN when its metadata file is missing or malformed."""
     path = directory / PARTITION_METADATA
@@ -53,7 +74,7 @@ def hide_a_log(log_dirs: Sequence[Path], rng: random.Random) -> Path | None:
 
     Only while the broker is down. ``unhide`` undoes it.
     """
-    found = [path for log_dir in log_dirs for _, directory in _partitions(log_dir) for path in directory.glob("*.log")]
+    found = [path for log_dir in log_dirs for _, directory in _partitions(log_dir) for path in segments_of(directory)]
     if not found:
         return None
     path = rng.choice(sorted(found))
@@ -85,7 +106,7 @@ def tear_tails(log_dir: Path, rng: random.Random) -> int:
     torn = 0
     recovery_points = _checkpoint(log_dir, RECOVERY_POINT_CHECKPOINT)
     for tp, directory in _partitions(log_dir):
-        segments = sorted(directory.glob("*.log"))
+        segments = segments_of(directory)
         if not segments:
             continue
         data = segments[-1].read_bytes()
@@ -106,9 +127,8 @@ def tear_tails(log_dir: Path, rng: random.Random) -> int:
 def fill_disk(pid: int, log_dirs: Iterable[Path]) -> tuple[int, int]:
     """Limit the size of a broker's files (EFBIG, where a full disk gives ENOSPC). Returns the limit to restore."""
     partitions = [directory for log_dir in log_dirs for _, directory in _partitions(log_dir)]
-    sizes = sorted(path.stat().st_size for directory in partitions for path in directory.glob("*.log"))
+    limit = median_size(itertools.chain.from_iterable(map(segments_of, partitions))) + ROOM_BYTES
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    limit = (sizes[len(sizes) // 2] if sizes else 0) + ROOM_BYTES
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, before[1]))
     return before
 
@@ -137,7 +157,7 @@ def read_replicas(
         incarnation = UNKNOWN if incarnations is None else incarnations(tp)
         if incarnation is None or (incarnation != UNKNOWN and incarnation_in(directory) not in (UNKNOWN, incarnation)):
             continue
-        segments = sorted(directory.glob("*.log"))
+        segments = segments_of(directory)
         batches = stored_batches(segments, now_ms, broker, tp, incarnation)
         first = (offset_of(segments[0].name) or 0) if segments else 0
         start = max(starts.get(tp, 0), first)

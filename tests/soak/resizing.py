@@ -175,7 +175,7 @@ class Resizer:
                 if self.may_vanish(life.tp):
                     target = self._archive / f"{life.tp}-{life.incarnation}" / broker.name
                     target.mkdir(parents=True, exist_ok=True)
-                    for segment in source.glob("*.log"):
+                    for segment in disks.segments_of(source):
                         _link(segment, target / segment.name)
 
     def _note_layouts(self, path: Path, life: tuple[TopicPartition, int]) -> None:
@@ -215,7 +215,7 @@ class Resizer:
         """Start, end and batches of each broker's kept log; ``source`` is the broker id in the batches."""
         now_ms, logs = self._recorder.now_ms(), dict[int, tuple[int, int, list[StoredBatch]]]()
         for broker in sorted((self._archive / f"{life.tp}-{life.incarnation}").glob("broker-*")):
-            if segments := sorted(broker.glob("*.log")):
+            if segments := disks.segments_of(broker):
                 batches = disks.stored_batches(segments, now_ms, source, life.tp, life.incarnation)
                 start = offset_of(segments[0].name) or 0
                 end = batches[-1].next_offset if batches else start

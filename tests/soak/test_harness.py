@@ -162,6 +162,23 @@ def test_a_torn_tail_keeps_the_synced_batches(tmp_path: Path, recovery_point: in
     assert (len(sizes) > 1) == (synced < len(batches))
 
 
+def test_a_partition_that_is_removed_while_it_is_read_has_no_segments(tmp_path: Path) -> None:
+    assert disks.segments_of(tmp_path / "t-0") == []
+
+
+def test_a_log_dir_that_is_lost_while_it_is_read_has_no_segments(tmp_path: Path) -> None:
+    (tmp_path / "lost").write_bytes(b"")
+    assert disks.segments_of(tmp_path / "lost" / "t-0") == []
+
+
+def test_a_segment_that_is_removed_while_sizes_are_read_is_left_out(tmp_path: Path) -> None:
+    small, large, gone = tmp_path / "0.log", tmp_path / "1.log", tmp_path / "2.log"
+    small.write_bytes(b"1")
+    large.write_bytes(b"12345")
+    gone.symlink_to(tmp_path / "nowhere")
+    assert disks.median_size([small, large, gone]) == 5
+
+
 def test_replicas_are_read_batch_by_batch(tmp_path: Path) -> None:
     _, batches = a_log(tmp_path, 0)
     replica, *stored = disks.read_replicas(tmp_path, 7, "t", 1.0)
