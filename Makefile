@@ -21,7 +21,7 @@ up: $(VENV)/.user ## a local cluster in the foreground
 
 # The workers end together when what is short comes last. A browser is installed while the simulations run.
 LONGEST_FIRST := tests/sim tests/integration tests/interop tests/model tests/component \
-	tests/contract tests/history tests/property/protocol
+	tests/contract tests/history tests/property
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
@@ -29,7 +29,7 @@ test: check ## everything: lint, types, unit, property, contract, integration, i
 	$(BIN)/python -m pytest tests/soak $(ARGS)
 	$(MAKE) compose-test
 
-check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, property, golden
+check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, golden
 	$(MAKE) --no-print-directory -j2 lint unit
 
 lint: $(VENV)/.dev
@@ -38,8 +38,10 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# One worker more than there are cores: some tests wait for time-outs.
+unit: WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto tests/unit tests/property tests/golden --ignore tests/property/protocol
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/golden
 
 sim: $(VENV)/.dev ## the simulation tests, for SEEDS seeds from FIRST on
 	ANABRANCH_SIM_SEEDS=$(SEEDS) ANABRANCH_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -128,15 +126,3 @@ def test_an_audit_with_invalid_options_is_not_begun(
     with pytest.raises(SystemExit, match=r"^2$"):
         main(["audit", *arguments])
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [("topics", "list"), ("groups", "describe", "g"), ("consume", "t"), ("top",)])
-def test_an_interrupted_command_prints_nothing_more(arguments: tuple[str, ...]) -> None:
-    """No broker listens at the address: the first warning shows that the command waits."""
-    line = [sys.executable, "-m", "anabranch.cli.main", *arguments, "-b", "127.0.0.1:1"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("anabranch: no broker answers at 127.0.0.1:1")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert process.stderr.read() == ""

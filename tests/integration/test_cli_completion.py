@@ -14,6 +14,8 @@ import pytest
 
 from anabranch.cli.main import main
 
+pytestmark = pytest.mark.integration
+
 TRY_BASH = """
 source {script}
 complete_after() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _anabranch; echo "${{COMPREPLY[@]}}"; }}

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 DEADLINE_S = 60
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 STREAM = b"GET /live?path=/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
