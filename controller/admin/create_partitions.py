@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.controller import appended_bytes, stock_producers
-from anabranch.controller.admin.create_topics import check_assignment, is_ready
+from anabranch.controller.admin.create_topics import check_assignment
 from anabranch.controller.admin.outcome import AdviceWait, Outcome, Wait
+from anabranch.controller.admin.resize_wait import advised, lines, resized
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Ask, Effects, carry_out
@@ -39,7 +40,6 @@ from anabranch.runtime.env import ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
-_TAKEN_BACK_MESSAGE = "The resize was taken back by another request, or by an edit of the topic's znode."
 
 
 async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
@@ -112,22 +112,17 @@ def _resize(
         becoming = Effects(topic.name)
     waits: list[Wait] = []
     if demand.validate_only and (in_the_way := view.dry_run(topic, asked, wanted.count)):
-        result.error_message = _lines(in_the_way, advice)
+        result.error_message = lines(in_the_way, advice)
     elif demand.validate_only and is_concerned:
-        waits = [AdviceWait(_advised(topic, wanted.count, advice, result), result)]
+        waits = [AdviceWait(advised(topic, wanted.count, advice, result), result)]
     elif demand.validate_only:
-        result.error_message = _lines(advice)
+        result.error_message = lines(advice)
     elif asked.wanted == wanted.count:
         unfinished = view.unfinished(replace(topic, znode=asked))
-        result.error_message = _lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)
+        result.error_message = lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)
     else:
-        waits = [Wait(_resized(topic, asked.layout_version, wanted.count, advice, result), result)]
+        waits = [Wait(resized(topic, asked.layout_version, wanted.count, advice, result), result)]
     return replace(becoming, asks=(Ask.STOCK_PRODUCERS,) if is_concerned else (), response=result, waits=waits)
-
-
-def _lines(*advice: str | None) -> str | None:
-    """The given pieces of advice, one per line; None if all are empty."""
-    return "\n".join(line for line in advice if line) or None
 
 
 def _check_fits(
@@ -141,65 +136,6 @@ def _check_fits(
     except ZkRequestTooLargeError as error:
         message = f"{len(asked.partitions)} partitions of {topic.name} are too many: {error}."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message) from error
-
-
-def _resized(
-    asked: TopicImage, version: int, count: int, advice: str, result: CreatePartitionsTopicResult
-) -> Callable[[Context], bool]:
-    """A condition that holds once every leader has the requested layout, or never will have it.
-
-    ``version`` is the version of the requested layout. If the topic is deleted or the resize is taken back, the result
-    gets an error.
-    """
-
-    def condition(context: Context) -> bool:
-        topic = context.image.topics.get(asked.name)
-        if topic is None:
-            return False  # the topic is also missing while the cluster is read again
-        if topic.czxid != asked.czxid or asked.name in context.image.deletions:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            result.error_message = f"The topic '{asked.name}' was deleted before it was resized."
-            return True
-        if topic.znode.layout_version != version:
-            return _is_followed(topic, version, count, result)
-        if topic.znode.undeleted_partition_count != count or not view.is_settled(topic):
-            return False
-        result.error_message = _lines(advice, stock_producers.warning(context, topic, count))
-        return is_ready(asked.name, context)
-
-    return condition
-
-
-def _is_followed(topic: TopicImage, version: int, count: int, result: CreatePartitionsTopicResult) -> bool:
-    """True, because a later layout exists: the resize is done or was taken back.
-
-    If it was taken back, the result gets an error.
-    """
-    znode = topic.znode
-    is_back = znode.previous_undeleted_partition_count == znode.undeleted_partition_count != count
-    if znode.layout_version == version + 1 and is_back:
-        result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, _TAKEN_BACK_MESSAGE
-    return True
-
-
-def _advised(
-    asked: TopicImage, count: int, advice: str, result: CreatePartitionsTopicResult
-) -> Callable[[Context], bool]:
-    """A condition that holds once every broker has reported its stock producers of the topic.
-
-    Then the result gets the warning about the producers that cannot follow the count.
-    """
-
-    def condition(context: Context) -> bool:
-        topic = context.image.topics.get(asked.name)
-        if topic is None:
-            return True
-        if not stock_producers.have_reported(context, topic):
-            return False
-        result.error_message = _lines(advice, stock_producers.warning(context, topic, count))
-        return True
-
-    return condition
 
 
 def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
