@@ -19,15 +19,14 @@ demo: $(VENV)/.user ## a stream of events through live resizes, then the audit, 
 up: $(VENV)/.user ## a local cluster in the foreground
 	$(BIN)/anabranch up $(ARGS)
 
-# The workers end together when what is short comes last. A browser is installed while the simulations run.
+# The workers end together when what is short comes last.
 LONGEST_FIRST := tests/sim tests/integration tests/interop tests/model tests/component \
 	tests/contract tests/history tests/property
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST_FIRST) $(ARGS)
-	$(BIN)/python -m pytest tests/soak $(ARGS)
-	$(MAKE) compose-test
+	$(MAKE) compose-test BESIDE=tests/soak
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, golden
 	$(MAKE) --no-print-directory -j2 lint unit
@@ -57,10 +56,14 @@ IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test
 	tests/interop/test_python_clients.py tests/interop/test_client_features.py \
 	tests/interop/test_groups.py::test_a_group_of_different_libraries_survives_join_leave_and_crash
 
+# What runs beside them in `make test`: tests that start processes of their own.
+BESIDE :=
+
 compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.testing; sets up a container engine if none answers
 	PYTHON=$(BIN)/python tests/with-engine tests/with-images sh -ec '\
-		docker info >/dev/null 2>&1 || exec $(BIN)/python -m pytest tests/compose $(ARGS); \
-		$(BIN)/python -m pytest -n 2 --dist loadfile --anabranch-engine=docker tests/compose $(IN_CONTAINERS) $(ARGS)'
+		docker info >/dev/null 2>&1 || exec $(BIN)/python -m pytest $(BESIDE) tests/compose $(ARGS); \
+		$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --anabranch-engine=docker \
+			$(BESIDE) tests/compose $(IN_CONTAINERS) $(ARGS)'
 
 bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
 	$(BIN)/python -m bench $(ARGS)
