@@ -110,6 +110,7 @@ class TopicCreator:
         try:
             response = await node.controller.request(request, CREATE_TOPICS_VERSION, timeout_ms / 1000, refused)
         except KafkaError as error:
+            logger.warning("topic.not_created", topic=name, error=str(error))
             return error.code
         result = response.topics[0]
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

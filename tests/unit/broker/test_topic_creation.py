@@ -1,4 +1,4 @@
-"""Topics that a broker creates by itself: one request at a time, and another request after a failure."""
+"""A broker's own requests for topics: the error of each is in its log and in the response to the client."""
 
 from __future__ import annotations
 
@@ -7,50 +7,46 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from anabranch.broker.topic_creation import TopicCreator
-from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from anabranch.protocol.topic_names import OFFSETS_TOPIC
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsResponse
 
-pytestmark = pytest.mark.trio
+VALUES = {"num.partitions": 1, "default.replication.factor": 1, "request.timeout.ms": 1000}
 
 
-class Controller:
-    """Answers with ``codes``, one after the other, once ``go`` is set."""
-
-    def __init__(self, *codes: ErrorCode) -> None:
-        self.codes = list(codes)
-        self.asked: list[CreateTopicsRequest] = []
-        self.go = trio.Event()
-
-    async def request(self, request: CreateTopicsRequest, *_: Any) -> CreateTopicsResponse:
-        self.asked.append(request)
-        await self.go.wait()
-        name = request.topics[0].name
-        return CreateTopicsResponse(topics=[CreatableTopicResult(name=name, error_code=self.codes.pop(0))])
+def refuses() -> CreateTopicsResponse:
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answered")
 
 
-def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
-    values = {"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 50, "request.timeout.ms": 1000}
-    config = SimpleNamespace(values={**{key.name: key.default for key in BROKER_CONFIGS}, **values})
-    node: Any = SimpleNamespace(config=config, controller=controller, nursery=nursery)
-    return TopicCreator(node)
+def answers() -> CreateTopicsResponse:
+    code, message = ErrorCode.INVALID_REPLICATION_FACTOR, "1 broker is too few"
+    return CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=code, error_message=message)])
 
 
-async def test_the_offsets_topic_is_requested_again_after_there_were_too_few_brokers(nursery: Any) -> None:
-    """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each such request tries again (as in Kafka)."""
-    controller = Controller(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE)
-    found = creator(controller, nursery)
-    assert found.start([OFFSETS_TOPIC])
-    assert not found.start([OFFSETS_TOPIC])
-    controller.go.set()
-    await trio.testing.wait_all_tasks_blocked()
-    assert found.start([OFFSETS_TOPIC])
-    await trio.testing.wait_all_tasks_blocked()
-    assert len(controller.asked) == 2
-    (topic,) = controller.asked[0].topics
-    assert (topic.name, topic.num_partitions, topic.replication_factor) == (OFFSETS_TOPIC, 50, 3)
-    assert {config.name: config.value for config in topic.configs}["cleanup.policy"] == "compact"
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("respond", "code", "error"),
+    [
+        (refuses, ErrorCode.LEADER_NOT_AVAILABLE, "no controller answered"),
+        (answers, ErrorCode.INVALID_REPLICATION_FACTOR, "1 broker is too few"),
+    ],
+)
+async def test_the_reason_why_a_topic_was_not_created_is_logged(
+    respond: Any, code: ErrorCode, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def request(*_: Any) -> CreateTopicsResponse:
+        return respond()
+
+    async def wait_for_metadata(_: Any, __: float) -> None:
+        """No leader ever comes."""
+
+    async with trio.open_nursery() as nursery:
+        node: Any = SimpleNamespace(
+            nursery=nursery,
+            config=SimpleNamespace(values=VALUES),
+            controller=SimpleNamespace(request=request),
+            wait_for_metadata=wait_for_metadata,
+        )
+        assert await TopicCreator(node).create(["t"]) == {"t": code}
+    assert any("event=topic.not_created topic=t" in line and error in line for line in caplog.messages)
