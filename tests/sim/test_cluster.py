@@ -9,20 +9,21 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.history.events import write_history
-from tests.sim.world import Plan, live
+from tests.sim.world import Life, Plan, live
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "8"))
 FIRST_SEED = int(os.environ.get("ANABRANCH_SIM_FIRST", "0"))
 SEEDS_RUN_TWICE = 2
 
 
-def keeps_its_promises(plan: Plan, directory: Path) -> None:
-    """Run the plan. When a promise is broken, the history is written to ``directory``."""
+def keeps_its_promises(plan: Plan, directory: Path, live: Callable[[Plan], Life] = live) -> None:
+    """Run the plan by ``live``. When a promise is broken, the history is written to ``directory``."""
     print(f"seed {plan.seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={plan.seed}; {plan}")
     life = live(plan)
     violations = life.violations()
@@ -53,7 +54,7 @@ def test_a_seed_run_twice_gives_the_same_trace(seed: int) -> None:
 
 def test_a_seed_gives_the_same_trace_in_another_process() -> None:
     """Hashes of strings differ between processes, so no decision may depend on the order of a set."""
-    ask = f"from tests.sim.world import Plan, live\nprint('trace', live(Plan.of({FIRST_SEED})).trace)"
+    ask = f"from tests.sim.world import Life, Plan, live\nprint('trace', live(Plan.of({FIRST_SEED})).trace)"
     traces = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

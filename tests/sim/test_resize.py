@@ -6,6 +6,7 @@ removed. ``make sim SEEDS=n FIRST=s`` runs any number of seeds.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -18,23 +19,29 @@ from anabranch.broker.coordinator.durable import DurableState
 from tests.history.events import EXPIRED, Assigned, Fault, Polled, StoredBatch
 from tests.sim.members import GROUP
 from tests.sim.test_cluster import FIRST_SEED, keeps_its_promises
-from tests.sim.world import Plan, live
+from tests.sim.world import Life, Plan, live
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "24"))
 
 
+@functools.cache
+def lived(plan: Plan) -> Life:
+    """The run of a plan, which several tests look at."""
+    return live(plan)
+
+
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_a_topic_that_is_resized_keeps_its_promises(seed: int, tmp_path: Path) -> None:
-    keeps_its_promises(Plan.resizing(seed), tmp_path)
+    keeps_its_promises(Plan.resizing(seed), tmp_path, lived)
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + max(1, SEEDS // 4)))
 def test_a_topic_that_is_resized_while_its_records_expire_keeps_its_promises(seed: int, tmp_path: Path) -> None:
-    keeps_its_promises(Plan.expiring(seed), tmp_path)
+    keeps_its_promises(Plan.expiring(seed), tmp_path, lived)
 
 
 def test_retention_removes_records_that_were_read_and_records_that_were_not() -> None:
-    events = live(Plan.expiring(1)).events
+    events = lived(Plan.expiring(1)).events
     read = {event.value for event in events if isinstance(event, Polled)}
     gone = {
         value
@@ -47,23 +54,14 @@ def test_retention_removes_records_that_were_read_and_records_that_were_not() ->
     assert gone - read
 
 
-def test_ten_runs_include_every_kind_of_event_of_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_runs_include_every_kind_of_event_of_a_resize() -> None:
     """A few runs include flushes and loads of keys, reports of positions, removed partitions, and resizes.
 
-    They also include rebalances, crashes of members, and take-overs by other coordinators.
+    They also include rebalances and crashes of members.
     """
-    read_state = leadership.read_state
-    missing = {"KeysFlushed", "KeysLoaded", "PositionReported", "Removed", "resize", "rebalance", "crash", "takeover"}
-
-    async def read(*of: Any) -> DurableState:
-        state = await read_state(*of)
-        if GROUP in state.generations:
-            missing.discard("takeover")
-        return state
-
-    monkeypatch.setattr(leadership, "read_state", read)
+    missing = {"KeysFlushed", "KeysLoaded", "PositionReported", "Removed", "resize", "rebalance", "crash"}
     for seed in range(10):
-        life = live(Plan.resizing(seed))
+        life = lived(Plan.resizing(seed))
         missing -= {type(event).__name__ for event in life.events}
         if life.resizes:
             missing.discard("resize")
@@ -74,6 +72,20 @@ def test_ten_runs_include_every_kind_of_event_of_a_resize(monkeypatch: pytest.Mo
         if not missing:
             return
     pytest.fail(f"no run has {sorted(missing)}")
+
+
+def test_one_of_ten_runs_includes_a_take_over_by_another_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_state = leadership.read_state
+    taken_over: list[int] = []
+
+    async def read(*of: Any) -> DurableState:
+        state = await read_state(*of)
+        if GROUP in state.generations:
+            taken_over.append(state.generations[GROUP])
+        return state
+
+    monkeypatch.setattr(leadership, "read_state", read)
+    assert any(live(Plan.resizing(seed)) and taken_over for seed in range(10))
 
 
 def test_a_seed_run_twice_gives_the_same_trace() -> None:
