@@ -8,10 +8,7 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,6 +30,7 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
 from tests.support.resize.keyed_load import KeyedLoad
 from tests.support.seen.chromium import LOW_CONTRAST, OVERFLOWING, Browser, chromium
+from tests.support.seen.served_console import Served
 
 pytestmark = pytest.mark.integration
 
@@ -43,41 +41,6 @@ LONGEST = 249
 """The greatest length of a topic's name."""
 HOSTILE = "<script>document.title = 'run'</script><img src=http://example.com/x>"
 TEXT = "h1, h2, p, dt, dd, a, td, th, li, label, .small, .level, .todo"
-
-
-class Served:
-    """A console that runs as a process."""
-
-    def __init__(self, bootstrap: str, *options: str) -> None:
-        command = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", bootstrap, "--listen", "127.0.0.1:0"]
-        self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+", said)
-        assert found is not None, said
-        self.url = found[0]
-
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(DEADLINE_S)
-        finally:
-            self._process.kill()
-            self._process.communicate()
-
-    @property
-    def exit_status(self) -> int | None:
-        return self._process.poll()
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
 
 
 @pytest.fixture(scope="module")
