@@ -23,7 +23,8 @@ from typing import Any
 from anabranch.protocol.plurals import counted
 from bench.compiled import NotCompiled, client_environment, install_compiled
 from bench.failover import fail_over
-from bench.kafka_peer import PeerUnavailable, kafka_jars
+from bench.kafka_peer import kafka_jars
+from bench.maven import PeerUnavailable
 from bench.measure import cpu_s, loop_ms, rss_bytes, znode_bytes
 from bench.memory import watch_memory
 from bench.targets import Target, anabranch_target, kafka_target

@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.kafka_peer import KafkaCluster, PeerUnavailable, java_command
+from bench.kafka_peer import KafkaCluster, java_command
+from bench.maven import PeerUnavailable
 
 PARTITIONS = 4
 KEYS = 10_000

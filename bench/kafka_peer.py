@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.maven import CACHE, PeerUnavailable, resolved
+
 POM = Path(__file__).with_name("kafka-peer.pom.xml")
-CACHE = Path(__file__).resolve().parents[1] / ".cache" / "kafka-peer"
-RESOLVE_DEADLINE_S = 600
+JARS = CACHE / "kafka-peer" / "jars"
 READY_DEADLINE_S = 60
 STOP_GRACE_S = 20
 HOST = "127.0.0.1"
@@ -40,26 +40,9 @@ TOOLS = {
 }
 
 
-class PeerUnavailable(Exception):
-    """Kafka is not available here; the message names the missing part."""
-
-
 def kafka_jars() -> Path:
     """The directory with Kafka's jars, resolved once. Raises ``PeerUnavailable`` when they are not available."""
-    jars = CACHE / "jars"
-    if (jars / ".complete").exists():
-        return jars
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise PeerUnavailable(f"{program} is not installed; Kafka's own broker and tools come through Maven")
-    jars.mkdir(parents=True, exist_ok=True)
-    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_DEADLINE_S)
-    if done.returncode != 0:
-        reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
-        raise PeerUnavailable(f"Maven could not resolve Kafka: {reason.strip()[:300]}")
-    (jars / ".complete").touch()
-    return jars
+    return resolved(JARS, "Kafka", "-f", str(POM), "dependency:copy-dependencies")
 
 
 def java_command(main_class: str, arguments: Sequence[str], *, heap: str = "256m", log_config: str = "") -> list[str]:

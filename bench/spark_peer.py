@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.kafka_peer import CACHE, RESOLVE_DEADLINE_S, PeerUnavailable
+from bench.maven import CACHE, PeerUnavailable, resolved
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,23 +23,18 @@ def spark_kafka_jars() -> list[Path]:
     """The jars, resolved once. Raises ``PeerUnavailable`` when they are not available."""
     import pyspark
 
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise PeerUnavailable(f"{program} is not installed; Spark's Kafka source comes through Maven")
-    reason = ""
+    unavailable = PeerUnavailable()
     for version in dict.fromkeys((pyspark.__version__, _OTHER_VERSION)):
-        jars = CACHE.with_name("spark-kafka") / version
-        if not (jars / ".complete").exists():
-            jars.mkdir(parents=True, exist_ok=True)
-            command = ["mvn", "-q", "-B", "-f", str(POM), f"-Dspark.version={version}"]
-            command += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_DEADLINE_S)
-            if done.returncode != 0:
-                reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
-                continue
-            (jars / ".complete").touch()
-        return sorted(path for path in jars.glob("*.jar") if path.name.startswith(_OURS))
-    raise PeerUnavailable(f"Maven could not resolve Spark's Kafka source: {reason.strip()[:300]}")
+        arguments = ("-f", str(POM), f"-Dspark.version={version}", "dependency:copy-dependencies")
+        try:
+            jars = resolved(
+                CACHE / "spark-kafka" / version, "Spark's Kafka source", *arguments, "-DincludeScope=runtime"
+            )
+        except PeerUnavailable as error:
+            unavailable = error
+        else:
+            return sorted(path for path in jars.glob("*.jar") if path.name.startswith(_OURS))
+    raise unavailable
 
 
 def session(master: str = "local[2]") -> SparkSession:

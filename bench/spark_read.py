@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.kafka_peer import PeerUnavailable
 from bench.load import WARM_UP_RECORDS, confluent_produce
+from bench.maven import PeerUnavailable
 from bench.spark_peer import session
 from bench.targets import anabranch_target
 

@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from anabranch.audit.discovery import discover
 from anabranch.protocol.compression import CompressionType
-from bench.kafka_peer import KafkaCluster, PeerUnavailable, kafka_jars, run_tool
+from bench.kafka_peer import KafkaCluster, kafka_jars, run_tool
+from bench.maven import PeerUnavailable
 from tests.interop.dumps import assert_both_print_the_same
 from tests.support.audit.samples import write_sample
 

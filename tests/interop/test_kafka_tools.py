@@ -11,7 +11,8 @@ import pytest
 
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
-from bench.kafka_peer import PeerUnavailable, kafka_jars, run_tool
+from bench.kafka_peer import kafka_jars, run_tool
+from bench.maven import PeerUnavailable
 from tests.interop.clients import LIBRARIES, Item
 from tests.interop.dumps import assert_both_print_the_same
 from tests.support.controller.topics import create_topic

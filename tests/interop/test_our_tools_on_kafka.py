@@ -14,7 +14,8 @@ pytest.importorskip("starlette", reason="the console needs the extra [console]")
 
 from anabranch.cli.main import main
 from anabranch.sync import Producer
-from bench.kafka_peer import KafkaCluster, PeerUnavailable
+from bench.kafka_peer import KafkaCluster
+from bench.maven import PeerUnavailable
 
 pytestmark = pytest.mark.interop
 

@@ -8,7 +8,8 @@ import pytest
 
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
-from bench.kafka_peer import PeerUnavailable, kafka_jars, run_tool
+from bench.kafka_peer import kafka_jars, run_tool
+from bench.maven import PeerUnavailable
 from tests.support.resize.resizes import DEADLINE_S, create_resizable, is_settled
 
 pytestmark = pytest.mark.interop

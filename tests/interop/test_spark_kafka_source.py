@@ -16,7 +16,7 @@ pytest.importorskip("pandas", reason="PySpark's stateful operators need pandas")
 
 from anabranch.sync import Producer
 from anabranch.testing.cluster import Cluster
-from bench.kafka_peer import PeerUnavailable
+from bench.maven import PeerUnavailable
 from bench.spark_peer import spark_kafka_jars
 from tests.support.controller.topics import create_topic
 from tests.support.resize.resizes import resize

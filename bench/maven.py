@@ -1,0 +1,35 @@
+"""Other projects' programs from Maven Central, fetched once and kept in ``.cache``."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parents[1] / ".cache"
+DEADLINE_S = 600
+
+
+class PeerUnavailable(Exception):
+    """Another project's program is not available here; the message names the missing part."""
+
+
+def resolved(directory: Path, what: str, *arguments: str) -> Path:
+    """``directory``, into which Maven copied ``what`` with these arguments, now or in an earlier run.
+
+    Raises ``PeerUnavailable``.
+    """
+    complete = directory / ".complete"
+    if complete.exists():
+        return directory
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise PeerUnavailable(f"{program} is not installed; {what} comes through Maven")
+    directory.mkdir(parents=True, exist_ok=True)
+    command = ["mvn", "-q", "-B", *arguments, f"-DoutputDirectory={directory}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    if done.returncode != 0:
+        reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
+        raise PeerUnavailable(f"Maven could not resolve {what}: {reason.strip()[:300]}")
+    complete.touch()
+    return directory
