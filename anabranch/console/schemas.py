@@ -135,10 +135,10 @@ def _other(value: object) -> str:
 def _protobuf(schema: Schema) -> Decoder:
     pool = descriptor_pool.DescriptorPool()
     known = {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in _KNOWN_FILES}
-    others = {name: base64.b64decode(text, validate=True) for name, text in schema.references.items()}
+    others = {name: _compiled(text) for name, text in schema.references.items()}
     for name, serialized in (known | others | known).items():
         _add(pool, name, serialized)
-    file = _add(pool, "", base64.b64decode(schema.text, validate=True))
+    file = _add(pool, "", _compiled(schema.text))
 
     def decode(data: bytes) -> str:
         path, at = _message_path(data)
@@ -154,8 +154,18 @@ def _protobuf(schema: Schema) -> Decoder:
     return decode
 
 
+def _compiled(text: str) -> bytes:
+    """The compiled schema that ``text`` is the base64 of; empty if it is the text of a ``.proto`` file."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
+
+
 def _add(pool: Any, name: str, serialized: bytes) -> Any:
     """Add a file to the pool and return it; its name is ``name`` unless that is empty."""
+    if not serialized:
+        raise UndecodableError("its schema cannot be used: the registry does not give it in compiled form")
     file = descriptor_pb2.FileDescriptorProto.FromString(serialized)
     file.name = name or file.name or "schema.proto"
     pool.AddSerializedFile(file.SerializeToString())
@@ -234,8 +244,10 @@ class Registry:
         path = f"/schemas/ids/{schema_id}"
         answer = await self._get(path)
         kind = answer.get("schemaType", "AVRO")
-        suffix = "?format=serialized" if kind == "PROTOBUF" else ""
-        if suffix:
+        suffix = ""
+        # Confluent's Python serializers register a compiled schema. Apicurio returns it, but maybe not by this format.
+        if kind == "PROTOBUF" and not _compiled(_text(answer)):
+            suffix = "?format=serialized"
             answer = await self._get(path + suffix)
         references: dict[str, str] = {}
         await self._add_references(answer, suffix, references)

@@ -46,6 +46,13 @@ def proto(name: str, *dependencies: str, **fields: tuple[int, str]) -> str:
     return base64.b64encode(file.SerializeToString()).decode()
 
 
+def letter() -> str:
+    """Return a file with the message Letter of another package."""
+    file = descriptor_pb2.FileDescriptorProto(name="x", package="mail", syntax="proto3")
+    file.message_type.add(name="Letter").field.add(name="text", number=1, label=1, type=9)
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
 class FakeRegistry:
     """A registry that answers by path and query, and records the requests."""
 
@@ -115,12 +122,24 @@ async def test_protobuf_messages_are_decoded_by_their_number(
 async def test_protobuf_is_decoded_by_a_file_that_imports_another() -> None:
     reference = {"name": "b.proto", "subject": "b", "version": 1}
     file = proto("a.proto", "b.proto", other=(1, ".mail.Letter"))
-    needed = descriptor_pb2.FileDescriptorProto(name="x", package="mail", syntax="proto3")
-    needed.message_type.add(name="Letter").field.add(name="text", number=1, label=1, type=9)
     answers = {
         "/schemas/ids/7": {"schemaType": "PROTOBUF", "schema": ""},
         "/schemas/ids/7?format=serialized": {"schema": file, "references": [reference]},
-        "/subjects/b/versions/1?format=serialized": {"schema": base64.b64encode(needed.SerializeToString()).decode()},
+        "/subjects/b/versions/1?format=serialized": {"schema": letter()},
+    }
+    async with FakeRegistry(answers).open() as registry:
+        assert json.loads(await registry.decode(HEAD + b"\x00\x0a\x04\x0a\x02hi")) == {"other": {"text": "hi"}}
+
+
+@pytest.mark.trio
+async def test_protobuf_that_was_registered_in_compiled_form_is_decoded() -> None:
+    """Apicurio returns a schema as it was registered, and answers 500 when it shall serialize a compiled one."""
+    reference = {"name": "b.proto", "subject": "b", "version": 1}
+    file = proto("a.proto", "b.proto", other=(1, ".mail.Letter"))
+    answers = {
+        "/schemas/ids/7": {"schemaType": "PROTOBUF", "schema": file, "references": [reference]},
+        "/schemas/ids/7?format=serialized": (500, {"message": "Syntax error"}),
+        "/subjects/b/versions/1": {"schemaType": "PROTOBUF", "schema": letter()},
     }
     async with FakeRegistry(answers).open() as registry:
         assert json.loads(await registry.decode(HEAD + b"\x00\x0a\x04\x0a\x02hi")) == {"other": {"text": "hi"}}
@@ -161,7 +180,9 @@ def test_data_without_a_schema_id_or_too_large_is_not_decoded(data: bytes, why: 
         (Schema("PROTOBUF", proto("a.proto", text=(1, "string"))), b"\x01", "does not name a message"),
         (Schema("PROTOBUF", proto("a.proto", text=(1, "string"))), b"\xff\xff", "number of its message is cut off"),
         (Schema("PROTOBUF", proto("a.proto", "gone.proto")), b"\x00", "schema cannot be used"),
-        (Schema("PROTOBUF", "!"), b"\x00", "schema cannot be used"),
+        (Schema("PROTOBUF", 'syntax = "proto3";'), b"\x00", "the registry does not give it in compiled form"),
+        (Schema("PROTOBUF", "\n\x01A\x12\x04shop"), b"\x00", "the registry does not give it in compiled form"),
+        (Schema("PROTOBUF", "abcd"), b"\x00", "schema cannot be used"),
         (Schema("JSON", "{}"), b"{", "does not fit its schema"),
         (Schema("XML", ""), b"", "unknown kind 'XML'"),
     ],
