@@ -127,6 +127,7 @@ class Recorder:
         # Brokers stamp records by the wall clock; all other times here are of the monotonic clock.
         self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
         self._seen: set[int] = set()
+        self._owned: set[int] = set()
 
     @property
     def count(self) -> int:
@@ -153,16 +154,27 @@ class Recorder:
         self._states.reload(tp.partition for tp in partitions)
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take partitions in addition to those that the consumer keeps."""
         chosen = list(partitions)
         self.load(chosen)
-        self._report(force=True, count=self.count, assigned=sorted(tp.partition for tp in chosen))
+        self._owned.update(tp.partition for tp in chosen)
+        self._report_owned()
+
+    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        chosen = list(partitions)
+        self.save(chosen)
+        self._owned.difference_update(tp.partition for tp in chosen)
+        self._report_owned()
+
+    def _report_owned(self) -> None:
+        self._report(force=True, count=self.count, assigned=sorted(self._owned))
 
 
 class OwnershipListener:
     """The callbacks for rebalances, which any Kafka consumer has."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.on_partitions_revoked = recorder.save
+        self.on_partitions_revoked = recorder.revoked
         self.on_partitions_assigned = recorder.assigned
 
 
@@ -188,6 +200,7 @@ async def consume(arguments: argparse.Namespace) -> None:
                 group_id=arguments.group,
                 auto_offset_reset="earliest",
                 client_id=f"{arguments.group}-{arguments.index}",
+                partition_assignment_strategy=["cooperative-sticky"],
             ) as consumer:
                 consumer.subscribe(
                     [topic], listener=OwnershipListener(recorder), partition_key_listener=KeyListener(recorder)
