@@ -28,13 +28,21 @@ run = _runner()
 CONFIGURATIONS = run.load()
 
 
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file in which the first TLC leaves its loaded classes for the next ones."""
+    return tmp_path_factory.mktemp("tlc") / "tlc.jsa"
+
+
 @pytest.mark.parametrize("configuration", [c for c in CONFIGURATIONS if c.ci], ids=lambda c: c.name)
-def test_each_configuration_of_the_small_set_has_its_expected_outcome(configuration: run.Configuration) -> None:
+def test_each_configuration_of_the_small_set_has_its_expected_outcome(
+    configuration: run.Configuration, classes: Path
+) -> None:
     try:
         java = run.find_java()
     except run.SetupError as error:
         pytest.skip(str(error))
-    result = run.check(configuration, java, run.find_jar())
+    result = run.check(configuration, java, run.find_jar(), classes=classes)
     assert result.outcome == configuration.expect, result.output
 
 
