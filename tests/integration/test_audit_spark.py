@@ -50,7 +50,7 @@ def spark() -> Iterator:
         yield session
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def audit(spark) -> Audit:
     def run(directory: Path, order_by: str | None = "tsv:0", first: int = 10, **options: Any) -> AuditReport:
         report = audit_with(spark, str(directory), discover(directory), order_by, first, **options)
@@ -523,25 +523,9 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
     return seeds
 
 
-def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(audit: Audit, seeds: Seeds) -> None:
-    """Each violation has a partition of its own, and there are no other violations."""
-    root = seeds.history.root
-    report = audit(
-        root,
-        first=50,
-        consumer_log=root.with_name("consumers.jsonl"),
-        max_decompressed_bytes=MAX_DECOMPRESSED_BYTES,
-    )
-    assert named(report) == seeds.expected
-    assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == set()
-
-
-def test_stretches_of_batches_give_the_same_report_as_single_batches(
-    audit: Audit, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every count, violation and total is the same, although far fewer rows are read."""
+def audited_seeds(audit: Audit, seeds: Seeds, *, is_merged: bool) -> tuple[AuditReport, int]:
+    """Audit the export, with a row for each stretch of batches or each batch. Returns the number of rows, too."""
     rows: list[int] = []
-    is_merged = True
 
     def frame(*args: Any, merged: Any = None, **options: Any) -> DataFrame:
         if merged is None:
@@ -550,14 +534,37 @@ def test_stretches_of_batches_give_the_same_report_as_single_batches(
         rows.append(found.where("batch_start").count())
         return found
 
-    monkeypatch.setattr(datasource, "segment_frame", frame)
     root = seeds.history.root
     options = {"consumer_log": root.with_name("consumers.jsonl"), "max_decompressed_bytes": MAX_DECOMPRESSED_BYTES}
-    of_stretches = audit(root, first=50, **options)
-    is_merged = False
-    of_batches = audit(root, first=50, **options)
-    assert of_stretches.to_json() == of_batches.to_json()
-    assert 0 < rows[0] < rows[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasource, "segment_frame", frame)
+        report = audit(root, first=50, **options)
+    (read,) = rows
+    return report, read
+
+
+@pytest.fixture(scope="module")
+def of_stretches(audit: Audit, seeds: Seeds) -> tuple[AuditReport, int]:
+    return audited_seeds(audit, seeds, is_merged=True)
+
+
+def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(
+    of_stretches: tuple[AuditReport, int], seeds: Seeds
+) -> None:
+    """Each violation has a partition of its own, and there are no other violations."""
+    report, _ = of_stretches
+    assert named(report) == seeds.expected
+    assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == set()
+
+
+def test_stretches_of_batches_give_the_same_report_as_single_batches(
+    of_stretches: tuple[AuditReport, int], audit: Audit, seeds: Seeds
+) -> None:
+    """Every count, violation and total is the same, although far fewer rows are read."""
+    report, stretches = of_stretches
+    of_batches, batches = audited_seeds(audit, seeds, is_merged=False)
+    assert report.to_json() == of_batches.to_json()
+    assert 0 < stretches < batches
 
 
 def test_a_batch_inside_a_stretch_is_compared_with_the_batches_of_the_stretch(tmp_path: Path, audit: Audit) -> None:
