@@ -16,6 +16,13 @@ from pyspark.sql.streaming.state import GroupState
 
 from bench.spark_peer import session
 
+SHORT = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings for a run of a few records, which would compile longer than it runs."""
+
 
 def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """Keep the last number of a key; a row names the places where its numbers are not consecutive."""
@@ -32,6 +39,8 @@ def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -
 
 def main(bootstrap: str, topic: str, source: str, directory: str) -> None:
     spark = session()
+    for name, value in SHORT.items():
+        spark.conf.set(name, value)
     reader = spark.readStream.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     rows = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "100").load()
     numbered = rows.selectExpr("cast(key as string) as key", "cast(cast(value as string) as int) as number", "offset")
