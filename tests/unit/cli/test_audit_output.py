@@ -13,11 +13,15 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow", reason="the audit needs the extra [audit]")
+pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
 from anabranch.audit import run
+from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive, archive_of_user
 from anabranch.audit.progress import Progress
 from anabranch.audit.report import AuditReport, Check, Violation
 from anabranch.cli.audit import audit
+from anabranch.command_error import CommandError
+from tests.support.audit.samples import write_sample
 
 HEADINGS = ("check", "looked at", "outcome")
 REPORT = AuditReport(
@@ -116,3 +120,23 @@ def test_a_pipe_gets_neither_progress_nor_headings(told: list, capsys: pytest.Ca
     assert lines[0] == "1 segment file, 4 bytes, 2 batches, 3 records"
     assert [line.split()[0] for line in lines[1:3]] == ["crc", "key"]
     assert "Violations" not in printed and "looked at" not in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "is_used"), [({}, True), ({"class_archive": False}, False), ({"master": "spark://host:1"}, False)]
+)
+def test_a_local_audit_uses_the_users_archive_of_classes_unless_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], is_used: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_sample(tmp_path / "export")
+    given = []
+
+    def spark_session(*_: Any, classes: ClassArchive, **__: Any) -> None:
+        given.append(classes)
+        raise RuntimeError("no Spark here")
+
+    monkeypatch.setattr(run, "spark_session", spark_session)
+    with pytest.raises(CommandError, match="no Spark here"):
+        audit(tmp_path / "export", **options)
+    assert given == [archive_of_user() if is_used else NO_ARCHIVE]
