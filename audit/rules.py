@@ -62,7 +62,7 @@ class Found:
     ``topics``, as the leaders have them, followed by the replicas. ``deliveries`` is the consumer log, if any.
     ``batches_of`` reads partitions of topics with a row for each batch; it is None when ``kept`` has these rows
     already. ``keys_ascend`` is True when each key's summaries are in order; None while it is not known.
-    ``transactional`` is True when there are transactions.
+    ``transactional`` is True when there are transactions. ``tasks`` limits the tasks of a query over all rules.
     """
 
     spark: SparkSession
@@ -75,6 +75,7 @@ class Found:
     batches_of: Callable[[dict[str, list[int]]], DataFrame] | None = None
     keys_ascend: bool | None = None
     transactional: bool = False
+    tasks: int | None = None
     _again: DataFrame | None = None
 
     @cached_property
@@ -113,7 +114,7 @@ class Found:
 def apply_rules(found: Found, first: int, totals: Callable[[], Totals]) -> list[Check]:
     """All checks. Each keeps its ``first`` violations. ``totals`` waits for sums that are computed meanwhile."""
     rules, counts, summed = _applied(found, totals)
-    named = _first([rule for rule in rules if rule.name in counts], first)
+    named = _first([rule for rule in rules if rule.name in counts], first, found.tasks)
     unread = counts.get("readable batches", 0)
     return [_check(rule, rule.decide(summed), counts, named, unread, first) for rule in rules]
 
@@ -151,12 +152,12 @@ def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], di
         found.keys_ascend = True
         assumed.append(_assumption(_DESCENDING, _descending_keys(found)))
     rules = _rules(found)
-    count = _counted([*rules, *assumed])
+    count = _counted([*rules, *assumed], found.tasks)
     summed = totals()
     if summed.transactional and found.order_by is not None:
         found.transactional = True
         rules = _rules(found)
-        count = _counted([*rules, *assumed])
+        count = _counted([*rules, *assumed], found.tasks)
     counts = _counts(count)
     overlap, descend = (counts.pop(name, 0) > 0 for name in (_OVERLAPS, _DESCENDING))
     if overlap:
@@ -165,7 +166,7 @@ def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], di
         found.keys_ascend = None
     if overlap or descend:
         rules = _rules(found)
-        counts = _counts(_counted(rules))
+        counts = _counts(_counted(rules, found.tasks))
     return rules, counts, summed
 
 
@@ -185,17 +186,17 @@ def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
     return f"{unknown}; {why}" if unknown else why
 
 
-def _counted(rules: Iterable[Rule]) -> DataFrame:
+def _counted(rules: Iterable[Rule], tasks: int | None) -> DataFrame:
     """The number of offences against each rule, for rules with offences."""
     frames = [frame.select(F.lit(rule.name).alias("rule")) for rule in rules for frame in rule.offences]
-    return reduce(lambda one, other: one.union(other), frames).groupBy("rule").count()
+    return _union(frames, tasks).groupBy("rule").count()
 
 
 def _counts(counted: DataFrame) -> dict[str, int]:
     return {row["rule"]: row["count"] for row in counted.collect()}
 
 
-def _first(rules: Iterable[Rule], first: int) -> dict[str, list[Violation]]:
+def _first(rules: Iterable[Rule], first: int, tasks: int | None) -> dict[str, list[Violation]]:
     """The first offences against each rule, in log order within each of its frames, in one query."""
     frames = [
         frame.select(F.lit(rule.name).alias("rule"), F.lit(number).alias("frame"), "*")
@@ -206,11 +207,17 @@ def _first(rules: Iterable[Rule], first: int) -> dict[str, list[Violation]]:
     if not frames:
         return found
     in_order = Window.partitionBy("rule").orderBy("frame", *_PLACE)
-    rows = reduce(lambda one, other: one.union(other), frames).withColumn("number", F.row_number().over(in_order))
+    rows = _union(frames, tasks).withColumn("number", F.row_number().over(in_order))
     for row in rows.where(F.col("number") <= first).orderBy("rule", "number").collect():
         violation = Violation(*(row[name] for name in (*_COLUMNS, "message")))
         found.setdefault(row["rule"], []).append(violation)
     return found
+
+
+def _union(frames: Iterable[DataFrame], tasks: int | None) -> DataFrame:
+    """The rows of all frames, in at most ``tasks`` tasks."""
+    rows = reduce(lambda one, other: one.union(other), frames)
+    return rows if tasks is None else rows.coalesce(tasks)
 
 
 # ---------------------------------------------------------------- files

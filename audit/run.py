@@ -47,6 +47,8 @@ SHORT_RUN_BYTES = 4 * 1024**3
 FIRST_VIOLATIONS = 10
 BYTES_PER_TASK = 1024**3
 """A task of a check takes the rows of at least this many bytes, because a part of a segment has few rows."""
+FEW_TASKS_BYTES = 64 * 1024**2
+"""Below this size the rows of all rules come in a few tasks. A task loads the plan of all rules, which takes longer."""
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -293,6 +295,8 @@ def audit_with(
         said.begin(f"reading {counted(segments, 'segment file', form=',')}")
         rows = kept.coalesce(max(spark.sparkContext.defaultParallelism, _size(copies) // BYTES_PER_TASK))
         found = Found(spark, rows, read, topics, copies, order_by, log, batches_of)
+        if _size(copies) < FEW_TASKS_BYTES:
+            found.tasks = 2 * spark.sparkContext.defaultParallelism
         checks, sums, hot_keys = _judged(found, kept, first, said)
     finally:
         kept.unpersist()
