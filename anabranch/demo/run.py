@@ -1,4 +1,4 @@
-"""The demo from start to verdict: two topics under one load, resized together; one keeps the order of every key.
+"""The demo from start to verdict: two topics under one load, resized alike; one keeps the order of every key.
 
 The control topic has the same events from the same producers at the same time, the same number of consumers, and the
 same resizes, but ``enable.ordered.delivery=false``. As in Kafka, a key's partition is then its hash modulo the count,
