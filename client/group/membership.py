@@ -130,7 +130,7 @@ class GroupMembership:
         if self.member.state is not MemberState.STABLE or self.member.generation_id != generation_id:
             return
         if self._note_error(error) is Reaction.FAIL:
-            self._fatal = error
+            self._fail(error)
         self._on_change()
 
     # ------------------------------------------------------------ the user's task
@@ -257,7 +257,7 @@ class GroupMembership:
         except ClientClosedError:
             return
         except ValueError as malformed:
-            self._fatal = KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(malformed))
+            self._fail(KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(malformed)))
         finally:
             self._join_scope = None
             self._joining = False
@@ -285,7 +285,7 @@ class GroupMembership:
                 reaction = self._note_error(error)
                 if reaction is Reaction.FAIL:
                     self.member.forget()
-                    self._fatal = error
+                    self._fail(error)
                     return
                 if self._lost and self._subscription.partitions:
                     self.member.rejoin_needed = True
@@ -307,6 +307,10 @@ class GroupMembership:
         elif reaction is Reaction.FAIL and error.code is ErrorCode.FENCED_INSTANCE_ID:
             self._lose()
         return reaction
+
+    def _fail(self, error: KafkaError) -> None:
+        """Have the user's next call raise the error. A coordinator's answer does not name the group, so it is added."""
+        self._fatal = error_for(error.code, f"group {self.link.group_id}: {error.message}")
 
     def _lose(self) -> None:
         self.member.forget(keep_member_id=False)
@@ -483,7 +487,7 @@ class GroupMembership:
         if error is None or member.state is not MemberState.STABLE or member.generation_id != generation_id:
             return  # an error of an earlier generation does not concern this one
         if self._note_error(error) is Reaction.FAIL:
-            self._fatal = error
+            self._fail(error)
         self._on_change()
 
     # ------------------------------------------------------------ leaving

@@ -10,6 +10,7 @@ from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.group.group_member import MemberState
 from anabranch.client.group.listener import RebalanceListener
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
 from tests.unit.client.scripted_group import T0, T1, Fixture, Listener, Run, ScriptedLink, reading
 
@@ -116,5 +117,21 @@ def test_an_assignment_of_a_lost_generation_is_ignored(run: Run) -> None:
             await member.poll_until(lambda: bool(member.held))
             assert member.held == {T1}
             assert listener.calls == [("assigned", [T1])]
+
+    run(check)
+
+
+class RefusingLink(ScriptedLink):
+    async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+        return JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+
+def test_an_error_that_ends_the_membership_names_the_group(run: Run) -> None:
+    async def check() -> None:
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, RefusingLink())
+            with pytest.raises(KafkaError, match=r"^INCONSISTENT_GROUP_PROTOCOL \(23\): group g: "):
+                await member.poll_until(lambda: False)
+            tasks.cancel_scope.cancel()
 
     run(check)
