@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from anabranch.protocol.api_keys import API_BY_NUMBER, ApiKey
 from anabranch.protocol.errors import ErrorCode
@@ -119,6 +119,9 @@ def _is_unused(buffer: bytearray) -> bool:
 class FrameReader:
     """Cuts a byte stream into frames without copying them."""
 
+    limited_by: ClassVar[str] = ""
+    """The config key of ``max_frame_bytes``, if it has one."""
+
     def __init__(self, max_frame_bytes: int, pool: BufferPool | None = None) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._pool = pool or BufferPool()
@@ -175,7 +178,8 @@ class FrameReader:
             other = _other_protocol(bytes(self._view[self._start : self._start + SIZE_BYTES]))
             if other is not None:
                 raise FrameError(f"the other side speaks {other}, not Kafka's protocol")
-            raise FrameError(f"frame of {size} bytes; 0 to {self._max_frame_bytes} are accepted")
+            key = f" ({self.limited_by})" if self.limited_by else ""
+            raise FrameError(f"frame of {size} bytes; 0 to {self._max_frame_bytes} are accepted{key}")
         return size
 
     def _move(self, held: int, needed: int) -> None:
@@ -391,6 +395,8 @@ class ServerConnection(FrameReader):
     ``max_admin_bytes`` limits the requests of ``ADMIN_APIS``. They consist of many small parts, so decoding one takes
     a hundred times as long as decoding a Produce request of the same size.
     """
+
+    limited_by: ClassVar[str] = "socket.request.max.bytes"
 
     def __init__(
         self,
