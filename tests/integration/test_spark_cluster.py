@@ -26,7 +26,9 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 480.0
+NO_PAGES = "spark.ui.enabled=false"
 SETTINGS = [
+    NO_PAGES,
     "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
     "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage=false",
@@ -82,6 +84,7 @@ def test_a_worker_without_the_package_is_named(tmp_path: Path, master: str) -> N
     (site / "others.pth").write_text(f"{SPARK_HOME.parent}\n")
     program.write_text("import sys\nfrom anabranch.audit.run import run_audit\nrun_audit(sys.argv[1], master=None)\n")
     settings = [f"spark.executorEnv.PATH={bare / 'bin'}:{os.environ['PATH']}", "spark.task.maxFailures=1"]
+    settings += [NO_PAGES, "spark.cores.max=1"]  # one executor is enough to fail
     here = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     said = submit(master, program, str(export), settings=settings, PYSPARK_PYTHON="python3", PATH=here)
     assert said.startswith("exit status 1")
