@@ -40,6 +40,8 @@ TOOLS = {
 }
 _ARCHIVED = frozenset({"kafka-topics", "kafka-configs"})
 """Tools whose classes serve most other tools, too."""
+_SHORT_RUN = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+"""Options of a JVM that would compile longer than it runs."""
 _SILENT = "-Xlog:disable"
 """Silences HotSpot, which prints a line for each class that it cannot archive."""
 
@@ -49,11 +51,13 @@ def kafka_jars() -> Path:
     return resolved(JARS, "Kafka", "-f", str(POM), "dependency:copy-dependencies")
 
 
-def java_command(main_class: str, arguments: Sequence[str], *, heap: str = "256m", log_config: str = "") -> list[str]:
-    """A command line that runs one of Kafka's main classes."""
-    options = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+def java_command(
+    main_class: str, arguments: Sequence[str], *, heap: str = "256m", log_config: str = "", short: bool = True
+) -> list[str]:
+    """A command line that runs one of Kafka's main classes. ``short`` is for runs of seconds."""
+    options = [f"-Xmx{heap}", *(_SHORT_RUN if short else [])]
     if log_config:
-        options = [f"-Xmx{heap}", f"-Xms{heap}", f"-Dlog4j.configuration=file:{log_config}"]
+        options += [f"-Xms{heap}", f"-Dlog4j.configuration=file:{log_config}"]
     return ["java", *options, "-cp", f"{kafka_jars()}/*", main_class, *arguments]
 
 
@@ -90,11 +94,15 @@ def free_port() -> int:
 
 @dataclass(slots=True)
 class KafkaCluster:
-    """Kafka brokers that are their own KRaft controllers. Use as a context manager."""
+    """Kafka brokers that are their own KRaft controllers. Use as a context manager.
+
+    ``short`` is for a cluster that runs for seconds, and whose speed is not measured.
+    """
 
     directory: Path
     brokers: int = 1
     heap: str = "1g"
+    short: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
@@ -148,7 +156,9 @@ class KafkaCluster:
         formatted = run_tool("kafka-storage", "format", f"--cluster-id={cluster_id}", "-c", str(path))
         if formatted.returncode != 0:
             raise PeerUnavailable(f"kafka-storage format failed: {formatted.stderr.strip()[-300:]}")
-        self._commands.append(java_command("kafka.Kafka", [str(path)], heap=self.heap, log_config=log_config))
+        self._commands.append(
+            java_command("kafka.Kafka", [str(path)], heap=self.heap, log_config=log_config, short=self.short)
+        )
         self.processes.append(self._launch(index))
 
     def _launch(self, index: int) -> subprocess.Popen[bytes]:

@@ -36,7 +36,9 @@ def kafka() -> None:
 def kafka_log_dir(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log directory of Kafka with 100 records of every codec, one aborted and one committed transaction."""
     directory = tmp_path_factory.mktemp("kafka")
-    with KafkaCluster(directory, heap="256m", overrides={"transaction.state.log.num.partitions": "1"}) as cluster:
+    with KafkaCluster(
+        directory, heap="256m", short=True, overrides={"transaction.state.log.num.partitions": "1"}
+    ) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for future in admin.create_topics([NewTopic("events", 3, 1)]).values():
             future.result(30)

@@ -26,7 +26,7 @@ DEADLINE_S = 60.0
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The addresses of a cluster with a topic ``t`` with a record, and a group ``g`` that has yet to read it."""
     try:
-        with KafkaCluster(tmp_path_factory.mktemp("kafka"), heap="256m") as cluster:
+        with KafkaCluster(tmp_path_factory.mktemp("kafka"), heap="256m", short=True) as cluster:
             run(cluster.bootstrap, "topics", "create", "t", "--partitions", "3")
             with Producer(bootstrap_servers=cluster.bootstrap) as producer:
                 producer.send("t", key=b"k", value=b"<b>bold</b>").result()
