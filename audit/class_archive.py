@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ import pyspark
 
 END_TIMEOUT_S = 60.0
 """A JVM that has not written its archive by then is killed."""
+KEPT = 2
+"""The archives of a user that stay when another is written: those that were used last. Each has about 170 MB."""
+_NAMED = "spark-classes-"
 _SILENT = "-Xlog:disable"
 """Silences HotSpot, which prints a line for each class that it cannot archive."""
 
@@ -39,6 +43,8 @@ class ClassArchive:
     def options(self) -> str:
         """The JVM's options to use the archive, or to write it when there is none."""
         if self.path is not None and self.path.exists():
+            with suppress(OSError):
+                self.path.touch()  # archives that were not used for long are removed first
             return f'{_SILENT} "-XX:SharedArchiveFile={self.path}"'
         return f'{_SILENT} "-XX:ArchiveClassesAtExit={self._partial()}"' if self.will_be_written else ""
 
@@ -83,7 +89,7 @@ def archive_of_user(*, may_write: bool = True) -> ClassArchive:
     jars = str(Path(pyspark.__file__).parent)
     of = (str(java.resolve()), built.st_mtime_ns, built.st_size, jars, pyspark.__version__)
     name = hashlib.sha256(repr(of).encode()).hexdigest()[:16]
-    return ClassArchive(directory / f"spark-classes-{name}.jsa", may_write and os.access(directory, os.W_OK))
+    return ClassArchive(directory / f"{_NAMED}{name}.jsa", may_write and os.access(directory, os.W_OK))
 
 
 def _keep(jvm: subprocess.Popen[bytes], partial: Path, path: Path, timeout_s: float) -> None:
@@ -93,9 +99,17 @@ def _keep(jvm: subprocess.Popen[bytes], partial: Path, path: Path, timeout_s: fl
             jvm.stdin.close()  # PySpark's JVM ends with it
         if jvm.wait(timeout_s) == 0:
             partial.replace(path)
+            _remove_unused(path.parent)
     except (subprocess.TimeoutExpired, OSError):
         pass  # the next JVM starts without an archive
     finally:
         jvm.kill()
         jvm.wait()
         partial.unlink(missing_ok=True)
+
+
+def _remove_unused(directory: Path) -> None:
+    """Remove the archives of other versions of Java and PySpark except the ``KEPT`` that were used last."""
+    archives = sorted(directory.glob(f"{_NAMED}*.jsa"), key=lambda archive: archive.stat().st_mtime_ns)
+    for archive in archives[:-KEPT]:
+        archive.unlink(missing_ok=True)

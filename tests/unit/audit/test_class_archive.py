@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from anabranch.audit import run
+from anabranch.audit import class_archive, run
 from anabranch.audit.class_archive import NO_ARCHIVE, ClassArchive
 
 SETTINGS = {run._JAVA_OPTIONS: "-XX:+UseSerialGC"}
@@ -49,3 +51,17 @@ def test_a_spark_that_fails_without_an_archive_is_started_only_once(archive: Cla
     with pytest.raises(RuntimeError, match="Spark did not start: no gateway"):
         run._started(builder, SETTINGS, archive)  # type: ignore[arg-type]
     assert len(builder.tried) == 1
+
+
+def test_of_older_archives_only_the_one_used_last_stays(tmp_path: Path) -> None:
+    old, used, new = (tmp_path / f"spark-classes-{name}.jsa" for name in ("old", "used", "new"))
+    other = tmp_path / "other.jsa"
+    for age_s, path in enumerate((old, used, other), 1000):
+        path.write_bytes(b"classes")
+        os.utime(path, (time.time() - age_s,) * 2)
+    assert str(used) in ClassArchive(used).options()
+    partial = tmp_path / "partial"
+    partial.write_bytes(b"classes")
+    jvm: Any = SimpleNamespace(stdin=None, wait=lambda _timeout_s=None: 0, kill=lambda: None)
+    class_archive._keep(jvm, partial, new, 1.0)
+    assert set(tmp_path.iterdir()) == {new, used, other}
