@@ -38,7 +38,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 # One worker more than there are cores: some tests wait for time-outs.
-unit: WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+unit: WORKERS := $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/golden
 

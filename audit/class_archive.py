@@ -20,7 +20,7 @@ import pyspark
 
 END_TIMEOUT_S = 60.0
 """A JVM that has not written its archive by then is killed."""
-KEPT = 2
+KEPT = 3
 """The archives of a user that stay when another is written: those that were used last. Each has about 170 MB."""
 _NAMED = "spark-classes-"
 _SILENT = "-Xlog:disable"
@@ -44,7 +44,7 @@ class ClassArchive:
         """The JVM's options to use the archive, or to write it when there is none."""
         if self.path is not None and self.path.exists():
             with suppress(OSError):
-                self.path.touch()  # archives that were not used for long are removed first
+                os.utime(self.path)  # archives that were not used for long are removed first
             return f'{_SILENT} "-XX:SharedArchiveFile={self.path}"'
         return f'{_SILENT} "-XX:ArchiveClassesAtExit={self._partial()}"' if self.will_be_written else ""
 
@@ -109,7 +109,7 @@ def _keep(jvm: subprocess.Popen[bytes], partial: Path, path: Path, timeout_s: fl
 
 
 def _remove_unused(directory: Path) -> None:
-    """Remove the archives of other versions of Java and PySpark except the ``KEPT`` that were used last."""
+    """Remove the archives of other installations of Java and PySpark except the ``KEPT`` that were used last."""
     archives = sorted(directory.glob(f"{_NAMED}*.jsa"), key=lambda archive: archive.stat().st_mtime_ns)
     for archive in archives[:-KEPT]:
         archive.unlink(missing_ok=True)

@@ -42,8 +42,8 @@ _ARCHIVED = frozenset({"kafka-topics", "kafka-configs"})
 """Tools whose classes serve most other tools, too."""
 _SHORT_RUN = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 """Options of a JVM that would compile longer than it runs."""
-_SILENT = "-Xlog:disable"
-"""Silences HotSpot, which prints a line for each class that it cannot archive."""
+_SILENT = ["-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:disable"]
+"""Silences HotSpot, which prints a line for each class that it cannot archive. Java before 13 archives none."""
 
 
 def kafka_jars() -> Path:
@@ -72,9 +72,10 @@ def run_tool(
     java, *options = java_command(TOOLS[name], arguments)
     archive, partial = CACHE / "tools.jsa", CACHE / f"tools.jsa.{os.getpid()}-{uuid.uuid4().hex}"
     if archive.exists():
-        classes = [_SILENT, f"-XX:SharedArchiveFile={archive}"]
+        classes = [*_SILENT, f"-XX:SharedArchiveFile={archive}"]
     else:
-        classes = [_SILENT, f"-XX:ArchiveClassesAtExit={partial}"] if name in _ARCHIVED else []
+        may_write = name in _ARCHIVED and os.access(CACHE, os.W_OK)
+        classes = [*_SILENT, f"-XX:ArchiveClassesAtExit={partial}"] if may_write else []
     try:
         done = subprocess.run(
             [java, *classes, *options], input=stdin, capture_output=True, text=True, timeout=timeout_s

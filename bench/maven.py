@@ -27,7 +27,10 @@ def resolved(directory: Path, what: str, *arguments: str) -> Path:
             raise PeerUnavailable(f"{program} is not installed; {what} comes through Maven")
     directory.mkdir(parents=True, exist_ok=True)
     command = ["mvn", "-q", "-B", *arguments, f"-DoutputDirectory={directory}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        raise PeerUnavailable(f"Maven did not resolve {what} within {DEADLINE_S} s") from None
     if done.returncode != 0:
         reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
         raise PeerUnavailable(f"Maven could not resolve {what}: {reason.strip()[:300]}")

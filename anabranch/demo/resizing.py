@@ -50,11 +50,15 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A completed resize. ``began_ns`` is of the machine's monotonic clock; ``killed`` is the killed broker's id."""
+    """A completed resize of the first topic. ``last_began_ns`` is the begin of the last topic's resize.
+
+    Times are of the machine's monotonic clock. ``killed`` is the killed broker's id.
+    """
 
     partitions_before: int
     partitions: int
     began_ns: int
+    last_began_ns: int
     took_s: float
     killed: int | None
 
@@ -111,20 +115,20 @@ class Resizer:
         self._say(f"{before} -> {counted(step.partitions, 'partition')}{death}")
         if victim is not None:
             self._kill(victim)
-        took_s = await self._resize(admin, step.partitions)
-        self.done.append(Done(before, step.partitions, began_ns, round(took_s, 3), victim))
+        last_began_ns, took_s = await self._resize(admin, step.partitions)
+        self.done.append(Done(before, step.partitions, began_ns, last_began_ns, round(took_s, 3), victim))
         self._say(f"{before} -> {step.partitions} partitions took {took_s:.1f} s")
 
-    async def _resize(self, admin: Admin, partitions: int) -> float:
-        """Resize one topic after the other; returns how many seconds the first took."""
-        took_s = []
+    async def _resize(self, admin: Admin, partitions: int) -> tuple[int, float]:
+        """Resize one topic after the other. Returns when the last began, and how many seconds the first took."""
+        began_ns, took_s = [], []
         for name in self._topics:
-            began = time.monotonic()
+            began_ns.append(time.monotonic_ns())
             await _ask(admin, name, partitions)
             await wait_until_resized(admin, name, partitions, RESIZE_DEADLINE_MS)
-            took_s.append(time.monotonic() - began)
+            took_s.append((time.monotonic_ns() - began_ns[-1]) / 1e9)
             await trio.sleep(APART_S)  # pause: else the groups rebalance at once, and two cores are full
-        return took_s[0]
+        return began_ns[-1], took_s[0]
 
     def _kill(self, broker: int) -> None:
         (plan,) = [plan for plan in self._cluster.brokers if plan.node_id == broker]

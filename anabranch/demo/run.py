@@ -272,7 +272,7 @@ async def run_demo(
     view.stage("checking the deliveries")
     verdict, observed, flushes = judge(sides[0], producers, limit)
     control_verdict, control_observed, _ = judge(sides[1], producers, limit)
-    first_shrink_ns = next((done.began_ns for done in steps if done.shrinks), None)
+    first_shrink_ns = next((done.last_began_ns for done in steps if done.shrinks), None)
     moved = hand_overs(observed, flushes, [_resize(done) for done in steps])
 
     def took(chosen: Callable[[Done], bool]) -> Percentiles:

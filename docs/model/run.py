@@ -178,10 +178,17 @@ def check(
 
 
 def _class_archive(path: Path | None) -> list[str]:
-    """The JVM's options to use this archive of loaded classes (JEP 350), or to write it when there is none."""
+    """The JVM's options to use this archive of loaded classes (JEP 350), or to write it when there is none.
+
+    Java before 13 ignores them.
+    """
     if path is None:
         return []
-    return ["-Xlog:disable", f"-XX:{'SharedArchiveFile' if path.exists() else 'ArchiveClassesAtExit'}={path}"]
+    return [
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Xlog:disable",
+        f"-XX:{'SharedArchiveFile' if path.exists() else 'ArchiveClassesAtExit'}={path}",
+    ]
 
 
 def _output(command: Sequence[str], directory: Path, limit_s: float | None) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -15,7 +16,9 @@ pytestmark = pytest.mark.integration
 def test_an_interrupted_command_prints_nothing_more(arguments: tuple[str, ...]) -> None:
     """No broker listens at the address: the first warning shows that the command waits."""
     line = [sys.executable, "-m", "anabranch.cli.main", *arguments, "-b", "127.0.0.1:1"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A process in the background of a shell ignores SIGINT, and so would its children.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("anabranch: no broker answers at 127.0.0.1:1")
         process.send_signal(signal.SIGINT)

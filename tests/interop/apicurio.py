@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
-import tarfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,8 +30,7 @@ def program() -> Path:
     resolved(directory, "Apicurio Registry", "dependency:copy", f"-Dartifact={artifact}")
     jar = directory / f"apicurio-registry-app-{VERSION}-runner.jar"
     for archive in directory.glob("*.tar.gz"):
-        with tarfile.open(archive) as packed:
-            packed.extractall(directory, filter="data")
+        shutil.unpack_archive(archive, directory)
         archive.unlink()
     return jar
 

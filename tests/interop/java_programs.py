@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.kafka_peer import kafka_jars
-from bench.maven import PeerUnavailable, resolved
+from bench.maven import PeerUnavailable
 from tests.interop.test_other_clients import CACHE, build
 
 SOURCES = Path(__file__).parent / "java"
@@ -31,9 +31,11 @@ def java_command(name: str, major: int) -> list[str]:
 @functools.cache
 def clients_4() -> Path:
     """The directory of Kafka's Java clients, version 4. Skips the test when Maven cannot get them."""
-    try:
-        return resolved(
-            CACHE / "kafka-clients-4", "kafka-clients 4", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies"
-        )
-    except PeerUnavailable as reason:
-        pytest.skip(str(reason))
+    jars = CACHE / "kafka-clients-4"
+    if not (jars / ".complete").exists():
+        pom = str(SOURCES / "pom.xml")
+        command = ("mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
+        if (reason := build("kafka-clients 4", *command, directory=SOURCES)) is not None:
+            pytest.skip(reason)
+        (jars / ".complete").touch()
+    return jars

@@ -54,7 +54,7 @@ def test_a_seed_run_twice_gives_the_same_trace(seed: int) -> None:
 
 def test_a_seed_gives_the_same_trace_in_another_process() -> None:
     """Hashes of strings differ between processes, so no decision may depend on the order of a set."""
-    ask = f"from tests.sim.world import Life, Plan, live\nprint('trace', live(Plan.of({FIRST_SEED})).trace)"
+    ask = f"from tests.sim.world import Plan, live\nprint('trace', live(Plan.of({FIRST_SEED})).trace)"
     traces = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

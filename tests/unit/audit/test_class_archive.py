@@ -53,10 +53,10 @@ def test_a_spark_that_fails_without_an_archive_is_started_only_once(archive: Cla
     assert len(builder.tried) == 1
 
 
-def test_of_older_archives_only_the_one_used_last_stays(tmp_path: Path) -> None:
-    old, used, new = (tmp_path / f"spark-classes-{name}.jsa" for name in ("old", "used", "new"))
+def test_the_archives_that_were_used_last_stay(tmp_path: Path) -> None:
+    young, old, used, new = (tmp_path / f"spark-classes-{name}.jsa" for name in ("young", "old", "used", "new"))
     other = tmp_path / "other.jsa"
-    for age_s, path in enumerate((old, used, other), 1000):
+    for age_s, path in enumerate((young, old, used, other), 1000):
         path.write_bytes(b"classes")
         os.utime(path, (time.time() - age_s,) * 2)
     assert str(used) in ClassArchive(used).options()
@@ -64,4 +64,4 @@ def test_of_older_archives_only_the_one_used_last_stays(tmp_path: Path) -> None:
     partial.write_bytes(b"classes")
     jvm: Any = SimpleNamespace(stdin=None, wait=lambda _timeout_s=None: 0, kill=lambda: None)
     class_archive._keep(jvm, partial, new, 1.0)
-    assert set(tmp_path.iterdir()) == {new, used, other}
+    assert set(tmp_path.iterdir()) == {new, used, young, other}

@@ -1,4 +1,4 @@
-"""A broker's own requests for topics: the error of each is in its log and in the response to the client."""
+"""Topics that a broker creates by itself: one request at a time, another after a failure, which is logged."""
 
 from __future__ import annotations
 
@@ -7,46 +7,70 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from anabranch.broker.topic_creation import TopicCreator
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsResponse
+from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 
-VALUES = {"num.partitions": 1, "default.replication.factor": 1, "request.timeout.ms": 1000}
-
-
-def refuses() -> CreateTopicsResponse:
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answered")
+pytestmark = pytest.mark.trio
 
 
-def answers() -> CreateTopicsResponse:
-    code, message = ErrorCode.INVALID_REPLICATION_FACTOR, "1 broker is too few"
-    return CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=code, error_message=message)])
+class Controller:
+    """Answers with ``codes``, one after the other, once ``go`` is set, or raises an error instead."""
+
+    def __init__(self, *codes: ErrorCode | KafkaError) -> None:
+        self.codes = list(codes)
+        self.asked: list[CreateTopicsRequest] = []
+        self.go = trio.Event()
+
+    async def request(self, request: CreateTopicsRequest, *_: Any) -> CreateTopicsResponse:
+        self.asked.append(request)
+        await self.go.wait()
+        code = self.codes.pop(0)
+        if isinstance(code, KafkaError):
+            raise code
+        result = CreatableTopicResult(name=request.topics[0].name, error_code=code, error_message=code.message)
+        return CreateTopicsResponse(topics=[result])
 
 
-@pytest.mark.trio
+def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
+    values = {"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 50, "request.timeout.ms": 1000}
+    config = SimpleNamespace(values={**{key.name: key.default for key in BROKER_CONFIGS}, **values})
+    node: Any = SimpleNamespace(config=config, controller=controller, nursery=nursery)
+    return TopicCreator(node)
+
+
+async def test_the_offsets_topic_is_requested_again_after_there_were_too_few_brokers(nursery: Any) -> None:
+    """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each such request tries again (as in Kafka)."""
+    controller = Controller(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE)
+    found = creator(controller, nursery)
+    assert found.start([OFFSETS_TOPIC])
+    assert not found.start([OFFSETS_TOPIC])
+    controller.go.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert found.start([OFFSETS_TOPIC])
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(controller.asked) == 2
+    (topic,) = controller.asked[0].topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (OFFSETS_TOPIC, 50, 3)
+    assert {config.name: config.value for config in topic.configs}["cleanup.policy"] == "compact"
+
+
 @pytest.mark.parametrize(
-    ("respond", "code", "error"),
+    ("refusal", "reason"),
     [
-        (refuses, ErrorCode.LEADER_NOT_AVAILABLE, "no controller answered"),
-        (answers, ErrorCode.INVALID_REPLICATION_FACTOR, "1 broker is too few"),
+        (KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answered"), "no controller answered"),
+        (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICATION_FACTOR.message),
     ],
 )
 async def test_the_reason_why_a_topic_was_not_created_is_logged(
-    respond: Any, code: ErrorCode, error: str, caplog: pytest.LogCaptureFixture
+    refusal: ErrorCode | KafkaError, reason: str, nursery: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def request(*_: Any) -> CreateTopicsResponse:
-        return respond()
-
-    async def wait_for_metadata(_: Any, __: float) -> None:
-        """No leader ever comes."""
-
-    async with trio.open_nursery() as nursery:
-        node: Any = SimpleNamespace(
-            nursery=nursery,
-            config=SimpleNamespace(values=VALUES),
-            controller=SimpleNamespace(request=request),
-            wait_for_metadata=wait_for_metadata,
-        )
-        assert await TopicCreator(node).create(["t"]) == {"t": code}
-    assert any("event=topic.not_created topic=t" in line and error in line for line in caplog.messages)
+    controller = Controller(refusal)
+    controller.go.set()
+    assert creator(controller, nursery).start(["t"])
+    await trio.testing.wait_all_tasks_blocked()
+    assert any("event=topic.not_created topic=t" in line and reason in line for line in caplog.messages)

@@ -25,7 +25,7 @@ def audit(**statuses: str) -> dict[str, Any]:
 
 
 def shown(**parts: Any) -> list[str]:
-    steps = [Done(before, after, 0, 0.2, 2 if (before, after) == (9, 6) else None) for before, after in STEPS]
+    steps = [Done(before, after, 0, 0, 0.2, 2 if (before, after) == (9, 6) else None) for before, after in STEPS]
     result = DemoResult(
         **{
             "verdict": Verdict(events=101_229, keys=10_101),
