@@ -24,8 +24,11 @@ from anabranch.demo.states import KeyStates, StateStore
 
 REPORT_EVERY_S = 0.1
 MAX_UNCONFIRMED = 4_000
-LINGER_MS = 60
-"""Every batch wakes three brokers and two consumers. With 20 ms two cores are full, and hand-overs wait for a core."""
+LINGER_MS = 100
+"""Every batch wakes three brokers and two consumers. With 20 ms two cores are full, and hand-overs wait for a core.
+
+With 100 ms their median is lower than with 60 ms; 150 and 200 ms do not lower it further.
+"""
 AHEAD_S = 0.01
 BEHIND_S = 0.1
 POLL_MS = 200
