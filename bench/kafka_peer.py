@@ -185,7 +185,7 @@ class KafkaCluster:
                     socket.create_connection((HOST, port), timeout=1).close()
                     break
                 except OSError:
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # polls: until the broker listens
 
     def __exit__(self, *exception: object) -> None:
         for process in self.processes:

@@ -123,14 +123,12 @@ async def _next_limit(sequence: int) -> int:
 class Recorder:
     """Applies records to this consumer's states, and logs each record and flush with its time."""
 
-    def __init__(self, states: KeyStates, out: TextIO, report: Reporter) -> None:
+    def __init__(self, states: KeyStates, out: TextIO) -> None:
         self._states = states
         self._out = out
-        self._report = report
         # Brokers stamp records by the wall clock; all other times here are of the monotonic clock.
         self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
         self._seen: set[int] = set()
-        self._owned: set[int] = set()
 
     @property
     def count(self) -> int:
@@ -156,29 +154,13 @@ class Recorder:
         """The load callback: other owners' keys may have come to these partitions."""
         self._states.reload(tp.partition for tp in partitions)
 
-    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take partitions in addition to those that the consumer keeps."""
-        chosen = list(partitions)
-        self.load(chosen)
-        self._owned.update(tp.partition for tp in chosen)
-        self._report_owned()
-
-    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        chosen = list(partitions)
-        self.save(chosen)
-        self._owned.difference_update(tp.partition for tp in chosen)
-        self._report_owned()
-
-    def _report_owned(self) -> None:
-        self._report(force=True, count=self.count, assigned=sorted(self._owned))
-
 
 class OwnershipListener:
     """The callbacks for rebalances, which any Kafka consumer has."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.on_partitions_revoked = recorder.revoked
-        self.on_partitions_assigned = recorder.assigned
+        self.on_partitions_revoked = recorder.save
+        self.on_partitions_assigned = recorder.load
 
 
 class KeyListener:
@@ -197,7 +179,7 @@ async def consume(arguments: argparse.Namespace) -> None:
     states = KeyStates(store)
     async with anyio.create_task_group() as tasks:
         with open(arguments.out, "w", encoding="utf-8") as out:
-            recorder = Recorder(states, out, report)
+            recorder = Recorder(states, out)
             async with Consumer(
                 bootstrap_servers=arguments.bootstrap,
                 group_id=arguments.group,
@@ -227,7 +209,8 @@ async def _read(consumer: Consumer, recorder: Recorder, states: KeyStates, out: 
             saved = time.monotonic()
         out.flush()
         blocked = sorted({blocked.partition.partition for blocked in consumer.explain_blocked()})
-        report(count=recorder.count, blocked=blocked)
+        assigned = sorted(tp.partition for tp in consumer.assignment())
+        report(count=recorder.count, assigned=assigned, blocked=blocked)
 
 
 async def _cancel_when_stdin_closes(scope: anyio.CancelScope) -> None:

@@ -184,11 +184,8 @@ def _class_archive(path: Path | None) -> list[str]:
     """
     if path is None:
         return []
-    return [
-        "-XX:+IgnoreUnrecognizedVMOptions",
-        "-Xlog:disable",
-        f"-XX:{'SharedArchiveFile' if path.exists() else 'ArchiveClassesAtExit'}={path}",
-    ]
+    option = "SharedArchiveFile" if path.exists() else "ArchiveClassesAtExit"
+    return ["-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:disable", f"-XX:{option}={path}"]
 
 
 def _output(command: Sequence[str], directory: Path, limit_s: float | None) -> tuple[str, bool]:

@@ -84,12 +84,12 @@ def test_ten_runs_include_every_kind_of_event_of_a_resize() -> None:
 
 def test_one_of_ten_runs_includes_a_take_over_by_another_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     read_state = leadership.read_state
-    taken_over: list[int] = []
+    taken_over: list[str] = []
 
     async def read(*of: Any) -> DurableState:
         state = await read_state(*of)
         if GROUP in state.generations:
-            taken_over.append(state.generations[GROUP])
+            taken_over.append(GROUP)
         return state
 
     monkeypatch.setattr(leadership, "read_state", read)
