@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from anabranch.client.group.assignors.model import MemberSubscription
 from anabranch.protocol.generated import consumer_protocol as schema
@@ -16,8 +17,15 @@ _VERSION = struct.Struct(">h")
 _HIGHEST_SUBSCRIPTION = 3
 _HIGHEST_ASSIGNMENT = 3
 _WRITTEN_ASSIGNMENT = 1
-_LAYOUTS = b"anabranch.layouts"
+_LAYOUTS = b"anabranch.assigned"
 """The prefix of the user data in an assignment by a leader of this project. Other clients do not read it."""
+
+
+class AssignedLayout(NamedTuple):
+    """A layout that a leader assigned partitions by: those with numbers below ``total``."""
+
+    version: int
+    total: int
 
 
 def encode_subscription(
@@ -52,11 +60,13 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Me
     )
 
 
-def encode_assignment(partitions: Iterable[TopicPartition], layouts: Mapping[str, int] | None = None) -> bytes:
-    """Encode an assignment. ``layouts`` has the layout versions of resized topics that it was made by."""
+def encode_assignment(
+    partitions: Iterable[TopicPartition], layouts: Mapping[str, AssignedLayout] | None = None
+) -> bytes:
+    """Encode an assignment. ``layouts`` has the layouts of resized topics that it was made by."""
     user_data = None
     if layouts is not None:
-        named = [f"{topic}:{version}".encode() for topic, version in sorted(layouts.items())]
+        named = [f"{topic}:{layout.version}:{layout.total}".encode() for topic, layout in sorted(layouts.items())]
         user_data = b" ".join([_LAYOUTS, *named])
     body = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions), user_data=user_data)
     return _VERSION.pack(_WRITTEN_ASSIGNMENT) + body.encode(_WRITTEN_ASSIGNMENT)
@@ -71,22 +81,22 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     return _flatten(body.assigned_partitions)
 
 
-def read_layouts(data: bytes) -> dict[str, int] | None:
-    """The layout versions that an assignment was made by. A topic that it does not name was never resized.
+def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:
+    """The layouts that an assignment was made by. A topic that it does not name was never resized.
 
-    None if the assignment has no layout versions: its leader is another client, or an older one.
+    None if the assignment has no layouts: its leader is another client, or of another version.
     """
     if not data:
         return None
     version = _read_version(data, _HIGHEST_ASSIGNMENT)
     user_data = ConsumerProtocolAssignment.decode(memoryview(data)[_VERSION.size :], version).user_data
     mark, *named = bytes(user_data or b"").split(b" ")
-    found: dict[str, int] = {}
+    found: dict[str, AssignedLayout] = {}
     for entry in named if mark == _LAYOUTS else ():
-        topic, _, layout_version = entry.decode("ascii", "replace").rpartition(":")
-        if not layout_version.isdecimal():
+        topic, *numbers = entry.decode("ascii", "replace").split(":")
+        if len(numbers) != len(AssignedLayout._fields) or not all(number.isdecimal() for number in numbers):
             return None
-        found[topic] = int(layout_version)
+        found[topic] = AssignedLayout(*map(int, numbers))
     return found if mark == _LAYOUTS else None
 
 

@@ -19,17 +19,19 @@ from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
-from anabranch.client.group.assignors import Assignor, PartitionSpan, spread
+from anabranch.client.group.assignors import Assignor
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.group.group_member import GroupMember, MemberState, Reaction, react
 from anabranch.client.group.group_protocol import (
     PROTOCOL_TYPE,
+    AssignedLayout,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
     read_layouts,
 )
+from anabranch.client.group.led_assignment import LedAssignment, spans_of
 from anabranch.client.group.listener import RebalanceListener
 from anabranch.client.net.connections import GENERAL, GROUP
 from anabranch.client.net.metadata import Metadata
@@ -46,8 +48,7 @@ _log = logging.getLogger(__name__)
 _JOIN_MARGIN_MS = 5_000
 """A coordinator answers JoinGroup after up to the rebalance timeout; Kafka waits this much longer."""
 
-
-_NO_PARTITIONS = PartitionSpan(0, 0)
+_NEVER_RESIZED = AssignedLayout(version=0, total=0)
 _LEADER_REFRESH_S = 2.0
 """Seconds for which a leader waits for newer metadata before it assigns partitions by its present metadata."""
 
@@ -94,10 +95,11 @@ class GroupMembership:
         self._joined: _Joined | None = None
         self._lost = False
         self._fatal: KafkaError | None = None
-        self._led_counts: dict[str, PartitionSpan] | None = None
+        self._led: LedAssignment | None = None
+        """The assignment of all members, if this one is the leader and no other assignment is needed."""
         self._led_owners: dict[TopicPartition, str] = {}
-        self._assigned_layouts: dict[str, int] | None = None
-        """The layout versions by which the leader, another member, made the assignment; None if it sent none."""
+        self._assigned_layouts: dict[str, AssignedLayout] | None = None
+        """The layouts by which the leader, another member, made the assignment; None if it sent none."""
         self._taken_generation = -1
         self._own_commits: dict[TopicPartition, object] = {}
         """Offsets that this member committed, of partitions where no other member can have committed since."""
@@ -219,7 +221,7 @@ class GroupMembership:
         self._subscription.set_assignment(sorted(assigned))
         self._taken_generation = joined.generation_id
         # A leader also watches the partition counts of the other members' topics.
-        self._metadata.want_only(self._subscription.topics | frozenset(self._led_counts or ()))
+        self._metadata.want_only(self._subscription.topics | (self._led.spans.keys() if self._led else frozenset()))
         self._subscription.on_metadata(self._metadata.cluster)
         if self._cooperative and gone:
             self.member.rejoin_needed = True  # the next rebalance assigns the partitions that were given up
@@ -262,7 +264,7 @@ class GroupMembership:
             self._join_scope = None
             self._joining = False
             self._check_topics()  # changes since the assignment were left for now
-            if self._knows_newer_layout():
+            if self._knows_unassigned():
                 self._metadata.request_update()  # the leader may learn of it soon; the new metadata is compared again
             self._on_change()
 
@@ -340,7 +342,7 @@ class GroupMembership:
         member.joined(joined.generation_id, joined.member_id, joined.protocol_name, joined.leader == joined.member_id)
         assignments = await self._assign(joined) if member.leader else []
         if not member.leader:
-            self._led_counts = None
+            self._led = None
             self._led_owners = {}
         sync = SyncGroupRequest(
             group_id=self.link.group_id,
@@ -402,39 +404,42 @@ class GroupMembership:
         else:
             with anyio.move_on_after(_LEADER_REFRESH_S), contextlib.suppress(KafkaError):
                 await self._metadata.refresh()
-        counts = self._counts(topics)
-        self._led_counts = dict.fromkeys(topics, _NO_PARTITIONS) | counts
-        assignment = spread(assignor, counts, members)
-        self._led_owners = {tp: member_id for member_id, tps in assignment.items() for tp in tps}
-        layouts = self._layouts(topics)
+        cluster = self._metadata.cluster
+        led = self._led = LedAssignment.make(assignor, members, spans_of(cluster, topics))
+        self._led_owners = led.owners()
+        layouts = {
+            topic: AssignedLayout(cluster.topics[topic].layout_version, span.total)
+            for topic, span in led.spans.items()
+            if self._is_resized(topic)
+        }
         return [
             SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions, layouts))
-            for member_id, partitions in assignment.items()
+            for member_id, partitions in led.partitions.items()
         ]
 
-    def _layouts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The layout versions of the resized topics among ``topics``, as far as this member knows."""
-        known = self._metadata.cluster.topics
-        return {name: known[name].layout_version for name in topics if name in known and known[name].layout_version > 0}
+    def _is_resized(self, name: str) -> bool:
+        topic = self._metadata.cluster.topics.get(name)
+        return topic is not None and topic.layout_version > 0
 
-    def _knows_newer_layout(self) -> bool:
-        """Whether the leader assigned partitions by an older layout than this member knows."""
+    def _knows_unassigned(self) -> bool:
+        """Whether the leader made the assignment by an older layout than this member knows, with fewer partitions.
+
+        At a merge none is unassigned. Whether another assignment is better then is for the leader to decide.
+        """
         used = self._assigned_layouts
-        return used is not None and any(
-            version > used.get(name, 0) for name, version in self._layouts(self._subscription.topics).items()
+        if used is None:
+            return False
+        cluster = self._metadata.cluster
+        resized = [name for name in self._subscription.topics if self._is_resized(name)]
+        return any(
+            cluster.topics[name].layout_version > layout.version and span.total > layout.total
+            for name, span in spans_of(cluster, resized).items()
+            for layout in [used.get(name, _NEVER_RESIZED)]
         )
-
-    def _counts(self, topics: Iterable[str]) -> dict[str, PartitionSpan]:
-        found: dict[str, PartitionSpan] = {}
-        for name in topics:
-            topic = self._metadata.cluster.topics.get(name)
-            if topic is not None and topic.partitions:
-                found[name] = PartitionSpan.of(topic.partitions, topic.undeleted_partition_count)
-        return found
 
     def _on_metadata(self) -> None:
         self._check_topics()
-        if not self._joining and self._knows_newer_layout():
+        if not self._joining and self._knows_unassigned():
             # The subscription names the present generation, so that no join is like the one before.
             self._assigned_layouts = None
             self.request_rejoin()
@@ -445,10 +450,11 @@ class GroupMembership:
             self._metadata.cluster, exclude_internal=self._config.exclude_internal_topics
         ):
             self.request_rejoin()
-        led = self._led_counts
-        if led is not None and not self._joining and led != dict.fromkeys(led, _NO_PARTITIONS) | self._counts(led):
-            self._led_counts = None
-            self.request_rejoin()
+        led = self._led
+        if led is not None and not self._joining:
+            self._led = led.for_spans(spans_of(self._metadata.cluster, led.spans))
+            if self._led is None:
+                self.request_rejoin()
 
     # ------------------------------------------------------------ heartbeats
 
@@ -464,7 +470,7 @@ class GroupMembership:
                 await self.leave()
                 continue
             await self._heartbeat()
-            if any(span.undeleted < span.total for span in (self._led_counts or {}).values()):
+            if self._led is not None and self._led.has_marked():
                 self._metadata.request_update()  # only metadata shows that assigned marked partitions are gone
 
     async def _heartbeat(self) -> None:

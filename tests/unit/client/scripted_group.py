@@ -10,7 +10,7 @@ import anyio
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.group.assignors import resolve_assignors
-from anabranch.client.group.group_protocol import encode_assignment
+from anabranch.client.group.group_protocol import AssignedLayout, encode_assignment
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.net.cluster import Cluster
 from anabranch.client.subscription.subscription import Subscription
@@ -35,7 +35,7 @@ class ScriptedLink:
 
     def __init__(self, *assignments: list[TopicPartition]) -> None:
         self.assignments = list(assignments)
-        self.layouts: list[dict[str, int] | None] = []
+        self.layouts: list[dict[str, AssignedLayout] | None] = []
         """The layouts that the leader names in each response; it names none once the list is used up."""
         self.seen: list[Any] = []
         self.generation_id = 0

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from anabranch.client.group.group_protocol import decode_assignment, encode_assignment, read_layouts
+from anabranch.client.group.group_protocol import AssignedLayout, decode_assignment, encode_assignment, read_layouts
 from anabranch.client.net.cluster import Cluster, PartitionInfo, TopicInfo
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
@@ -43,6 +43,7 @@ class LeaderLink(ScriptedLink):
         joined = await super()._join(body)
         if body.member_id:
             joined.leader = body.member_id
+            joined.protocol_name = body.protocols[0].name
             joined.members = [
                 JoinGroupResponseMember(member_id=body.member_id, metadata=body.protocols[0].metadata),
             ]
@@ -104,7 +105,7 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
 
     async def check() -> None:
         link = ScriptedLink([T0], [T0], [T0, T1])
-        link.layouts = [{}, {}, {"t": 1}]
+        link.layouts = [{}, {}, {"t": AssignedLayout(1, 2)}]
         async with reading(link) as (member, _):
             member.metadata.cluster = described(1, 1, 0)
             member.metadata.update()
@@ -128,17 +129,63 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
     run(check)
 
 
-@pytest.mark.parametrize("layouts", [None, {"t": 1}, {"t": 2}])
-def test_no_rebalance_is_requested_if_the_leader_is_not_behind(run: Run, layouts: dict[str, int] | None) -> None:
-    """The same holds for a leader that names no layouts: another client refreshes its metadata in its own way."""
+@pytest.mark.parametrize("layouts", [None, {"t": (2, 2)}, {"t": (3, 2)}, {"t": (2, 1)}, {"t": (1, 2)}, {"t": (1, 3)}])
+def test_a_follower_requests_no_rebalance_if_all_partitions_are_assigned(
+    run: Run, layouts: dict[str, tuple[int, int]] | None
+) -> None:
+    """A leader that knows the layout, or a newer one, learns of its other partitions itself.
 
+    The same holds for a leader that names no layouts: another client refreshes its metadata in its own way.
+    """
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        link.layouts = [layouts and {name: AssignedLayout(*layout) for name, layout in layouts.items()}]
+        async with reading(link) as (member, _):
+            member.metadata.cluster = described(2, 1, 2)
+            member.metadata.update()
+            assert not member.coordinator.needs_poll()
+
+    run(check)
+
+
+@pytest.mark.parametrize("layouts", [{}, {"t": AssignedLayout(1, 1)}, {"u": AssignedLayout(2, 2)}])
+def test_a_follower_requests_a_rebalance_if_a_partition_is_not_assigned(
+    run: Run, layouts: dict[str, AssignedLayout]
+) -> None:
     async def check() -> None:
         link = ScriptedLink([T0])
         link.layouts = [layouts]
         async with reading(link) as (member, _):
-            member.metadata.cluster = described(2, 2, 1)
+            member.metadata.cluster = described(2, 2, 2)
             member.metadata.update()
-            assert not member.coordinator.needs_poll()
+            assert member.coordinator.needs_poll()
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cluster", "is_right"),
+    [
+        ("cooperative-sticky", described(3, 2, 1), True),
+        ("cooperative-sticky", described(4, 4, 1), False),
+        ("cooperative-sticky", described(2, 2, 1), False),
+        ("range", described(3, 2, 1), False),
+    ],
+)
+def test_a_leader_begins_a_rebalance_only_if_its_assignment_is_no_longer_right(
+    run: Run, strategy: str, cluster: Cluster, is_right: bool
+) -> None:
+    async def check() -> None:
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link, partition_assignment_strategy=strategy)
+            fixture.metadata.cluster = described(3, 3, 0)
+            await fixture.poll_until(lambda: fixture.held == {T0})
+            fixture.metadata.cluster = cluster
+            fixture.metadata.update()
+            assert fixture.coordinator.needs_poll() != is_right
+            tasks.cancel_scope.cancel()
 
     run(check)
 
@@ -158,7 +205,7 @@ def test_a_leader_refreshes_its_metadata_before_it_assigns_partitions(run: Run) 
             fixture.metadata.refreshed = refreshed
             await fixture.poll_until(lambda: fixture.held == {T0})
             assert [decode_assignment(share) for share in link.given] == [(T0, T1)]
-            assert [read_layouts(assignment) for assignment in link.given] == [{"t": 1}]
+            assert [read_layouts(assignment) for assignment in link.given] == [{"t": AssignedLayout(1, 2)}]
             tasks.cancel_scope.cancel()
 
     run(check)
@@ -182,8 +229,11 @@ def test_a_leader_whose_refresh_fails_assigns_the_partitions_that_it_knows(run: 
     run(check)
 
 
-@pytest.mark.parametrize("layouts", [{}, {"t": 1}, {"a.b-c_d": 12, "t": 2**31 - 1}])
-def test_the_layouts_of_an_assignment_are_read_back(layouts: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "layouts",
+    [{}, {"t": AssignedLayout(1, 2)}, {"a.b-c_d": AssignedLayout(12, 9), "t": AssignedLayout(2**31 - 1, 10_000)}],
+)
+def test_the_layouts_of_an_assignment_are_read_back(layouts: dict[str, AssignedLayout]) -> None:
     data = encode_assignment([T0], layouts)
     assert read_layouts(data) == layouts
     assert decode_assignment(data) == (T0,)
@@ -191,7 +241,17 @@ def test_the_layouts_of_an_assignment_are_read_back(layouts: dict[str, int]) -> 
 
 @pytest.mark.parametrize(
     "user_data",
-    [None, b"", b"anything", b"anabranch.layoutst:1", b"anabranch.layouts t", b"anabranch.layouts t:x"],
+    [
+        None,
+        b"",
+        b"anything",
+        b"anabranch.layouts t:1",  # of an older version
+        b"anabranch.assignedt:1:2",
+        b"anabranch.assigned t",
+        b"anabranch.assigned t:1",
+        b"anabranch.assigned t:1:x",
+        b"anabranch.assigned t:1:2:3",
+    ],
 )
 def test_other_user_data_names_no_layouts(user_data: bytes | None) -> None:
     body = ConsumerProtocolAssignment(assigned_partitions=[], user_data=user_data)
