@@ -189,8 +189,10 @@ class GroupMembership:
             await self.listener.lost(held)
 
     async def _prepare_join(self) -> None:
-        """Commit processed records, and give up partitions that must not be kept over the rebalance."""
-        await self._commit_before_rebalance()
+        """Give up partitions that must not be kept over the rebalance, after a commit of the processed records.
+
+        Where all are kept, nothing is committed: their next commit or their revocation comes after the rebalance.
+        """
         held = self._subscription.partitions
         if self.member.generation_id < 0 and not held:
             return
@@ -199,6 +201,7 @@ class GroupMembership:
         else:
             give_up = list(held)
         if give_up:
+            await self._commit_before_rebalance()
             await self.listener.revoked(give_up)
             self._subscription.set_assignment([tp for tp in held if tp not in set(give_up)])
 

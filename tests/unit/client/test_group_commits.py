@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
+from anabranch.client.group.listener import RebalanceListener
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink, reading
 
 
@@ -224,6 +229,51 @@ def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoke
             member.coordinator.request_rejoin()
             await member.poll_until(lambda: member.held == {T0})
             assert link.committed == ([{T1: 4}] if before_report else [])
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps"),
+    [
+        ("cooperative-sticky", ["join", "commit", "revoked", "join"]),
+        ("range", ["commit", "revoked", "join"]),
+    ],
+)
+def test_a_member_commits_before_it_gives_up_a_partition_and_delays_no_other_join(
+    run: Run, strategy: str, steps: list[str]
+) -> None:
+    """While a member commits, the group waits for its JoinGroup. A partition that it keeps needs no commit."""
+
+    async def check() -> None:
+        seen: list[str] = []
+
+        class Link(ScriptedLink):
+            async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+                seen.append("join")
+                joined = await super()._join(body)
+                joined.protocol_name = strategy
+                return joined
+
+            async def commit_offsets(self, *given: Any, **named: Any) -> set[TopicPartition]:
+                seen.append("commit")
+                return await super().commit_offsets(*given, **named)
+
+        class Revoked:
+            def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+                seen.append("revoked")
+
+        link = Link([T0, T1], [T0], [T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, partition_assignment_strategy=strategy, enable_auto_commit=True)
+            member.coordinator.listener = RebalanceListener(Revoked())
+            await member.poll_until(lambda: member.held == {T0, T1})
+            member.subscription.state(T1).seek(4)
+            seen.clear()
+            member.coordinator.request_rejoin()
+            await member.poll_until(lambda: len(seen) >= len(steps))
+            assert seen == steps
             tasks.cancel_scope.cancel()
 
     run(check)
