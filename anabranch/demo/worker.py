@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import time
 from collections import deque
@@ -229,8 +230,10 @@ def main() -> None:
     parser.add_argument("--group", default="")
     parser.add_argument("--states", default="", help="the database that the group's consumers share")
     parser.add_argument("--events", type=int, default=None)
+    parser.add_argument("--nice", type=int, default=0, help="how far the process's priority is lowered")
     parser.add_argument("--rate", type=float, default=1e9, help="events a second, of all producers together")
     arguments = parser.parse_args()
+    os.nice(arguments.nice)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     anyio.run({"produce": produce, "consume": consume}[arguments.role], arguments)
 
