@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
@@ -22,6 +25,23 @@ def resolved(directory: Path, what: str, *arguments: str) -> Path:
     complete = directory / ".complete"
     if complete.exists():
         return directory
+    with _lock():
+        if not complete.exists():
+            _run(directory, what, arguments)
+            complete.touch()
+    return directory
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """Lets one process at a time run Maven: two write the same files of its local repository, and one may fail."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "maven.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(directory: Path, what: str, arguments: tuple[str, ...]) -> None:
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise PeerUnavailable(f"{program} is not installed; {what} comes through Maven")
@@ -34,5 +54,3 @@ def resolved(directory: Path, what: str, *arguments: str) -> Path:
     if done.returncode != 0:
         reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
         raise PeerUnavailable(f"Maven could not resolve {what}: {reason.strip()[:300]}")
-    complete.touch()
-    return directory

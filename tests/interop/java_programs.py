@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pytest
 
 from bench.kafka_peer import kafka_jars
-from bench.maven import PeerUnavailable
+from bench.maven import PeerUnavailable, resolved
 from tests.interop.test_other_clients import CACHE, build
 
 SOURCES = Path(__file__).parent / "java"
@@ -17,25 +16,19 @@ SOURCES = Path(__file__).parent / "java"
 def java_command(name: str, major: int) -> list[str]:
     """The command that runs a program with the clients of Kafka 3.9 or 4. Skips the test if they are not available."""
     try:
-        jars = kafka_jars() if major == 3 else clients_4()
+        newest = clients_4()
+        jars = kafka_jars() if major == 3 else newest
     except PeerUnavailable as reason:
         pytest.skip(str(reason))
     classes = CACHE / "java"
     classes.mkdir(parents=True, exist_ok=True)
-    command = ("javac", "-cp", f"{clients_4()}/*", "-d", str(classes), str(SOURCES / f"{name}.java"))
+    command = ("javac", "-cp", f"{newest}/*", "-d", str(classes), str(SOURCES / f"{name}.java"))
     if (reason := build(f"{name}.java", *command, directory=SOURCES)) is not None:
         pytest.skip(reason)
     return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{jars}/*", name]
 
 
-@functools.cache
 def clients_4() -> Path:
-    """The directory of Kafka's Java clients, version 4. Skips the test when Maven cannot get them."""
-    jars = CACHE / "kafka-clients-4"
-    if not (jars / ".complete").exists():
-        pom = str(SOURCES / "pom.xml")
-        command = ("mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
-        if (reason := build("kafka-clients 4", *command, directory=SOURCES)) is not None:
-            pytest.skip(reason)
-        (jars / ".complete").touch()
-    return jars
+    """The directory of Kafka's Java clients, version 4. Raises ``PeerUnavailable``."""
+    pom = str(SOURCES / "pom.xml")
+    return resolved(CACHE / "kafka-clients-4", "Kafka's clients", "-f", pom, "dependency:copy-dependencies")
