@@ -10,10 +10,11 @@ from anabranch.controller import deletion, leader_selection
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
 from anabranch.controller.image import LiveBroker
-from anabranch.controller.partitions import StateChange, elect, elect_after_broker_change, write_states
+from anabranch.controller.partitions import elect, elect_after_broker_change
 from anabranch.controller.request_batch import inter_broker_endpoint
 from anabranch.controller.resize import steps
 from anabranch.controller.resize.step_log import log_end
+from anabranch.controller.state_writes import StateChange, write_states
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.controlled_shutdown import (
     ControlledShutdownRequest,

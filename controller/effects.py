@@ -16,8 +16,8 @@ from anabranch.controller.admin.outcome import Wait
 from anabranch.controller.context import Context
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import PartitionImage, TopicImage
-from anabranch.controller.partitions import StateChange, take_state, write_together
 from anabranch.controller.resize.step_log import log_step
+from anabranch.controller.state_writes import StateChange, take_state, write_together
 from anabranch.controller.states import PartitionStatus
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp

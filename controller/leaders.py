@@ -11,7 +11,8 @@ from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
 from anabranch.controller.events import FirstReplicasDue
 from anabranch.controller.image import Led
-from anabranch.controller.partitions import StateChange, unclean_order, write_states
+from anabranch.controller.partitions import unclean_order
+from anabranch.controller.state_writes import StateChange, write_states
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition

@@ -22,9 +22,9 @@ from anabranch.controller.context import Context
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import TopicImage
-from anabranch.controller.partitions import StateChange, take_state
 from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
 from anabranch.controller.resize import view
+from anabranch.controller.state_writes import StateChange, take_state
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition

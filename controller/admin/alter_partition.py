@@ -19,8 +19,8 @@ from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.image import PartitionImage
-from anabranch.controller.partitions import StateChange, write_states
 from anabranch.controller.reassignment import is_due
+from anabranch.controller.state_writes import StateChange, write_states
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_partition import (
     AlterPartitionRequest,

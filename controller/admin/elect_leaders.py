@@ -10,7 +10,7 @@ from __future__ import annotations
 from anabranch.controller.admin.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, Wait
 from anabranch.controller.context import Context
 from anabranch.controller.leaders import ElectionType, chosen
-from anabranch.controller.partitions import StateChange, write_states
+from anabranch.controller.state_writes import StateChange, write_states
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.elect_leaders import (
     ElectLeadersRequest,

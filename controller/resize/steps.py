@@ -15,8 +15,8 @@ from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import TopicImage
-from anabranch.controller.partitions import StateChange
 from anabranch.controller.resize import announcing, ends, goal, removal, view
+from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.controller.topic_id import new_topic_id
 from anabranch.ordered_resize.resize import Step, next_steps
