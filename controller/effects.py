@@ -17,7 +17,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import PartitionImage, TopicImage
 from anabranch.controller.resize.step_log import log_step
-from anabranch.controller.state_writes import StateChange, take_state, write_together
+from anabranch.controller.state_writes import StateChange, take_state, write_states, write_together
 from anabranch.controller.states import PartitionStatus
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
@@ -54,6 +54,8 @@ class Effects:
 
     Without ``writes`` each group is in one multi, and several groups may share a multi.
     """
+    independent: Sequence[StateChange] = ()
+    """Partition states that are written even where others are refused. Without ``writes`` and ``states``."""
     removed: Sequence[int] = ()
     """Partitions whose state znodes are deleted by ``writes``; one that stays assigned is new afterwards."""
     notify: Sequence[str] = ()
@@ -73,22 +75,26 @@ class Effects:
     """Parts of ``response`` that must be complete, or time out, before it is sent."""
 
 
-async def carry_out(context: Context, effects: Effects) -> None:
-    """Write, then change the image and the batch. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
+async def carry_out(context: Context, effects: Effects) -> set[TopicPartition]:
+    """Write, then change the image and the batch. Returns the partitions of ``independent`` that ZooKeeper refused.
 
-    After an error nothing is written, and the image and the batch are unchanged. Only ``states`` without ``writes`` may
-    be written in part: those of the multis before the failed one are then also in the image.
+    Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``. After an error nothing is written, and the image
+    and the batch are unchanged. Only states without ``writes`` may be written in part: those of the multis before the
+    failed one are then also in the image.
     """
-    version = effects.version
+    version, refused = effects.version, set[TopicPartition]()
     if effects.writes:
         versions = await context.store.write(effects.writes)
         version = versions[0]
         _take_written(context, effects, versions)
-    else:
+    elif effects.states:
         await write_together(context, effects.states)
+    else:
+        refused = await write_states(context, effects.independent)
     apply(context, effects, version)
     for entity in effects.notify:
         await config_writes.notify(context, entity)
+    return refused
 
 
 def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ import structlog
 from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
 from anabranch.controller.events import FirstReplicasDue
-from anabranch.controller.image import Led
+from anabranch.controller.image import ClusterImage, Led
 from anabranch.controller.partitions import unclean_order
 from anabranch.controller.state_writes import StateChange, write_states
 from anabranch.controller.store import MAX_OPERATIONS
@@ -29,11 +29,10 @@ class ElectionType(enum.IntEnum):
     UNCLEAN = 1
 
 
-def chosen(context: Context, led: Led, election_type: ElectionType) -> StateChange:
+def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateChange:
     """The election of one partition. Raises ``KafkaError`` ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
     ELIGIBLE_LEADERS_NOT_AVAILABLE.
     """
-    image = context.image
     tp, topic, _, state = led
     replicas, live, electable = topic.replicas(tp.partition), image.serving(tp), image.electable(tp)
     if election_type is ElectionType.PREFERRED:

@@ -7,10 +7,14 @@ once every live broker has acknowledged the new leaders.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from anabranch.controller.admin.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, Wait
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ElectionType, chosen
-from anabranch.controller.state_writes import StateChange, write_states
+from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.elect_leaders import (
     ElectLeadersRequest,
@@ -39,33 +43,41 @@ async def elect_leaders(context: Context, request: ElectLeadersRequest, version:
     except ValueError:
         return Outcome(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
     assert request.topic_partitions is not None, "slices name partitions"
-    results: dict[TopicPartition, PartitionResult] = {}
-    changes: list[StateChange] = []
-    topics: list[ReplicaElectionResult] = []
-    for topic in request.topic_partitions:
-        topics.append(ReplicaElectionResult(topic=topic.topic, partition_result=[]))
-        for index in topic.partitions:
-            tp, result = TopicPartition(topic.topic, index), PartitionResult(partition_id=index)
-            try:
-                changes.append(_elect(context, tp, election_type))
-            except KafkaError as error:
-                result.error_code, result.error_message = error.code, error.message
-            results[tp] = result
-            topics[-1].partition_result.append(result)
-    refused = await write_states(context, changes)
+    asked = {
+        topic.topic: [TopicPartition(topic.topic, index) for index in topic.partitions]
+        for topic in request.topic_partitions
+    }
+    effects = decide(context.image, [tp for tps in asked.values() for tp in tps], election_type)
+    results: dict[TopicPartition, PartitionResult] = effects.response
+    refused = await carry_out(context, effects)
     for tp in refused:
         results[tp].error_code, results[tp].error_message = ErrorCode.UNKNOWN_SERVER_ERROR, NOT_WRITTEN_MESSAGE
     flush = context.senders.last_flush + 1
-    elected = [results[change.tp] for change in changes if change.tp not in refused]
+    elected = [results[change.tp] for change in effects.independent if change.tp not in refused]
     waits: list[Wait] = [_Known(lambda context: context.senders.acknowledged(flush), elected)] if elected else []
+    topics = [
+        ReplicaElectionResult(topic=name, partition_result=[results[tp] for tp in tps]) for name, tps in asked.items()
+    ]
     return Outcome(ElectLeadersResponse(replica_election_results=topics), waits, request.timeout_ms)
 
 
-def _elect(context: Context, tp: TopicPartition, election_type: ElectionType) -> StateChange:
+def decide(image: ClusterImage, tps: Iterable[TopicPartition], election_type: ElectionType) -> Effects:
+    """The effects of the elections; ``response`` has the result of each partition."""
+    results = {tp: PartitionResult(partition_id=tp.partition) for tp in tps}
+    changes = []
+    for tp, result in results.items():
+        try:
+            changes.append(_elect(image, tp, election_type))
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+    return Effects(independent=changes, response=results)
+
+
+def _elect(image: ClusterImage, tp: TopicPartition, election_type: ElectionType) -> StateChange:
     """Raises ``KafkaError``."""
-    if tp.topic in context.image.deletions:
+    if tp.topic in image.deletions:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
-    led = context.image.led(tp)
+    led = image.led(tp)
     if led is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
-    return chosen(context, led, election_type)
+    return chosen(image, led, election_type)

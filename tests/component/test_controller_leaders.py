@@ -22,7 +22,7 @@ from anabranch.zk_schemas import paths
 from tests.support.controller.controller_world import World
 
 pytestmark = pytest.mark.trio
-PREFERRED, UNCLEAN = 0, 1
+PREFERRED = 0
 
 
 async def start(nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[int]], **keys: object) -> World:
@@ -140,20 +140,6 @@ async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery,
     assert (state.leader, state.isr, state.leader_epoch) == (1, [2, 1], before + 2)
     assert world.brokers[3].metadata()["t", 0] == 1
     assert world.brokers[2].led()["t", 0] == (1, state.leader_epoch)
-
-
-async def test_an_unclean_leader_is_elected_on_request_only_if_there_is_no_leader(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
-    world = await start(nursery, replicas=[[1, 2], [3, 2]])
-    assert await elect(world, UNCLEAN, [0]) == {0: ErrorCode.ELECTION_NOT_NEEDED}
-    await stop(world, 2, 1)
-    assert await elect(world, UNCLEAN, [0]) == {0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
-    await world.brokers[2].register()
-    await world.until(lambda: world.brokers[2].metadata().get(("t", 0)) == -1)
-    assert await elect(world, UNCLEAN, None) == {0: ErrorCode.NONE}
-    state = await world.state("t", 0)
-    assert (state.leader, state.isr) == (2, [2])
 
 
 async def test_preferred_leaders_are_elected_again_without_a_request(
