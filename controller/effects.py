@@ -56,6 +56,8 @@ class Effects:
     """
     independent: Sequence[StateChange] = ()
     """Partition states that are written even where others are refused. Without ``writes`` and ``states``."""
+    confirms_office: bool = False
+    """Whether the epoch of the controller is checked even if none of ``independent`` is written."""
     removed: Sequence[int] = ()
     """Partitions whose state znodes are deleted by ``writes``; one that stays assigned is new afterwards."""
     notify: Sequence[str] = ()
@@ -91,6 +93,8 @@ async def carry_out(context: Context, effects: Effects) -> set[TopicPartition]:
         await write_together(context, effects.states)
     else:
         refused = await write_states(context, effects.independent)
+        if effects.confirms_office and len(refused) == len(effects.independent):
+            await context.store.confirm_office()
     apply(context, effects, version)
     for entity in effects.notify:
         await config_writes.notify(context, entity)

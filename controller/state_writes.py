@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.controller.context import Context
+from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import ImageStaleError, chunks, read_each
@@ -17,12 +18,16 @@ from anabranch.zk_schemas.partition_state import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The new state of a partition; ``create``: it has no znode yet; ``isr_only``: its leader requested the change."""
+    """The new state of a partition; ``create``: it has no znode yet; ``isr_only``: its leader requested the change.
+
+    ``completes``: all of the target of a reassignment is then in sync.
+    """
 
     tp: TopicPartition
     state: PartitionState
     create: bool = False
     isr_only: bool = False
+    completes: bool = False
 
 
 async def write_states(context: Context, changes: Sequence[StateChange]) -> set[TopicPartition]:
@@ -116,7 +121,7 @@ async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
 
 
 def take_state(context: Context, change: StateChange, version: int, incarnation: int = -1) -> None:
-    """Take a written change into the image and the batch."""
+    """Take a written change into the image, the batch and the events."""
     partition = context.image.partition(change.tp)
     assert partition is not None
     is_new = change.create or (partition.state is not None and partition.state.never_led)
@@ -130,6 +135,8 @@ def take_state(context: Context, change: StateChange, version: int, incarnation:
     context.image.topics[change.tp.topic].flush = context.senders.last_flush + 1
     led = change.state.leader >= 0
     partition.status = partition.status.enter(PartitionStatus.ONLINE if led else PartitionStatus.OFFLINE)
+    if change.completes:
+        context.events.put(ReassignmentsDue())
     if change.isr_only:
         context.batch.metadata([change.tp])
     else:

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from anabranch.controller import leader_selection
 from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
-from anabranch.controller.events import ReassignmentsDue
-from anabranch.controller.image import PartitionImage
+from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.image import ClusterImage, PartitionImage
 from anabranch.controller.reassignment import is_due
-from anabranch.controller.state_writes import StateChange, write_states
+from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_partition import (
     AlterPartitionRequest,
@@ -35,42 +35,71 @@ from anabranch.zk_schemas.partition_state import PartitionState
 
 async def alter_partition(context: Context, request: AlterPartitionRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    image = context.image
+    effects = decide(context.image, request)
+    response: AlterPartitionResponse = effects.response
+    refused = await carry_out(context, effects)
+    for topic in response.topics if refused else ():
+        topic.partitions = [
+            AlterPartitionResponsePartitionData(
+                partition_index=answer.partition_index, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+            if TopicPartition(topic.name, answer.partition_index) in refused
+            else answer
+            for answer in topic.partitions
+        ]
+    return Outcome(response)
+
+
+def decide(image: ClusterImage, request: AlterPartitionRequest) -> Effects:
+    """The effects of a request. ``response`` has the states and versions of the partitions once they are written."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or request.broker_epoch < broker.epoch:
-        await context.store.confirm_office()
-        return Outcome(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+        response = AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        return Effects(confirms_office=True, response=response)
+    errors: dict[TopicPartition, ErrorCode] = {}
     changes: dict[TopicPartition, StateChange] = {}
-    answers: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
     for topic in request.topics:
         for asked in topic.partitions:
             tp = TopicPartition(topic.name, asked.partition_index)
-            answer = answers[tp] = AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
-            found = None if tp.topic in image.deletions else image.partition(tp)
-            if found is None or found.state is None:
-                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            replicas = image.topics[tp.topic].replicas(tp.partition)
-            eligible = {id: broker.epoch for id, broker in image.electable(tp).items()}
-            answer.error_code = judge(found, replicas, eligible, request.broker_id, asked)
-            if answer.error_code == ErrorCode.NONE and resigns(found.state, request.broker_id, asked):
-                wanted = list(asked.new_isr)
-                state = leader_selection.resigned(found.state, replicas, eligible, wanted, image.controller_epoch)
-                if state is None:
-                    answer.error_code = ErrorCode.INELIGIBLE_REPLICA
-                else:
-                    changes[tp] = StateChange(tp, state)
-            elif answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
-                state = found.state.replace(isr=list(asked.new_isr), controller_epoch=image.controller_epoch)
-                changes[tp] = StateChange(tp, state, isr_only=True)
-    for tp in await write_states(context, list(changes.values())):
-        answers[tp].error_code = ErrorCode.UNKNOWN_SERVER_ERROR
-        del changes[tp]
-    if not changes:
-        await context.store.confirm_office()
-    if any(is_due(image.topics[tp.topic], tp.partition, change.state.isr) for tp, change in changes.items()):
-        context.events.put(ReassignmentsDue())
-    return Outcome(_response(context, request, answers))
+            errors[tp], change = _judged(image, tp, request.broker_id, asked)
+            if change is not None:
+                changes[tp] = change
+    answers = {tp: _answer(image, tp, error, changes.get(tp)) for tp, error in errors.items()}
+    response = AlterPartitionResponse(
+        topics=[
+            AlterPartitionResponseTopicData(
+                name=topic.name,
+                partitions=[answers[TopicPartition(topic.name, asked.partition_index)] for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+    return Effects(independent=list(changes.values()), confirms_office=True, response=response)
+
+
+def _judged(
+    image: ClusterImage, tp: TopicPartition, sender: int, asked: PartitionData
+) -> tuple[ErrorCode, StateChange | None]:
+    """The error of a refusal or NONE, and the change to write; None if the ISR is stored already."""
+    found = None if tp.topic in image.deletions else image.partition(tp)
+    if found is None or found.state is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    topic, state, isr = image.topics[tp.topic], found.state, list(asked.new_isr)
+    replicas = topic.replicas(tp.partition)
+    eligible = {id: broker.epoch for id, broker in image.electable(tp).items()}
+    error = judge(found, replicas, eligible, sender, asked)
+    if error != ErrorCode.NONE:
+        return error, None
+    completes = is_due(topic, tp.partition, isr)
+    if resigns(state, sender, asked):
+        changed = leader_selection.resigned(state, replicas, eligible, isr, image.controller_epoch)
+        if changed is None:
+            return ErrorCode.INELIGIBLE_REPLICA, None
+        return ErrorCode.NONE, StateChange(tp, changed, completes=completes)
+    if isr == state.isr:
+        return ErrorCode.NONE, None
+    changed = state.replace(isr=isr, controller_epoch=image.controller_epoch)
+    return ErrorCode.NONE, StateChange(tp, changed, isr_only=True, completes=completes)
 
 
 def judge(
@@ -109,24 +138,14 @@ def resigns(state: PartitionState, sender: int, asked: PartitionData) -> bool:
     return sender == state.leader and sender not in asked.new_isr
 
 
-def _response(
-    context: Context,
-    request: AlterPartitionRequest,
-    answers: dict[TopicPartition, AlterPartitionResponsePartitionData],
-) -> AlterPartitionResponse:
-    for tp, answer in answers.items():
-        partition = context.image.partition(tp)
-        if not answer.error_code and partition is not None and partition.state is not None:
-            answer.leader_id = partition.state.leader
-            answer.leader_epoch = partition.state.leader_epoch
-            answer.isr = list(partition.state.isr)
-            answer.current_isr_version = partition.epoch
-    return AlterPartitionResponse(
-        topics=[
-            AlterPartitionResponseTopicData(
-                name=topic.name,
-                partitions=[answers[TopicPartition(topic.name, asked.partition_index)] for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+def _answer(
+    image: ClusterImage, tp: TopicPartition, error: ErrorCode, change: StateChange | None
+) -> AlterPartitionResponsePartitionData:
+    """The answer for a partition once ``change``, if there is one, is written."""
+    answer = AlterPartitionResponsePartitionData(partition_index=tp.partition, error_code=error)
+    found = image.partition(tp)
+    if error == ErrorCode.NONE and found is not None and found.state is not None:
+        state = found.state if change is None else change.state
+        answer.leader_id, answer.leader_epoch, answer.isr = state.leader, state.leader_epoch, list(state.isr)
+        answer.current_isr_version = found.epoch if change is None else found.epoch + 1
+    return answer
