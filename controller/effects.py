@@ -65,6 +65,8 @@ class Effects:
     asks: Sequence[Ask] = ()
     leader_and_isr: Sequence[TopicPartition] = ()
     """Partitions whose replicas get a LeaderAndIsr request."""
+    stops: Sequence[tuple[int, TopicPartition]] = ()
+    """Replicas that are deleted, each with its broker."""
     metadata: Sequence[TopicPartition] = ()
     """Partitions that every broker gets in an UpdateMetadata request."""
     events: Sequence[ResizesDue] = ()
@@ -85,36 +87,26 @@ async def carry_out(context: Context, effects: Effects) -> set[TopicPartition]:
     failed one are then also in the image.
     """
     version, refused = effects.version, set[TopicPartition]()
+    versions: Sequence[int] = ()
     if effects.writes:
         versions = await context.store.write(effects.writes)
         version = versions[0]
-        _take_written(context, effects, versions)
     elif effects.states:
         await write_together(context, effects.states)
     else:
         refused = await write_states(context, effects.independent)
         if effects.confirms_office and len(refused) == len(effects.independent):
             await context.store.confirm_office()
-    apply(context, effects, version)
+    _take_topic(context, effects, version)
+    _take_written(context, effects, versions)
+    _mark(context, effects)
     for entity in effects.notify:
         await config_writes.notify(context, entity)
     return refused
 
 
-def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:
-    """Take the written configs and states into the image; ``apply`` takes the topic's znode after them."""
-    states = {paths.partition_state(*change.tp): change for group in effects.states for change in group}
-    for op, version in zip(effects.writes, versions):
-        if isinstance(op, DeleteOp):
-            continue
-        if op.path in states:
-            take_state(context, states[op.path], version)
-        elif op.path.startswith(f"{paths.CONFIG}/"):
-            config_writes.take(context.image, op.path, op.data, version)
-
-
-def apply(context: Context, effects: Effects, version: int) -> None:
-    """Take the written effects into image, batch and events; ``version`` is the zkVersion of the topic's znode."""
+def _take_topic(context: Context, effects: Effects, version: int) -> None:
+    """Take the topic's znode into the image. ``version`` is its zkVersion."""
     if effects.created:
         context.image.created[effects.topic] = effects.created
     topic = context.image.topics.get(effects.topic)
@@ -125,17 +117,35 @@ def apply(context: Context, effects: Effects, version: int) -> None:
     for p in effects.removed:
         del topic.partitions[p]
     if effects.znode is not None:
-        if effects.znode is not topic.znode:
+        if ResizesDue() in effects.events and effects.znode is not topic.znode:
             topic.wait_logged = ""
         adopt(topic, effects.znode, version)
+
+
+def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:
+    """Take the written configs and states into the image; the requests about a state use the topic's new znode."""
+    states = {paths.partition_state(*change.tp): change for group in effects.states for change in group}
+    for op, version in zip(effects.writes, versions):
+        if isinstance(op, DeleteOp):
+            continue
+        if op.path in states:
+            take_state(context, states[op.path], version)
+        elif op.path.startswith(f"{paths.CONFIG}/"):
+            config_writes.take(context.image, op.path, op.data, version)
+
+
+def _mark(context: Context, effects: Effects) -> None:
+    """Put the requests into the batch and the events into the queue, and log the step."""
     for tp in effects.leader_and_isr:
         context.batch.leader_and_isr(tp)
+    for broker, tp in effects.stops:
+        context.batch.stop_replica(broker, tp, delete=True)
     if effects.metadata:
         context.batch.metadata(effects.metadata)
     for event in effects.events:
         context.events.put(event)
     if effects.step:
-        log_step(context, topic, effects.step, effects.stepped)
+        log_step(context, context.image.topics[effects.topic], effects.step, effects.stepped)
 
 
 def adopt(topic: TopicImage, znode: TopicZnode, version: int) -> None:

@@ -13,18 +13,19 @@ drain, partitions may move.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
-from anabranch.controller.image import TopicImage
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
 from anabranch.controller.resize import view
-from anabranch.controller.state_writes import StateChange, take_state
+from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
@@ -49,50 +50,70 @@ class _Step:
     state: PartitionState
 
 
-async def reassign(
-    context: Context, wanted: Mapping[TopicPartition, Sequence[int] | None]
-) -> dict[TopicPartition, KafkaError]:
-    """Begin to move partitions to other replicas; None cancels a move. Returns the refused partitions.
+async def move(context: Context, effects: Effects) -> None:
+    """Carry out and log the steps of one topic. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``."""
+    await carry_out(context, effects)
+    for tp in moved(effects):
+        found = ReplicaAssignment.of(context.image.topics[tp.topic].znode, tp.partition)
+        fields = {"replicas": found.replicas, "adding": found.adding, "removing": found.removing}
+        logger.info("reassignment.step", partition=str(tp), **fields)
 
-    Raises ``ControllerMovedError``, ``ImageStaleError``.
+
+def moved(effects: Effects) -> list[TopicPartition]:
+    """The partitions of the steps."""
+    return [change.tp for group in effects.states for change in group]
+
+
+async def advance(context: Context) -> None:
+    """Finish reassignments whose target is in sync: a limited number now, the others by a later event."""
+    due, is_all = decide_due(context.image)
+    is_refused = False
+    for effects in due:
+        try:
+            await move(context, effects)
+        except ZkError as error:
+            is_refused = True
+            for tp in moved(effects):
+                give_up(context, f"the end of the reassignment of {tp}", error)
+    if not is_all and not is_refused:
+        context.events.put(ReassignmentsDue())
+
+
+def decide(image: ClusterImage, topic: str, targets: Mapping[int, Sequence[int] | None]) -> Effects:
+    """The effects of moving partitions of a topic to other replicas; None cancels a move.
+
+    ``response`` has the error of each partition that is refused.
     """
     refused: dict[TopicPartition, KafkaError] = {}
     steps = []
-    for tp, target in wanted.items():
+    for partition, target in targets.items():
+        tp = TopicPartition(topic, partition)
         try:
-            step = _first_step(context, tp, target)
+            step = _first_step(image, tp, target)
         except KafkaError as error:
             refused[tp] = error
             continue
         if step is not None:
             steps.append(step)
-    for step, zk_error in await _write(context, steps):
-        refused[step.tp] = KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(zk_error))
-    return refused
+    return replace(_together(image, topic, steps), response=refused)
 
 
-async def advance(context: Context) -> None:
-    """Finish reassignments whose target is in sync: a limited number now, the others by a later event."""
-    found = (_last_step(context, tp, assignment, assignment) for tp, assignment in in_progress(context))
-    steps: list[_Step] = []
-    names: set[str] = set()
+def decide_due(image: ClusterImage) -> tuple[list[Effects], bool]:
+    """The effects that finish reassignments, by topic, and whether these are all that are due."""
+    found = (_last_step(image, tp, assignment, assignment) for tp, assignment in in_progress(image))
+    by_topic: dict[str, list[_Step]] = {}
     is_all = True
-    for step in (step for step in found if step is not None):
-        names.add(step.tp.topic)
-        if len(steps) == PARTITIONS_PER_WRITE or len(names) > TOPICS_AT_ONCE:
+    for count, step in enumerate(step for step in found if step is not None):
+        is_new = step.tp.topic not in by_topic
+        if count == PARTITIONS_PER_WRITE or (is_new and len(by_topic) == TOPICS_AT_ONCE):
             is_all = False
             break
-        steps.append(step)
-    refused = await _write(context, steps)
-    for step, error in refused:
-        give_up(context, f"the end of the reassignment of {step.tp}", error)
-    if not is_all and not refused:
-        context.events.put(ReassignmentsDue())
+        by_topic.setdefault(step.tp.topic, []).append(step)
+    return [_together(image, name, steps) for name, steps in by_topic.items()], is_all
 
 
-def in_progress(context: Context) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
+def in_progress(image: ClusterImage) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
     """Partitions that are being reassigned, in order."""
-    image = context.image
     for name in sorted(image.topics):
         znode = image.topics[name].znode
         if name in image.deletions:
@@ -102,9 +123,8 @@ def in_progress(context: Context) -> Iterator[tuple[TopicPartition, ReplicaAssig
                 yield TopicPartition(name, index), ReplicaAssignment.of(znode, index)
 
 
-def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | None) -> _Step | None:
+def _first_step(image: ClusterImage, tp: TopicPartition, target: Sequence[int] | None) -> _Step | None:
     """The first step to ``target``; None if there is nothing to do. Raises ``KafkaError``."""
-    image = context.image
     partition = image.partition(tp)
     if partition is None or partition.state is None or tp.topic in image.deletions or partition.state.being_removed:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
@@ -125,7 +145,7 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
     after = before.reassign_to(target)
     if after == before:
         return None
-    step = _last_step(context, tp, before, after)
+    step = _last_step(image, tp, before, after)
     if step is not None:
         return step
     state = partition.state
@@ -143,10 +163,9 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
 
 
 def _last_step(
-    context: Context, tp: TopicPartition, before: ReplicaAssignment, assignment: ReplicaAssignment
+    image: ClusterImage, tp: TopicPartition, before: ReplicaAssignment, assignment: ReplicaAssignment
 ) -> _Step | None:
     """The step that leaves only the target of ``assignment``; None while it has to wait."""
-    image = context.image
     partition = image.partition(tp)
     assert partition is not None
     state = partition.state
@@ -159,39 +178,23 @@ def _last_step(
     return None if changed is None else _Step(tp, before, done, changed)
 
 
-async def _write(context: Context, steps: Sequence[_Step]) -> list[tuple[_Step, ZkError]]:
-    """Write the steps. Returns each step that ZooKeeper refuses, with the error."""
-    by_topic: dict[str, list[_Step]] = {}
-    for step in steps:
-        by_topic.setdefault(step.tp.topic, []).append(step)
-    refused: list[tuple[_Step, ZkError]] = []
-    for name, of_topic in by_topic.items():
-        for first in range(0, len(of_topic), PARTITIONS_PER_WRITE):
-            some = of_topic[first : first + PARTITIONS_PER_WRITE]
-            try:
-                await _write_some(context, context.image.topics[name], some)
-            except ZkError as error:
-                refused += [(step, error) for step in some]
-    return refused
-
-
-async def _write_some(context: Context, topic: TopicImage, steps: Sequence[_Step]) -> None:
+def _together(image: ClusterImage, name: str, steps: Sequence[_Step]) -> Effects:
+    """The effects of steps of one topic, at most ``PARTITIONS_PER_WRITE``: one multi over its znode and the states."""
+    if not steps:
+        return Effects(name)
+    topic = image.topics[name]
     znode = into(topic.znode, {step.tp.partition: step.after for step in steps})
     ops = [
         SetOp(paths.partition_state(*step.tp), step.state.encode(), topic.partitions[step.tp.partition].epoch)
         for step in steps
     ]
-    versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version), *ops])
-    topic.znode, topic.version = znode, versions[0]
-    for step, version in zip(steps, versions[1:]):
-        logger.info("reassignment.step", partition=str(step.tp), **_fields(step.after))
-        take_state(context, StateChange(step.tp, step.state), version)
-        for replica in step.before.dropped(step.after):
-            context.batch.stop_replica(replica, step.tp, delete=True)
-
-
-def _fields(assignment: ReplicaAssignment) -> dict[str, list[int]]:
-    return {"replicas": assignment.replicas, "adding": assignment.adding, "removing": assignment.removing}
+    return Effects(
+        name,
+        znode,
+        writes=[SetOp(paths.topic(name), znode.encode(), topic.version), *ops],
+        states=[[StateChange(step.tp, step.state) for step in steps]],
+        stops=[(replica, step.tp) for step in steps for replica in step.before.dropped(step.after)],
+    )
 
 
 def is_due(topic: TopicImage, partition: int, isr: Sequence[int]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
-from anabranch.controller.reassignment import in_progress, reassign
+from anabranch.controller.reassignment import decide, in_progress, move, moved
 from anabranch.controller.replica_assignment import ReplicaAssignment
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition_reassignments import (
@@ -25,18 +25,25 @@ from anabranch.protocol.generated.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import ZkError
 
 
 async def alter_partition_reassignments(
     context: Context, request: AlterPartitionReassignmentsRequest, version: int
 ) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    wanted = {
-        TopicPartition(topic.name, partition.partition_index): partition.replicas
-        for topic in request.topics
-        for partition in topic.partitions
-    }
-    refused = await reassign(context, wanted)
+    wanted: dict[str, dict[int, list[int] | None]] = {}
+    for topic in request.topics:
+        targets = wanted.setdefault(topic.name, {})
+        targets.update({partition.partition_index: partition.replicas for partition in topic.partitions})
+    refused: dict[TopicPartition, KafkaError] = {}
+    for name, targets in wanted.items():
+        effects = decide(context.image, name, targets)
+        refused |= effects.response
+        try:
+            await move(context, effects)
+        except ZkError as error:
+            refused |= {tp: KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)) for tp in moved(effects)}
     return Outcome(
         AlterPartitionReassignmentsResponse(
             responses=[
@@ -64,7 +71,7 @@ async def list_partition_reassignments(
     if request.topics is not None:
         named = {TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
     by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
-    for tp, assignment in in_progress(context):
+    for tp, assignment in in_progress(context.image):
         if named is None or tp in named:
             by_topic.setdefault(tp.topic, []).append(_shown(tp.partition, assignment))
     topics = [OngoingTopicReassignment(name=name, partitions=partitions) for name, partitions in by_topic.items()]

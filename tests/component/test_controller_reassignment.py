@@ -142,19 +142,6 @@ async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
     assert [state.leader_epoch for state in orders(world, 1)] == [0, 1, 2]
 
 
-async def test_fewer_replicas_or_another_order_of_replicas_take_effect_at_once(
-    world: World, autojump_clock: object
-) -> None:
-    assert await move(world, {0: [2], 1: [3, 2, 1]}) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
-    assert (await world.topic("t")).partitions == {0: [2], 1: [3, 2, 1]}
-    state = await world.state("t", 0)
-    assert (state.leader, state.isr) == (2, [2])
-    assert (await world.state("t", 1)).leader == 2
-    await world.until(lambda: stops(world, 1) and stops(world, 3))
-    assert await move(world, {0: [2]}) == {0: ErrorCode.NONE}
-    assert (await world.state("t", 0)).leader_epoch == state.leader_epoch
-
-
 async def test_a_reassignment_is_cancelled(world: World, autojump_clock: object) -> None:
     assert await move(world, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
     await move(world, {0: [4, 2, 3]})
@@ -166,16 +153,6 @@ async def test_a_reassignment_is_cancelled(world: World, autojump_clock: object)
     assert (state.leader, state.isr) == (1, [1, 2])
     assert (await world.topic("t")).partitions[0] == [2, 3, 1]
     await world.until(lambda: stops(world, 4) == [("t", 0, state.leader_epoch, True)])
-
-
-async def test_another_target_drops_the_replicas_being_added_for_the_first(
-    world: World, autojump_clock: object
-) -> None:
-    await move(world, {0: [1, 2, 4]})
-    await move(world, {0: [1, 2, 5]})
-    assert await under_way(world) == {("t", 0): ([1, 2, 5, 3], [5], [3])}
-    await world.until(lambda: stops(world, 4))
-    assert stops(world, 3) == []
 
 
 async def test_the_last_isr_member_stays_a_replica_until_the_target_is_in_sync(
@@ -202,37 +179,6 @@ async def test_the_last_isr_member_stays_a_replica_until_the_target_is_in_sync(
     await settled(world)
     assert (await world.state("t", 0)).isr == [5]
     assert (await world.store.get(paths.topic("t"))).version == version + 2
-
-
-async def test_a_reassignment_cannot_be_cancelled_if_only_new_replicas_are_in_sync(
-    world: World, autojump_clock: object
-) -> None:
-    await create(world, "one", [[1]])
-    await move(world, {0: [4, 5]}, "one")
-    await world.alter_isr("one", 0, [1, 4])
-    world.brokers[1].leave()
-
-    async def led() -> bool:
-        return (await world.state("one", 0)).leader == 4
-
-    await world.until(led)
-    assert await move(world, {0: None}, "one") == {0: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
-    assert (await world.state("one", 0)).isr == [4]
-
-
-async def test_each_invalid_target_has_its_own_error(world: World, autojump_clock: object) -> None:
-    targets: dict[int, list[int] | None] = {0: [1, 1], 1: [], 2: [1]}
-    assert await move(world, targets) == {
-        0: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        1: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-    assert await move(world, {0: [9], 1: [-2]}) == {
-        0: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        1: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-    }
-    assert await move(world, {0: [1]}, "unknown") == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert (await world.topic("t")).partitions == {0: [1, 2, 3], 1: [2, 3, 1]}
 
 
 async def test_replicas_changed_by_hand_are_put_back(world: World, autojump_clock: object) -> None:

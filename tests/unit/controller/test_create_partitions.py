@@ -197,11 +197,13 @@ class Journal:
 @pytest.mark.trio
 async def test_effects_are_written_before_the_image_changes_and_sent_after() -> None:
     topic = image_of(Topic(4))
+    topic.wait_logged = "a resize before waits"
     context: Any = Journal(cluster(topic))
     recreated = topic.znode.replace(topic_id=uuid.UUID(int=77))
     await carry_out(context, goal.becoming(topic, recreated, topic.version))
     assert context.done == [("write", 3), *(("leader", p) for p in range(4)), ResizesDue()]
     assert (topic.znode, topic.version) == (recreated, 41)
+    assert topic.wait_logged == "", "the next wait is logged even for the same reason"
 
 
 @pytest.mark.trio
