@@ -14,7 +14,7 @@ from typing import Any
 from anabranch.controller import appended_bytes, config_writes, stock_producers
 from anabranch.controller.admin.outcome import Wait
 from anabranch.controller.context import Context
-from anabranch.controller.events import ResizesDue
+from anabranch.controller.events import Mark, ResizesDue
 from anabranch.controller.image import PartitionImage, TopicImage
 from anabranch.controller.resize.step_log import log_step
 from anabranch.controller.state_writes import StateChange, take_state, write_states, write_together
@@ -22,6 +22,7 @@ from anabranch.controller.states import PartitionStatus
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import Features
 from anabranch.zk_schemas.topic import TopicZnode
 
 
@@ -60,6 +61,8 @@ class Effects:
     """Whether the epoch of the controller is checked even if none of ``independent`` is written."""
     removed: Sequence[int] = ()
     """Partitions whose state znodes are deleted by ``writes``; one that stays assigned is new afterwards."""
+    features: Features | None = None
+    """The finalized features in ``/features``, which is the last of ``writes``."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
@@ -69,7 +72,7 @@ class Effects:
     """Replicas that are deleted, each with its broker."""
     metadata: Sequence[TopicPartition] = ()
     """Partitions that every broker gets in an UpdateMetadata request."""
-    events: Sequence[ResizesDue] = ()
+    events: Sequence[Mark] = ()
     step: str = ""
     """The step of a resize that is logged and counted; empty for none."""
     stepped: Sequence[int] = ()
@@ -123,7 +126,7 @@ def _take_topic(context: Context, effects: Effects, version: int) -> None:
 
 
 def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:
-    """Take the written configs and states into the image; the requests about a state use the topic's new znode."""
+    """Take the written configs, states and features; the requests about a state use the topic's new znode."""
     states = {paths.partition_state(*change.tp): change for group in effects.states for change in group}
     for op, version in zip(effects.writes, versions):
         if isinstance(op, DeleteOp):
@@ -132,6 +135,8 @@ def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -
             take_state(context, states[op.path], version)
         elif op.path.startswith(f"{paths.CONFIG}/"):
             config_writes.take(context.image, op.path, op.data, version)
+    if effects.features is not None:
+        context.image.features, context.image.features_epoch = effects.features, versions[-1]
 
 
 def _mark(context: Context, effects: Effects) -> None:

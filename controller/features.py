@@ -13,15 +13,17 @@ from dataclasses import dataclass
 import structlog
 
 from anabranch.controller.brokers import read_registrations
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import BrokersChanged, FeaturesChanged, ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster, with_risen_minimums
-from anabranch.controller.image import LiveBroker
+from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.resize import view
 from anabranch.controller.resize.conversion import is_old
 from anabranch.controller.store import ImageStaleError
 from anabranch.ordered_resize.explain import listed
-from anabranch.runtime.env import CreateOp, SetOp, ZkOp
+from anabranch.runtime.env import CreateOp, SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.features import (
@@ -87,20 +89,21 @@ async def settle(context: Context) -> None:
     A cluster without topics finalizes all features, if every broker supports them. A cluster with topics comes from a
     release without feature versions. Its status is disabled until the first update (KIP-584, Migration).
     """
-    image = context.image
-    if image.features_problem:
+    if context.image.features_problem:
         return
     brokers = await read_locked(context)
+    await write(context, decide_settled(context.image, context.config, brokers))
+
+
+def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: LockedBrokers) -> Effects:
+    """The effects of the features that the cluster is to have without a request."""
     ranges = [broker.registration.features for broker in brokers.live.values()]
-    if image.features_epoch < 0:
-        features = for_new_cluster(context.config.supported_features)
-        if image.topics or image.malformed or any(misfits(own, features) for own in ranges):
-            features = Features(FeaturesStatus.DISABLED)
-        await write(context, features, brokers)
-        return
-    risen = with_risen_minimums(image.features, ranges)
-    if risen != image.features:
-        await write(context, risen, brokers)
+    if image.features_epoch >= 0:
+        return becoming(image, with_risen_minimums(image.features, ranges), brokers)
+    features = for_new_cluster(config.supported_features)
+    if image.topics or image.malformed or any(misfits(own, features) for own in ranges):
+        features = Features(FeaturesStatus.DISABLED)
+    return becoming(image, features, brokers)
 
 
 async def on_features_changed(context: Context) -> None:
@@ -131,35 +134,45 @@ async def read_locked(context: Context) -> LockedBrokers:
     return LockedBrokers(await read_registrations(context), -1 if lock is None else lock.version)
 
 
-async def write(context: Context, features: Features, brokers: LockedBrokers) -> None:
-    """Raises ``ImageStaleError`` when a broker registered since ``brokers`` were read, or ``/features`` changed."""
-    image, data = context.image, features.encode()
-    lock, epoch = brokers.version, image.features_epoch
-    ops: list[ZkOp] = [
-        CreateOp(paths.REGISTRATIONS, b"") if lock < 0 else SetOp(paths.REGISTRATIONS, b"", lock),
-        CreateOp(paths.FEATURES, data) if epoch < 0 else SetOp(paths.FEATURES, data, epoch),
-    ]
-    image.features_epoch = (await context.store.write(ops))[1]
-    image.features = features
-    levels = {name: feature.max_version_level for name, feature in sorted(features.features.items())}
-    logger.info("features.written", epoch=image.features_epoch, status=features.status.name, levels=levels)
-    if epoch < 0:
-        context.events.put(FeaturesChanged())  # its handler sets the watch
+def becoming(image: ClusterImage, features: Features, brokers: LockedBrokers) -> Effects:
+    """The effects that finalize ``features``; none if they are finalized already."""
+    lock, epoch, data = brokers.version, image.features_epoch, features.encode()
+    if epoch >= 0 and features == image.features:
+        return Effects()
+    return Effects(
+        writes=(
+            CreateOp(paths.REGISTRATIONS, b"") if lock < 0 else SetOp(paths.REGISTRATIONS, b"", lock),
+            CreateOp(paths.FEATURES, data) if epoch < 0 else SetOp(paths.FEATURES, data, epoch),
+        ),
+        features=features,
+        events=(FeaturesChanged(),) if epoch < 0 else (),  # its handler sets the watch
+    )
 
 
-def lost(context: Context, feature: str, level: int) -> str:
+async def write(context: Context, effects: Effects) -> None:
+    """Carry out and log the effects.
+
+    Raises ``ImageStaleError`` when a broker registered since the brokers were read, or ``/features`` changed.
+    """
+    await carry_out(context, effects)
+    if (features := effects.features) is not None:
+        levels = {name: feature.max_version_level for name, feature in sorted(features.features.items())}
+        epoch = context.image.features_epoch
+        logger.info("features.written", epoch=epoch, status=features.status.name, levels=levels)
+
+
+def lost(image: ClusterImage, feature: str, level: int) -> str:
     """A description of the loss when the feature goes down to ``level``; empty if nothing is lost."""
     lowest, message = _LOST.get(feature, (0, ""))
     if level >= lowest:
         return ""
-    image = context.image
     resized = sorted([*image.malformed, *(name for name, topic in image.topics.items() if topic.has_layouts())])
     return message.format(listed(resized)) if resized else ""
 
 
-def blocked(context: Context, feature: str, level: int) -> str:
+def blocked(image: ClusterImage, feature: str, level: int) -> str:
     """A description of an obstacle even to an unsafe downgrade; empty if there is none."""
     if feature not in _LOST or level >= _LOST[feature][0]:
         return ""
-    resizing = sorted(name for name, topic in context.image.topics.items() if not view.is_settled(topic))
+    resizing = sorted(name for name, topic in image.topics.items() if not view.is_settled(topic))
     return f"Topics {listed(resizing)} are being resized: wait until that is done." if resizing else ""

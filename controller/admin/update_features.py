@@ -6,10 +6,18 @@ safe downgrade of version 1: neither loses anything. An invalid request is refus
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+
 from anabranch.controller import features
 from anabranch.controller.admin.outcome import Outcome
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects
 from anabranch.controller.feature_updates import Cluster, Update, UpgradeType, judge
+from anabranch.controller.features import LockedBrokers
+from anabranch.controller.image import ClusterImage
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.update_features import (
     FeatureUpdateKey,
@@ -30,24 +38,37 @@ async def update_features(context: Context, request: UpdateFeaturesRequest, vers
     except KafkaError as error:
         return Outcome(UpdateFeaturesResponse(error_code=error.code, error_message=error.message))
     brokers = await features.read_locked(context)
+    effects = decide(context.image, context.config, updates, brokers, validate_only=request.validate_only)
+    await features.write(context, effects)
+    return Outcome(effects.response)
+
+
+def decide(
+    image: ClusterImage,
+    config: ControllerConfig,
+    updates: Sequence[Update],
+    brokers: LockedBrokers,
+    *,
+    validate_only: bool = False,
+) -> Effects:
+    """The effects of the updates that are valid, given the registered brokers."""
     cluster = Cluster(
-        context.config.supported_features,
+        config.supported_features,
         {id: broker.registration.features for id, broker in brokers.live.items()},
-        lost=lambda feature, level: features.lost(context, feature, level),
-        blocked=lambda feature, level: features.blocked(context, feature, level),
+        lost=functools.partial(features.lost, image),
+        blocked=functools.partial(features.blocked, image),
     )
-    epoch = -1
-    outcome, errors = judge(context.image.features, updates, cluster)
-    if outcome != context.image.features and not request.validate_only:
-        await features.write(context, outcome, brokers)
-        epoch = context.image.features_epoch
+    finalized, errors = judge(image.features, updates, cluster)
     results = [
         UpdatableFeatureResult(feature=name)
         if error is None
         else UpdatableFeatureResult(feature=name, error_code=error.code, error_message=error.message)
         for name, error in errors.items()
     ]
-    return Outcome(UpdateFeaturesResponse(results=results, features_epoch=epoch))
+    if validate_only or finalized == image.features:
+        return Effects(response=UpdateFeaturesResponse(results=results, features_epoch=-1))
+    response = UpdateFeaturesResponse(results=results, features_epoch=image.features_epoch + 1)
+    return replace(features.becoming(image, finalized, brokers), response=response)
 
 
 def _update(asked: FeatureUpdateKey, version: int) -> Update:

@@ -151,15 +151,6 @@ async def test_levels_go_down_and_up_again_and_the_znodes_version_is_the_epoch(w
     assert await levels(world) == HIGHEST
 
 
-async def test_validation_alone_answers_the_same_and_writes_nothing(world: World) -> None:
-    await start(world, SUPPORTED)
-    before = await world.store.get(Features.PATH)
-    response = await ask(world, {ORDERED_RESIZE: 0, "unknown": 1}, SAFE, validate_only=True)
-    assert codes(response) == {ORDERED_RESIZE: ErrorCode.NONE, "unknown": ErrorCode.INVALID_REQUEST}
-    assert response.features_epoch == -1
-    assert await world.store.get(Features.PATH) == before
-
-
 async def test_version_0_allows_a_downgrade_by_its_flag(world: World) -> None:
     await start(world, SUPPORTED)
     for allowed, code in ((False, ErrorCode.INVALID_REQUEST), (True, ErrorCode.NONE)):
@@ -173,42 +164,21 @@ async def test_version_0_allows_a_downgrade_by_its_flag(world: World) -> None:
 class Refusal:
     """An update that is refused: the requested levels, the error code, and a part of its message.
 
-    ``brokers``: the levels that the two brokers support. ``znode``: the content of ``/features``, by default with every
-    feature finalized.
+    ``znode``: the content of ``/features``, by default with every feature finalized.
     """
 
     wanted: Mapping[str, int]
     kind: int
     code: ErrorCode
     says: str
-    brokers: tuple[Mapping[str, VersionRange], Mapping[str, VersionRange]] = (SUPPORTED, SUPPORTED)
     znode: bytes | None = None
     standby: bool = False
 
 
-TWO_ONLY = {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)}
 RISEN = Features(FeaturesStatus.ENABLED, {GROUP_COORDINATOR: FinalizedFeature(2, 2)}).encode()
 INVALID, FAILED = ErrorCode.INVALID_REQUEST, ErrorCode.FEATURE_UPDATE_FAILED
 REFUSALS = {
     "unknown feature": Refusal({"unknown": 1}, UPGRADE, INVALID, "'unknown' is not supported"),
-    "feature without a name": Refusal({"": 1}, UPGRADE, INVALID, "needs a name"),
-    "unknown feature deleted": Refusal({"unknown": 0}, SAFE, INVALID, "'unknown' is not finalized"),
-    "level out of range": Refusal({GROUP_COORDINATOR: 9}, UPGRADE, INVALID, "supports levels 1 to 2"),
-    "level in force": Refusal({GROUP_COORDINATOR: 2}, UPGRADE, INVALID, "finalized at level 2 already"),
-    "downgrade without permission": Refusal({GROUP_COORDINATOR: 1}, UPGRADE, INVALID, "allow the downgrade"),
-    "deletion without permission": Refusal({ORDERED_RESIZE: 0}, UPGRADE, INVALID, "allow the downgrade"),
-    "upgrade as a downgrade": Refusal({ORDERED_RESIZE: 1}, SAFE, INVALID, "nothing to downgrade", znode=RISEN),
-    "below the finalized minimum": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, INVALID, "minimum level 2", znode=RISEN),
-    "below a broker's minimum": Refusal(
-        {GROUP_COORDINATOR: 1}, SAFE, FAILED, "broker 2 supports levels 2 to 2", (SUPPORTED, TWO_ONLY)
-    ),
-    "broker that does not support the level": Refusal(
-        {GROUP_COORDINATOR: 2}, UPGRADE, FAILED, "broker 2 supports levels 1 to 1", (SUPPORTED, PREVIOUS)
-    ),
-    "broker znode without features": Refusal(
-        {GROUP_COORDINATOR: 1}, UPGRADE, FAILED, "broker 2 supports no level of it", (SUPPORTED, {})
-    ),
-    "needed by another feature": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, FAILED, "'ordered_resize' needs"),
     "no feature": Refusal({}, UPGRADE, INVALID, "names no feature"),
     "unknown type": Refusal({GROUP_COORDINATOR: 1}, 9, INVALID, "Upgrade type 9 of 'group_coordinator'"),
     "controller that is not active": Refusal(
@@ -235,7 +205,7 @@ async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(world: Wo
     """Each refusal has the KIP's error, and changes nothing, not even in part."""
     if refusal.znode is not None:
         await world.store.create(Features.PATH, refusal.znode)
-    await start(world, *refusal.brokers)
+    await start(world, SUPPORTED, SUPPORTED)
     if refusal.standby:
         await world.start_controller(1001)
     before = await world.store.get(Features.PATH)

@@ -1,0 +1,235 @@
+"""The effects of UpdateFeatures, and of features that the cluster finalizes without a request (KIP-584).
+
+Each decision is made from an image and the registered brokers; ``test_feature_updates.py`` has the rules by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import structlog
+
+from anabranch.controller import features
+from anabranch.controller.admin.update_features import decide
+from anabranch.controller.effects import Effects
+from anabranch.controller.events import FeaturesChanged
+from anabranch.controller.feature_updates import Update, UpgradeType, for_new_cluster
+from anabranch.controller.features import LockedBrokers, decide_settled
+from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.protocol.errors import ErrorCode
+from anabranch.runtime.env import CreateOp, SetOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from anabranch.zk_schemas.features import (
+    CONSUMER_OFFSETS_TOPIC_SCHEMA,
+    GROUP_COORDINATOR,
+    ORDERED_RESIZE,
+    SUPPORTED,
+    Features,
+    FeaturesStatus,
+    FinalizedFeature,
+)
+from tests.support.controller.decisions import CONFIG, cluster, context_of, state
+from tests.support.controller.topic_images import asked, image_of, resized
+
+Ranges = Mapping[str, VersionRange]
+UPGRADE, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
+PREVIOUS = {CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 1), GROUP_COORDINATOR: VersionRange(1, 1)}
+"""The levels that a release before ordered resize supports."""
+TWO_ONLY = {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)}
+RISEN = Features(FeaturesStatus.ENABLED, {GROUP_COORDINATOR: FinalizedFeature(2, 2)})
+EPOCH, LOCK = 3, 8
+"""The zkVersions of ``/features`` and ``/brokers/registrations``."""
+
+
+def brokers(*supported: Ranges, version: int = LOCK) -> LockedBrokers:
+    endpoints = [Endpoint("PLAINTEXT", "a", 9092)]
+    live = {
+        id: LiveBroker(id, 5, BrokerRegistration(endpoints, features=dict(ranges)))
+        for id, ranges in enumerate(supported or (SUPPORTED, SUPPORTED), 1)
+    }
+    return LockedBrokers(live, version)
+
+
+def image_with(finalized: Features | None = None, epoch: int = EPOCH) -> ClusterImage:
+    """Return an image without topics, by default with every feature finalized."""
+    image = cluster()
+    image.topics.clear()
+    image.features, image.features_epoch = finalized or for_new_cluster(SUPPORTED), epoch
+    return image
+
+
+def update(
+    wanted: Mapping[str, int],
+    kind: UpgradeType = UPGRADE,
+    image: ClusterImage | None = None,
+    registered: LockedBrokers | None = None,
+    **more: Any,
+) -> Effects:
+    updates = [Update(name, level, kind) for name, level in wanted.items()]
+    return decide(image or image_with(), CONFIG, updates, registered or brokers(), **more)
+
+
+def codes(effects: Effects) -> dict[str, int]:
+    assert effects.response.error_code == ErrorCode.NONE
+    return {result.feature: result.error_code for result in effects.response.results}
+
+
+def written(effects: Effects) -> dict[str, int]:
+    """Return the levels that ``effects`` writes under the versions that were read."""
+    lock, op = effects.writes
+    assert lock == SetOp(paths.REGISTRATIONS, b"", LOCK)
+    assert isinstance(op, SetOp) and (op.path, op.version) == (paths.FEATURES, EPOCH)
+    found = Features.decode(op.path, op.data)
+    assert found == effects.features
+    return {name: found.level(name) for name in found.features}
+
+
+DOWN = {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+
+
+def test_levels_are_written_and_the_next_version_of_the_znode_is_answered() -> None:
+    image = image_with()
+    effects = update(DOWN, SAFE, image)
+    assert written(effects) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+    assert codes(effects) == dict.fromkeys(DOWN, ErrorCode.NONE)
+    assert (effects.response.features_epoch, effects.events) == (EPOCH + 1, ())
+    assert image == image_with(), "a decision changed the image"
+
+
+def test_valid_updates_are_written_although_others_are_refused() -> None:
+    effects = update({ORDERED_RESIZE: 0, "unknown": 1}, SAFE)
+    assert ORDERED_RESIZE not in written(effects)
+    assert codes(effects) == {ORDERED_RESIZE: ErrorCode.NONE, "unknown": ErrorCode.INVALID_REQUEST}
+
+
+def test_validation_alone_answers_the_same_and_writes_nothing() -> None:
+    effects = update({ORDERED_RESIZE: 0, "unknown": 1}, SAFE, validate_only=True)
+    assert effects == Effects(response=effects.response)
+    assert codes(effects) == {ORDERED_RESIZE: ErrorCode.NONE, "unknown": ErrorCode.INVALID_REQUEST}
+    assert effects.response.features_epoch == -1
+
+
+def test_the_first_update_creates_the_znodes_that_are_missing_and_has_them_watched() -> None:
+    image = image_with(Features(FeaturesStatus.DISABLED), -1)
+    effects = update({GROUP_COORDINATOR: 1}, image=image, registered=brokers(SUPPORTED, version=-1))
+    assert effects.features is not None and effects.features.status is FeaturesStatus.ENABLED
+    assert effects.writes == (
+        CreateOp(paths.REGISTRATIONS, b""),
+        CreateOp(paths.FEATURES, effects.features.encode()),
+    )
+    assert (effects.response.features_epoch, effects.events) == (0, (FeaturesChanged(),))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An update that is refused: the requested levels, the error code, and a part of its message.
+
+    ``second``: the levels that the second broker supports. ``finalized``: None means every feature.
+    """
+
+    wanted: Mapping[str, int]
+    kind: UpgradeType
+    code: ErrorCode
+    says: str
+    second: Ranges | None = None
+    finalized: Features | None = None
+
+
+INVALID, FAILED = ErrorCode.INVALID_REQUEST, ErrorCode.FEATURE_UPDATE_FAILED
+REFUSALS = {
+    "feature without a name": Refusal({"": 1}, UPGRADE, INVALID, "needs a name"),
+    "unknown feature deleted": Refusal({"unknown": 0}, SAFE, INVALID, "'unknown' is not finalized"),
+    "level out of range": Refusal({GROUP_COORDINATOR: 9}, UPGRADE, INVALID, "supports levels 1 to 2"),
+    "level in force": Refusal({GROUP_COORDINATOR: 2}, UPGRADE, INVALID, "finalized at level 2 already"),
+    "downgrade without permission": Refusal({GROUP_COORDINATOR: 1}, UPGRADE, INVALID, "allow the downgrade"),
+    "deletion without permission": Refusal({ORDERED_RESIZE: 0}, UPGRADE, INVALID, "allow the downgrade"),
+    "upgrade as a downgrade": Refusal({ORDERED_RESIZE: 1}, SAFE, INVALID, "nothing to downgrade", finalized=RISEN),
+    "below the finalized minimum": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, INVALID, "minimum level 2", finalized=RISEN),
+    "below a broker's minimum": Refusal(
+        {GROUP_COORDINATOR: 1}, SAFE, FAILED, "broker 2 supports levels 2 to 2", TWO_ONLY
+    ),
+    "broker that does not support the level": Refusal(
+        {ORDERED_RESIZE: 1}, UPGRADE, FAILED, "broker 2 supports no level of it", PREVIOUS, RISEN
+    ),
+    "broker znode without features": Refusal(
+        {GROUP_COORDINATOR: 1}, SAFE, FAILED, "broker 2 supports no level of it", {}
+    ),
+    "needed by another feature": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, FAILED, "'ordered_resize' needs"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_an_update_that_is_refused_says_why_and_has_no_effect(refusal: Refusal) -> None:
+    """Each refusal has the KIP's error."""
+    registered = brokers(SUPPORTED, refusal.second) if refusal.second is not None else brokers()
+    effects = update(refusal.wanted, refusal.kind, image_with(refusal.finalized), registered)
+    assert effects == Effects(response=effects.response)
+    (result,) = effects.response.results
+    assert (result.error_code, refusal.says in result.error_message) == (refusal.code, True), result.error_message
+    assert effects.response.features_epoch == -1
+
+
+def test_the_topics_that_a_downgrade_concerns_are_those_of_the_image() -> None:
+    image = image_with()
+    image.topics["t"] = image_of(resized(4, 6))
+    effects = update({ORDERED_RESIZE: 0}, SAFE, image)
+    assert (codes(effects), list(effects.writes)) == ({ORDERED_RESIZE: FAILED}, [])
+    assert "topics t were resized" in effects.response.results[0].error_message
+    assert ORDERED_RESIZE not in written(update({ORDERED_RESIZE: 0}, UNSAFE, image))
+    image.topics["t"] = image_of(asked(4, 6))
+    effects = update({ORDERED_RESIZE: 0}, UNSAFE, image)
+    assert "Topics t are being resized" in effects.response.results[0].error_message
+
+
+# ---------------------------------------------------------------- without a request
+
+
+def test_a_new_cluster_finalizes_everything_that_every_broker_supports() -> None:
+    image = image_with(Features(FeaturesStatus.DISABLED), -1)
+    effects = decide_settled(image, CONFIG, brokers(version=-1))
+    assert (effects.features, effects.events) == (for_new_cluster(SUPPORTED), (FeaturesChanged(),))
+    assert decide_settled(image, CONFIG, LockedBrokers({}, -1)).features == for_new_cluster(SUPPORTED)
+    older = decide_settled(image, CONFIG, brokers(SUPPORTED, PREVIOUS))
+    assert older.features == Features(FeaturesStatus.DISABLED)
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_cluster_with_topics_and_without_features_is_disabled(is_readable: bool) -> None:
+    image = image_with(Features(FeaturesStatus.DISABLED), -1)
+    if is_readable:
+        image.topics = cluster(state(1, [1])).topics
+    else:
+        image.malformed["t"] = 7
+    effects = decide_settled(image, CONFIG, brokers())
+    assert effects.features == Features(FeaturesStatus.DISABLED)
+    assert effects.writes[1] == CreateOp(paths.FEATURES, effects.features.encode())
+
+
+def test_the_minimum_level_rises_once_no_broker_supports_the_old_level() -> None:
+    assert decide_settled(image_with(), CONFIG, brokers(SUPPORTED, TWO_ONLY)) == Effects()
+    effects = decide_settled(image_with(), CONFIG, brokers(TWO_ONLY, TWO_ONLY))
+    assert written(effects)[GROUP_COORDINATOR] == 2
+    assert effects.features is not None
+    assert effects.features.features[GROUP_COORDINATOR].min_version_level == 2
+
+
+# ---------------------------------------------------------------- carrying out
+
+
+@pytest.mark.trio
+async def test_the_image_has_the_written_features_with_the_version_of_their_znode() -> None:
+    context = context_of(image_with())
+    with structlog.testing.capture_logs() as logs:
+        await features.write(context, update(DOWN, SAFE, context.image))
+        await features.write(context, Effects())
+    (multi,) = context.store.multis
+    assert [op.path for op in multi] == [paths.REGISTRATIONS, paths.FEATURES]
+    assert context.image.features_epoch == EPOCH + 1
+    levels = {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+    assert {name: context.image.features.level(name) for name in context.image.features.features} == levels
+    (line,) = logs
+    assert (line["event"], line["epoch"], line["levels"]) == ("features.written", EPOCH + 1, levels)
