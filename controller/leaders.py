@@ -9,10 +9,11 @@ import structlog
 
 from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import FirstReplicasDue
 from anabranch.controller.image import ClusterImage, Led
 from anabranch.controller.partitions import unclean_order
-from anabranch.controller.state_writes import StateChange, write_states
+from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
@@ -60,15 +61,7 @@ def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateC
 
 async def rebalance(context: Context) -> None:
     """Let first replicas lead again, for each broker that leads too few of the partitions it is to lead."""
-    image = context.image
-    by_preferred: dict[int, list[Led]] = {}
-    for led in image.led_partitions():
-        by_preferred.setdefault(led[1].replicas(led[0].partition)[0], []).append(led)
-    due: list[TopicPartition] = []
-    for broker, partitions in sorted(by_preferred.items()):
-        elsewhere = [led for led in partitions if led[3].leader != broker]
-        if len(elsewhere) * 100 > len(partitions) * context.config.leader_imbalance_per_broker_percentage:
-            due += [led[0] for led in elsewhere if _led_by_first(context, led) is not None]
+    due = imbalanced(context.image, context.config.leader_imbalance_per_broker_percentage)
     if due:
         logger.info("leaders.rebalancing", partitions=len(due))
     await lead_by_first(context, due)
@@ -76,14 +69,37 @@ async def rebalance(context: Context) -> None:
 
 async def lead_by_first(context: Context, tps: Sequence[TopicPartition]) -> None:
     """Let the first replica lead these partitions: a limited number now, the others by later events."""
-    found = (context.image.led(tp) for tp in tps[:ELECTED_AT_ONCE])
-    changes = [_led_by_first(context, led) for led in found if led is not None]
-    await write_states(context, [change for change in changes if change is not None])
-    if left := tuple(tps[ELECTED_AT_ONCE:]):
-        context.events.put(FirstReplicasDue(left))
+    await carry_out(context, decide_first_replicas(context.image, tps))
 
 
-def _led_by_first(context: Context, led: Led) -> StateChange | None:
+def imbalanced(image: ClusterImage, percentage: int) -> list[TopicPartition]:
+    """The partitions that the first replica is to lead again.
+
+    They are of each broker for which others lead more than ``percentage`` percent of the partitions it is to lead.
+    """
+    by_preferred: dict[int, list[Led]] = {}
+    for led in image.led_partitions():
+        by_preferred.setdefault(led[1].replicas(led[0].partition)[0], []).append(led)
+    due: list[TopicPartition] = []
+    for broker, partitions in sorted(by_preferred.items()):
+        elsewhere = [led for led in partitions if led[3].leader != broker]
+        if len(elsewhere) * 100 > len(partitions) * percentage:
+            due += [led[0] for led in elsewhere if _led_by_first(image, led) is not None]
+    return due
+
+
+def decide_first_replicas(image: ClusterImage, tps: Sequence[TopicPartition]) -> Effects:
+    """The effects of letting the first replica lead a limited number of partitions. An event follows for the others."""
+    found = (image.led(tp) for tp in tps[:ELECTED_AT_ONCE])
+    changes = (_led_by_first(image, led) for led in found if led is not None)
+    left = tuple(tps[ELECTED_AT_ONCE:])
+    return Effects(
+        independent=[change for change in changes if change is not None],
+        events=(FirstReplicasDue(left),) if left else (),
+    )
+
+
+def _led_by_first(image: ClusterImage, led: Led) -> StateChange | None:
     """The change that makes the first replica lead; None if it leads already or may not lead.
 
     It is also None while the partition is being reassigned, as in Kafka.
@@ -92,5 +108,5 @@ def _led_by_first(context: Context, led: Led) -> StateChange | None:
     replicas = topic.replicas(tp.partition)
     if state.leader == replicas[0] or topic.reassigning(tp.partition):
         return None
-    changed = leader_selection.preferred(state, replicas, context.image.electable(tp), context.image.controller_epoch)
+    changed = leader_selection.preferred(state, replicas, image.electable(tp), image.controller_epoch)
     return None if changed is None else StateChange(tp, changed)

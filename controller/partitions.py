@@ -8,15 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import structlog
 
 from anabranch.controller import leader_selection
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import FirstLeadersDue
-from anabranch.controller.image import Led, TopicImage
-from anabranch.controller.state_writes import StateChange, write_states
+from anabranch.controller.image import ClusterImage, Led, TopicImage
+from anabranch.controller.state_writes import StateChange
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.controller.topic_config import unclean_election_allowed
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import NO_LEADER
+from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
 
 logger = structlog.get_logger(__name__)
 FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1
@@ -40,41 +42,54 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
     A leader that is gone is replaced, and a replica that is gone leaves the ISR. An unclean leader is the last resort,
     where the topic allows it.
     """
-    image, began = context.image, context.clock.monotonic()
-    changes, hopeless = [], []
-    for tp, topic, partition, state in partitions:
-        replicas, live, electable = topic.replicas(tp.partition), image.serving(tp), image.electable(tp)
-        if leader_selection.needs_unclean(state, replicas, live, electable):
-            hopeless.append((tp, topic, partition, state))
-            continue
-        restarted = [id for id in state.isr if id in live and 0 <= partition.mzxid < live[id].epoch]
-        if restarted:
-            changed = leader_selection.after_unseen_restart(
-                state, replicas, restarted, live, electable, image.controller_epoch
-            )
-        else:
-            changed = leader_selection.after_broker_change(state, replicas, live, electable, image.controller_epoch)
-        if changed is not None:
+    began = context.clock.monotonic()
+    effects = decide_elections(context.image, context.config, partitions)
+    for change, isr in effects.response:
+        logger.warning("election.unclean", partition=str(change.tp), leader=change.state.leader, isr=isr)
+    await carry_out(context, effects)
+    if effects.independent:
+        context.metrics.election_ms.observe((context.clock.monotonic() - began) * 1000)
+
+
+def decide_elections(image: ClusterImage, config: ControllerConfig, partitions: Iterable[Led]) -> Effects:
+    """The effects of the elections. ``response`` has each unclean one, with the ISR that it leaves behind."""
+    changes: list[StateChange] = []
+    hopeless: list[Led] = []
+    for led in partitions:
+        tp, topic, _, state = led
+        if leader_selection.needs_unclean(state, topic.replicas(tp.partition), image.serving(tp), image.electable(tp)):
+            hopeless.append(led)
+        elif (changed := _clean(image, led)) is not None:
             changes.append(StateChange(tp, changed))
-    default = context.config.unclean_leader_election_enable
+    unclean: list[tuple[StateChange, list[int]]] = []
     for tp, topic, _, state in hopeless:
-        unclean = unclean_election_allowed(image, tp.topic, default)
+        allowed = unclean_election_allowed(image, tp.topic, config.unclean_leader_election_enable)
         changed = leader_selection.after_broker_change(
             state,
-            unclean_order(topic, tp.partition) if unclean else topic.replicas(tp.partition),
+            unclean_order(topic, tp.partition) if allowed else topic.replicas(tp.partition),
             image.serving(tp),
             image.electable(tp),
             image.controller_epoch,
-            unclean=unclean,
+            unclean=allowed,
         )
         if changed is None:
             continue
-        if changed.leader != NO_LEADER:
-            logger.warning("election.unclean", partition=str(tp), leader=changed.leader, isr=state.isr)
         changes.append(StateChange(tp, changed))
-    await write_states(context, changes)
-    if changes:
-        context.metrics.election_ms.observe((context.clock.monotonic() - began) * 1000)
+        if changed.leader != NO_LEADER:
+            unclean.append((changes[-1], state.isr))
+    return Effects(independent=changes, response=unclean)
+
+
+def _clean(image: ClusterImage, led: Led) -> PartitionState | None:
+    """The state after a clean election; None if nothing changes."""
+    tp, topic, partition, state = led
+    replicas, live, electable = topic.replicas(tp.partition), image.serving(tp), image.electable(tp)
+    restarted = [id for id in state.isr if id in live and 0 <= partition.mzxid < live[id].epoch]
+    if restarted:
+        return leader_selection.after_unseen_restart(
+            state, replicas, restarted, live, electable, image.controller_epoch
+        )
+    return leader_selection.after_broker_change(state, replicas, live, electable, image.controller_epoch)
 
 
 def unclean_order(topic: TopicImage, partition: int) -> list[int]:
@@ -90,19 +105,25 @@ async def lead_first(context: Context, topics: Iterable[str]) -> None:
     """
     image = context.image
     image.awaiting_first_leaders.update(dict.fromkeys(topics))
-    names = sorted(image.awaiting_first_leaders.keys() & image.topics.keys())
-    found = first_elections(context, names)
-    refused = await write_states(context, list(itertools.islice(found, FIRST_LEADERS_AT_ONCE)))
-    following = None if refused else next(found, None)
-    left = names[names.index(following.tp.topic) :] if following is not None else []
+    effects = decide_first_leaders(image)
+    refused = await carry_out(context, effects)
+    left: list[str] = [] if refused else effects.response
     image.awaiting_first_leaders = dict.fromkeys(left)
     if left:
         context.events.put(FirstLeadersDue())
 
 
-def first_elections(context: Context, topics: Iterable[str]) -> Iterator[StateChange]:
+def decide_first_leaders(image: ClusterImage) -> Effects:
+    """The effects of a limited number of first elections. ``response`` has the topics with more of them."""
+    names = sorted(image.awaiting_first_leaders.keys() & image.topics.keys())
+    found = list(itertools.islice(first_elections(image, names), FIRST_LEADERS_AT_ONCE + 1))
+    following = found[FIRST_LEADERS_AT_ONCE:]
+    left = names[names.index(following[0].tp.topic) :] if following else []
+    return Effects(independent=found[:FIRST_LEADERS_AT_ONCE], response=left)
+
+
+def first_elections(image: ClusterImage, topics: Iterable[str]) -> Iterator[StateChange]:
     """First states for the new partitions of ``topics`` that have an electable replica."""
-    image = context.image
     for name in sorted(topics):
         topic = image.topics[name]
         if name in image.deletions or topic.frozen or (topic.unreadable and topic.has_layouts()):

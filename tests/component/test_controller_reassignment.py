@@ -206,16 +206,6 @@ async def test_a_topic_is_deleted_with_the_replicas_being_added(world: World, au
     assert await under_way(world) == {}
 
 
-async def test_a_partition_keeps_its_leader_until_its_reassignment_ends(world: World, autojump_clock: object) -> None:
-    """The first replica of the target is not elected by the periodic check before the move is done."""
-    await create(world, "moving", [[1, 2]])
-    await move(world, {0: [3, 4, 2]}, "moving")
-    assert await world.alter_isr("moving", 0, [1, 2, 3]) == ErrorCode.NONE
-    after_two_checks = trio.current_time() + 310
-    await world.until(lambda: trio.current_time() > after_two_checks, within_s=400)
-    assert (await world.state("moving", 0)).leader == 1
-
-
 async def test_a_thousand_partitions_move_in_a_few_writes(world: World, autojump_clock: object) -> None:
     await create(world, "many", [[1, 2, 3]] * 1000)
     session = world.sessions[1000]
