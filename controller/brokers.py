@@ -8,13 +8,14 @@ import structlog
 
 from anabranch.controller import deletion, leader_selection
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
-from anabranch.controller.image import LiveBroker
+from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.partitions import elect, elect_after_broker_change
 from anabranch.controller.request_batch import inter_broker_endpoint
 from anabranch.controller.resize import steps
 from anabranch.controller.resize.step_log import log_end
-from anabranch.controller.state_writes import StateChange, write_states
+from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -120,14 +121,20 @@ async def read_registrations(context: Context) -> dict[int, LiveBroker]:
 
 
 async def controlled_shutdown(context: Context, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-    """Move leadership from a broker to other replicas. The response lists the partitions that it still leads."""
-    image = context.image
+    """Move leadership from a broker to other replicas. Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    effects = decide_shutdown(context.image, request)
+    await carry_out(context, effects)
+    response: ControlledShutdownResponse = effects.response
+    return response
+
+
+def decide_shutdown(image: ClusterImage, request: ControlledShutdownRequest) -> Effects:
+    """The effects of a request. ``response`` lists the partitions that the broker still leads."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
-        return ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+        return Effects(response=ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE))
     if 0 <= request.broker_epoch < broker.epoch:
-        return ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    image.shutting_down.add(broker.id)
+        return Effects(response=ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     changes, remaining = [], []
     for tp, topic, _, state in image.led_partitions():
         replicas = topic.replicas(tp.partition)
@@ -138,8 +145,8 @@ async def controlled_shutdown(context: Context, request: ControlledShutdownReque
             changes.append(StateChange(tp, changed))
         if len(replicas) > 1 and state.leader == broker.id and changed is None:
             remaining.append(RemainingPartition(topic_name=tp.topic, partition_index=tp.partition))
-    await write_states(context, changes)
-    return ControlledShutdownResponse(remaining_partitions=remaining)
+    response = ControlledShutdownResponse(remaining_partitions=remaining)
+    return Effects(independent=changes, shutting_down=(broker.id,), response=response)
 
 
 async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:

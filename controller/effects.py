@@ -63,6 +63,8 @@ class Effects:
     """Partitions whose state znodes are deleted by ``writes``; one that stays assigned is new afterwards."""
     features: Features | None = None
     """The finalized features in ``/features``, which is the last of ``writes``."""
+    shutting_down: Sequence[int] = ()
+    """Brokers that stop: they become leader of nothing and join no ISR."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
@@ -100,6 +102,7 @@ async def carry_out(context: Context, effects: Effects) -> set[TopicPartition]:
         refused = await write_states(context, effects.independent)
         if effects.confirms_office and len(refused) == len(effects.independent):
             await context.store.confirm_office()
+    context.image.shutting_down.update(effects.shutting_down)
     _take_topic(context, effects, version)
     _take_written(context, effects, versions)
     _mark(context, effects)

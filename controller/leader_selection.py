@@ -123,7 +123,7 @@ def before_shutdown(
 ) -> PartitionState | None:
     """The state before ``broker`` stops: another replica leads, and ``broker`` leaves the ISR, if others are in sync.
 
-    ``live`` does not contain ``broker``. A partition with one replica stays as it is until the broker is gone.
+    A partition with one replica stays as it is until the broker is gone.
     """
     if broker not in state.isr or len(replicas) == 1 or state.leader == NO_LEADER:
         return None

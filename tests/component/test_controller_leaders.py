@@ -1,4 +1,4 @@
-"""Leader elections: unclean ones, ElectLeaders, preferred leaders, failed disks, shutdowns."""
+"""Leader elections: unclean ones, ElectLeaders, preferred leaders, failed disks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
 from anabranch.protocol.generated.incremental_alter_configs import (
@@ -18,7 +17,6 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 )
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from anabranch.zk_schemas import paths
 from tests.support.controller.controller_world import World
 
 pytestmark = pytest.mark.trio
@@ -170,33 +168,6 @@ async def test_a_replica_on_a_failed_disk_does_not_lead_until_its_broker_registe
     world.brokers[2].leave()
     await world.brokers[2].register()
     assert (await leader_is(world, 2)).isr == [2]
-
-
-async def test_the_last_isr_member_that_shuts_down_stays_leader_of_the_remaining_partitions(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
-    world = await start(nursery, replicas=[[1, 2, 3], [2, 3, 1]])
-    await stop(world, 2, 3)
-    epoch = (await world.store.get(paths.broker_id(1))).czxid
-    response = await world.request(ControlledShutdownRequest(broker_id=1, broker_epoch=epoch))
-    remaining = [(p.topic_name, p.partition_index) for p in response.remaining_partitions]
-    assert remaining == [("t", 0), ("t", 1)]
-    assert (await world.state("t", 0)).leader == 1
-
-
-async def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_in_one_write_each(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
-    world = await start(nursery, replicas=[[1, 2, 3], [2, 1, 3], [3, 2, 1]])
-    epoch = (await world.store.get(paths.broker_id(1))).czxid
-    response = await world.request(ControlledShutdownRequest(broker_id=1, broker_epoch=epoch))
-    assert (response.error_code, response.remaining_partitions) == (ErrorCode.NONE, [])
-    states = [await world.state("t", index) for index in range(3)]
-    assert [(state.leader, state.isr, state.leader_epoch) for state in states] == [
-        (2, [2, 3], 1),
-        (2, [2, 3], 1),
-        (3, [3, 2], 1),
-    ]
 
 
 async def test_kafka_6361_three_quick_leader_changes_are_three_epochs_within_the_isr(
