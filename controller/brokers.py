@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import NamedTuple, cast
 
 import structlog
 
@@ -32,20 +33,48 @@ from anabranch.zk_schemas.znode import MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 
-async def on_brokers_changed(context: Context) -> None:
-    """Read the registrations again, and act on the differences.
+class Difference(NamedTuple):
+    """The differences between the registrations and the image."""
 
-    A known id with another broker epoch disappeared and registered again. A broker that only changed its registration
-    (KIP-226) stays, and every broker gets its new address. A broker that does not support a finalized feature level
-    counts as gone (KIP-584, Feature versioning and guarantees): it leads nothing.
+    refused: dict[int, str]
+    """Brokers that do not support a finalized feature level, with the reason.
+
+    They count as gone: they lead nothing (KIP-584, Feature versioning and guarantees). A broker of a release without
+    features registers in any case, and would break rules that the others rely on.
     """
-    image = context.image
-    present = _admitted(context, await read_registrations(context))
+    gone: list[int]
+    """Brokers that are not registered any more, or registered again with another broker epoch."""
+    joined: list[LiveBroker]
+    changed: list[LiveBroker]
+    """Brokers that only changed their registration (KIP-226). They stay, and every broker gets their new addresses."""
+
+
+def difference(image: ClusterImage, registered: Mapping[int, LiveBroker]) -> Difference:
+    """The differences, in order of broker; ``changed`` and ``refused`` in the order of ``registered``."""
+    problems = {
+        id: misfits(broker.registration.features, image.features, f"broker {id}") for id, broker in registered.items()
+    }
+    present = {id: broker for id, broker in registered.items() if not problems[id]}
     gone = [
         id for id, broker in sorted(image.brokers.items()) if id not in present or present[id].epoch != broker.epoch
     ]
-    joined = [broker for id, broker in sorted(present.items()) if id in gone or id not in image.brokers]
-    changed = [broker for id, broker in present.items() if id not in gone and image.brokers.get(id, broker) != broker]
+    return Difference(
+        {id: "; ".join(found) for id, found in problems.items() if found},
+        gone,
+        [broker for id, broker in sorted(present.items()) if id in gone or id not in image.brokers],
+        [broker for id, broker in present.items() if id not in gone and image.brokers.get(id, broker) != broker],
+    )
+
+
+async def on_brokers_changed(context: Context) -> None:
+    """Read the registrations again, and act on the differences. Nothing is written for them but elections."""
+    image = context.image
+    registered = await read_registrations(context)
+    refused, gone, joined, changed = difference(image, registered)
+    for id, why in refused.items():
+        if image.refused_brokers.get(id) != registered[id].epoch:
+            logger.error("broker.refused", broker=id, why=why)
+    image.refused_brokers = {id: registered[id].epoch for id in refused}
     if gone:
         for id in gone:
             logger.info("broker.gone", broker=id)
@@ -74,23 +103,6 @@ async def on_brokers_changed(context: Context) -> None:
         context.events.put(ReassignmentsDue())
         context.events.put(ResizesDue())
         context.batch.metadata(_partitions_on(context, {*gone, *(broker.id for broker in joined)}))
-
-
-def _admitted(context: Context, registered: dict[int, LiveBroker]) -> dict[int, LiveBroker]:
-    """The brokers that support all finalized feature levels.
-
-    A broker of a release without features registers in any case, and would break rules that the others rely on.
-    """
-    image = context.image
-    problems = {
-        id: misfits(broker.registration.features, image.features, f"broker {id}") for id, broker in registered.items()
-    }
-    refused = {id: registered[id].epoch for id, found in problems.items() if found}
-    for id, epoch in refused.items():
-        if image.refused_brokers.get(id) != epoch:
-            logger.error("broker.refused", broker=id, why="; ".join(problems[id]))
-    image.refused_brokers = refused
-    return {id: broker for id, broker in registered.items() if id not in refused}
 
 
 def _partitions_on(context: Context, brokers: set[int]) -> list[TopicPartition]:
