@@ -117,6 +117,22 @@ def test_asserts_only_narrow_types() -> None:
     assert offenders == []
 
 
+def test_decisions_of_the_controller_get_an_image_and_await_nothing() -> None:
+    """A function that returns ``Effects`` can neither write nor send (docs/adr/0045-decisions-return-effects.md)."""
+    decisions = [
+        (f"{relative(path)}: {node.name}", node)
+        for path in sources("controller")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.returns is not None
+        and "Effects" in ast.unparse(node.returns)
+    ]
+    assert len(decisions) > 20
+    for where, node in decisions:
+        given = {ast.unparse(arg.annotation) for arg in node.args.args + node.args.kwonlyargs if arg.annotation}
+        assert isinstance(node, ast.FunctionDef) and "Context" not in given, where
+
+
 def test_every_package_has_a_readme_and_is_typed() -> None:
     missing = [
         f"{package}/{name}"
