@@ -135,13 +135,16 @@ async def read_registrations(context: Context) -> dict[int, LiveBroker]:
 async def controlled_shutdown(context: Context, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
     """Move leadership from a broker to other replicas. Raises ``ControllerMovedError``, ``ImageStaleError``."""
     effects = decide_shutdown(context.image, request)
-    await carry_out(context, effects)
+    refused = await carry_out(context, effects)
     response: ControlledShutdownResponse = effects.response
+    for tp, _, _, state in context.image.led_partitions():
+        if tp in refused and state.leader == request.broker_id:
+            response.remaining_partitions.append(_remaining(tp))
     return response
 
 
 def decide_shutdown(image: ClusterImage, request: ControlledShutdownRequest) -> Effects:
-    """The effects of a request. ``response`` lists the partitions that the broker still leads."""
+    """The effects of a request. ``response`` lists the partitions that stay with the broker, once all is written."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Effects(response=ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE))
@@ -156,9 +159,13 @@ def decide_shutdown(image: ClusterImage, request: ControlledShutdownRequest) -> 
         if changed is not None:
             changes.append(StateChange(tp, changed))
         if len(replicas) > 1 and state.leader == broker.id and changed is None:
-            remaining.append(RemainingPartition(topic_name=tp.topic, partition_index=tp.partition))
+            remaining.append(_remaining(tp))
     response = ControlledShutdownResponse(remaining_partitions=remaining)
     return Effects(independent=changes, shutting_down=(broker.id,), response=response)
+
+
+def _remaining(tp: TopicPartition) -> RemainingPartition:
+    return RemainingPartition(topic_name=tp.topic, partition_index=tp.partition)
 
 
 async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:

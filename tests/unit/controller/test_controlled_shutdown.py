@@ -9,6 +9,7 @@ from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas import paths
 from tests.support.controller.decisions import BROKER_EPOCH, CONTROLLER_EPOCH, T0, T1, T2, cluster, context_of, state
 
@@ -69,10 +70,13 @@ def test_a_request_without_a_broker_epoch_is_accepted() -> None:
     assert decide_shutdown(cluster(), request(epoch=-1)).shutting_down == (1,)
 
 
-@pytest.mark.parametrize("refused", [[], [paths.partition_state("t", 0)]])
+@pytest.mark.parametrize("refused", [[], [T0], [T1]])
 @pytest.mark.trio
-async def test_the_broker_leads_nothing_new_even_if_a_state_is_not_written(refused: list[str]) -> None:
-    image: ClusterImage = cluster(state(1, [1, 2, 3]))
-    await controlled_shutdown(context_of(image, refused), request())
+async def test_the_broker_leads_nothing_new_and_what_is_not_written_remains(refused: list[TopicPartition]) -> None:
+    image: ClusterImage = cluster(state(1, [1, 2, 3]), state(2, [2, 1]))
+    context = context_of(image, [paths.partition_state(*tp) for tp in refused])
+    response = await controlled_shutdown(context, request())
     assert image.live_ids() == {2, 3}
-    assert image.partition(T0).state.leader == (1 if refused else 2)  # type: ignore[union-attr]
+    led = [T0] if refused else []  # both states are in one multi
+    assert [tp for tp, _, _, state in image.led_partitions() if state.leader == 1] == led
+    assert [(found.topic_name, found.partition_index) for found in response.remaining_partitions] == led
