@@ -40,6 +40,9 @@ COST_FACTOR = 10.0
 BROKER_ANSWERS_S = 5.0
 """The time limit for one broker's response; a slower broker is left out."""
 SIZES_FRESH_S = 10.0
+SILENT_S = 1.0
+"""After this time without an answer of any broker a page shows what it has."""
+LOOK_S = 0.1
 AWAY_S = 3.0
 """After a timeout no request is sent for this time: a page makes several requests, and must not wait for each."""
 ASKED_AT_ONCE = 32
@@ -107,7 +110,7 @@ class Watch:
             try:
                 if began < self._away_until_s:
                     raise self._away
-                value = await ask()
+                value = await (ask() if seen is None else self._unless_silent(ask))
             except (KafkaError, ExceptionGroup) as failed:
                 error = _single_cause(failed)
                 if isinstance(error, KafkaTimeoutError) and error is not self._away:
@@ -120,6 +123,22 @@ class Watch:
             found = self._seen[key] = Seen(value, now, now - began)
             self._forget()
             return found
+
+    async def _unless_silent(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``ask``. Raises ``KafkaTimeoutError`` when no broker answers meanwhile for ``SILENT_S``."""
+        found: list[T] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                found.append(await ask())
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(run)
+            await anyio.sleep(SILENT_S)
+            while (why := self.admin.outage(SILENT_S)) is None:
+                await anyio.sleep(LOOK_S)
+            raise KafkaTimeoutError(why)
+        return found[0]
 
     def _forget(self, most: int = 2_000) -> None:
         """Drop the oldest results, such as those of a user who looked at each of 10,000 topics once."""

@@ -81,6 +81,10 @@ class Admin(Client[AdminConfig]):
         self._connections.on_lost = lambda node_id: self._metadata.request_update()
         tasks.start_soon(self._metadata.run)
 
+    def outage(self, least_s: float) -> str | None:
+        """The problem if no broker has answered for ``least_s`` seconds; None if one has, or if no response is due."""
+        return self._metadata.silence_of(least_s)
+
     # ------------------------------------------------------------ asking
 
     async def _retry(

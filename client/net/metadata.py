@@ -223,6 +223,13 @@ class Metadata:
         """The problem if no broker answers, for an error message; None if one does."""
         return None if self._asking_since is None else self._silence()
 
+    def silence_of(self, least_s: float) -> str | None:
+        """The problem if no broker has answered for ``least_s``; None if one has, or if no response is due."""
+        since = self._look_for_silence()
+        if since is None or self._env.clock.monotonic() - since < least_s:
+            return None
+        return self._silence()
+
     def _silence(self) -> str:
         nodes = ", ".join(str(node) for node in self.cluster.nodes.values() or self._bootstrap)
         unanswered = self._connections.unanswered()

@@ -106,6 +106,19 @@ async def test_an_outage_is_logged_within_two_seconds_repeatedly_and_at_its_end(
     assert end in ("after 12 s a broker answers again", "after 13 s a broker answers again")
 
 
+async def test_a_silence_is_named_once_it_lasts_and_until_it_ends(autojump_clock: trio.testing.MockClock) -> None:
+    brokers = Brokers()
+    async with metadata_of(brokers) as metadata:
+        await trio.sleep(0.9)  # virtual time: autojump_clock
+        assert metadata.silence_of(1.0) is None
+        await trio.sleep(0.2)  # virtual time: autojump_clock
+        assert metadata.silence_of(1.0) == "no broker answers at h:1 (no connection to h:1: refused)"
+        assert metadata.silence_of(2.0) is None
+        brokers.answer = MetadataResponse(brokers=[BROKER])
+        await trio.sleep(5)  # virtual time: autojump_clock
+        assert metadata.silence_of(0.0) is None
+
+
 async def test_a_broker_that_accepts_requests_and_is_silent_is_an_outage(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

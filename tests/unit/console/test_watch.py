@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+import trio
+from trio.testing import MockClock
 
+from anabranch.console import watch as watch_module
 from anabranch.console.watch import NotThereError, Watch
 
 pytestmark = pytest.mark.trio
@@ -20,6 +24,11 @@ class FakeAdmin:
 
     def __init__(self, *names: str) -> None:
         self.names, self.asked = list(names), 0
+        self.silent_since: float | None = None
+
+    def outage(self, least_s: float) -> str | None:
+        is_silent = self.silent_since is not None and trio.current_time() - self.silent_since >= least_s
+        return "no broker answers at a:9092" if is_silent else None
 
     async def list_topics(self) -> list[Listed]:
         self.asked += 1
@@ -41,3 +50,39 @@ async def test_a_topic_that_is_newer_than_the_last_answer_is_found() -> None:
     assert admin.asked == 2, "the response is used again"
     with pytest.raises(NotThereError, match="topic none does not exist"):
         await watch.existing_topic("none")
+
+
+async def test_a_page_that_was_shown_waits_for_a_silent_cluster_for_a_second(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time))
+    admin: Any = FakeAdmin("t")
+    reader: Any = None
+    watch = Watch(admin, reader)
+    shown = (await watch.topics()).value
+    admin.list_topics = trio.sleep_forever
+    admin.silent_since = trio.current_time()
+    await trio.sleep(1)  # virtual time: what is shown is not fresh any more
+    began = trio.current_time()
+    seen = await watch.topics()
+    assert (seen.value, seen.error) == (shown, "REQUEST_TIMED_OUT: no broker answers at a:9092")
+    assert trio.current_time() - began < 1.5
+
+
+async def test_a_slow_answer_is_waited_for_while_brokers_answer(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time))
+    admin: Any = FakeAdmin("t")
+    reader: Any = None
+    watch = Watch(admin, reader)
+    await watch.topics()
+
+    async def slow() -> list[Listed]:
+        await trio.sleep(4)  # virtual time: longer than a silent cluster is waited for
+        return [Listed("new")]
+
+    admin.list_topics = slow
+    await trio.sleep(1)  # virtual time: what is shown is not fresh any more
+    seen = await watch.topics()
+    assert (list(seen.value), seen.error) == (["new"], None)
