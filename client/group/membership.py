@@ -191,7 +191,8 @@ class GroupMembership:
     async def _prepare_join(self) -> None:
         """Give up partitions that must not be kept over the rebalance, after a commit of the processed records.
 
-        Where all are kept, nothing is committed: their next commit or their revocation comes after the rebalance.
+        Where all are kept, only offsets where the group began are committed: a later commit or a revocation comes after
+        the rebalance, but a member that gets a new partition in it looks for commits of the group.
         """
         held = self._subscription.partitions
         if self.member.generation_id < 0 and not held:
@@ -204,6 +205,9 @@ class GroupMembership:
             await self._commit_before_rebalance()
             await self.listener.revoked(give_up)
             self._subscription.set_assignment([tp for tp in held if tp not in set(give_up)])
+        else:
+            with contextlib.suppress(KafkaError):
+                await self._commit_starts()
 
     async def _take_assignment(self) -> None:
         joined = self._joined

@@ -234,6 +234,55 @@ def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoke
     run(check)
 
 
+def test_start_offsets_are_committed_before_a_join_in_which_the_partitions_are_kept(run: Run) -> None:
+    """A new partition goes to another member in that rebalance.
+
+    Without a commit of the group it would begin at the end, and at a partition that it gets later at the start.
+    """
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1], [T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(4)
+                member.subscription.state(tp).uncommitted_start = 4
+            link.hold_joins = anyio.Event()
+            member.coordinator.request_rejoin()
+            await member.coordinator.poll()
+            await link.join_is_held.wait()
+            assert link.committed == [{T0: 4, T1: 4}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_join_waits_for_start_offsets_that_are_on_their_way(run: Run) -> None:
+    """The coordinator may not know a new partition yet. It would refuse the next try in a later generation."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1], [T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            tried_again = link.hold_commits = anyio.Event()
+            member.subscription.state(T1).seek(4)
+            member.subscription.state(T1).uncommitted_start = 4
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            member.coordinator.request_rejoin()
+            tasks.start_soon(member.coordinator.poll)
+            await anyio.wait_all_tasks_blocked()
+            assert link.generation_id == 1
+            tried_again.set()
+            await anyio.wait_all_tasks_blocked()
+            assert (link.generation_id, link.committed) == (2, [{T1: 4}])
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
 @pytest.mark.parametrize(
     ("strategy", "steps"),
     [
