@@ -271,7 +271,7 @@ class GroupMembership:
             self._join_scope = None
             self._joining = False
             self._check_topics()  # changes since the assignment were left for now
-            if self._knows_unassigned():
+            if self._needs_assignment():
                 self._metadata.request_update()  # the leader may learn of it soon; the new metadata is compared again
             self._on_change()
 
@@ -428,10 +428,12 @@ class GroupMembership:
         topic = self._metadata.cluster.topics.get(name)
         return topic is not None and topic.layout_version > 0
 
-    def _knows_unassigned(self) -> bool:
-        """Whether the leader made the assignment by an older layout than this member knows, with fewer partitions.
+    def _needs_assignment(self) -> bool:
+        """Whether the leader assigned partitions by an older layout than this member knows, and should do so again.
 
-        At a merge none is unassigned. Whether another assignment is better then is for the leader to decide.
+        At a merge a cooperative leader keeps the assignment if it can. So its members ask only if partitions are new or
+        removed. They do not leave it all to the leader: it may read no partition of the topic, or be a static member
+        that came back, which is not told that it leads.
         """
         used = self._assigned_layouts
         if used is None:
@@ -439,14 +441,15 @@ class GroupMembership:
         cluster = self._metadata.cluster
         resized = [name for name in self._subscription.topics if self._is_resized(name)]
         return any(
-            cluster.topics[name].layout_version > layout.version and span.total > layout.total
+            cluster.topics[name].layout_version > layout.version
+            and (not self._cooperative or 0 < span.total != layout.total)
             for name, span in spans_of(cluster, resized).items()
             for layout in [used.get(name, _NEVER_RESIZED)]
         )
 
     def _on_metadata(self) -> None:
         self._check_topics()
-        if not self._joining and self._knows_unassigned():
+        if not self._joining and self._needs_assignment():
             # The subscription names the present generation, so that no join is like the one before.
             self._assigned_layouts = None
             self.request_rejoin()

@@ -123,7 +123,7 @@ class Reader:
 
             link.request = request_when_it_belongs  # type: ignore[method-assign]
             # A request for a rebalance would end the long difference in metadata, which the scenes need.
-            consumer._coordinator._knows_unassigned = lambda: False  # type: ignore[union-attr, method-assign]
+            consumer._coordinator._needs_assignment = lambda: False  # type: ignore[union-attr, method-assign]
             consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
             while True:
                 for tp, records in (await consumer.getmany(timeout_ms=50)).items():

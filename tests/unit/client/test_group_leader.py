@@ -129,8 +129,8 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
     run(check)
 
 
-@pytest.mark.parametrize("layouts", [None, {"t": (2, 2)}, {"t": (3, 2)}, {"t": (2, 1)}, {"t": (1, 2)}, {"t": (1, 3)}])
-def test_a_follower_requests_no_rebalance_if_all_partitions_are_assigned(
+@pytest.mark.parametrize("layouts", [None, {"t": (2, 2)}, {"t": (3, 2)}, {"t": (2, 1)}, {"t": (1, 2)}])
+def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_those_that_are_assigned(
     run: Run, layouts: dict[str, tuple[int, int]] | None
 ) -> None:
     """A leader that knows the layout, or a newer one, learns of its other partitions itself.
@@ -145,6 +145,36 @@ def test_a_follower_requests_no_rebalance_if_all_partitions_are_assigned(
             member.metadata.cluster = described(2, 1, 2)
             member.metadata.update()
             assert not member.coordinator.needs_poll()
+
+    run(check)
+
+
+@pytest.mark.parametrize(("strategy", "total"), [("range", 3), ("cooperative-sticky", 2)])
+def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may_never_see(
+    run: Run, strategy: str, total: int
+) -> None:
+    """A static member that comes back as the leader is not told that it leads: nobody watches the partitions.
+
+    With an eager assignor a merge always needs another assignment, and with a cooperative one at the latest when a
+    merged partition is removed.
+    """
+
+    class Link(ScriptedLink):
+        async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+            joined = await super()._join(body)
+            joined.protocol_name = strategy
+            return joined
+
+    async def check() -> None:
+        link = Link([T0])
+        link.layouts = [{"t": AssignedLayout(1, 3)}]
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, partition_assignment_strategy=strategy)
+            await member.poll_until(lambda: member.held == {T0})
+            member.metadata.cluster = described(total, 1, 2)
+            member.metadata.update()
+            assert member.coordinator.needs_poll()
+            tasks.cancel_scope.cancel()
 
     run(check)
 
