@@ -51,7 +51,10 @@ class LedAssignment:
             member_id: replace(member, owned=tuple(self.partitions.get(member_id, ())), generation_id=0)
             for member_id, member in self.members.items()
         }
-        again = self.make(self.assignor, owning, spans).partitions
+        try:
+            again = self.make(self.assignor, owning, spans).partitions
+        except ValueError:
+            return None  # a rebalance shows the user what their assignor did wrong
         same = all(sorted(again.get(m, ())) == sorted(self.partitions.get(m, ())) for m in self.members)
         return replace(self, spans=spans) if same else None
 

@@ -671,9 +671,10 @@ class GroupMembership:
     def _auto_commit(self, now: float) -> None:
         if not self._config.enable_auto_commit or now < self._next_auto_commit or self._background_commit is not None:
             return
+        if self._joining:
+            return  # it is made up for after the join
         self._next_auto_commit = now + self._config.auto_commit_interval_ms / 1000
-        offsets = self.consumed()
-        if offsets and not self._joining:
+        if offsets := self.consumed():
             self._background_commit = anyio.CancelScope()
             self._tasks.start_soon(self._commit_in_background, offsets, self._background_commit)
 

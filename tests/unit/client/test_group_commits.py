@@ -258,6 +258,30 @@ def test_start_offsets_are_committed_before_a_join_in_which_the_partitions_are_k
     run(check)
 
 
+def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it(run: Run) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0], [T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=60_000)
+            await member.poll_until(lambda: member.held == {T0})
+            await anyio.wait_all_tasks_blocked()
+            link.hold_joins = anyio.Event()
+            member.coordinator.request_rejoin()
+            await member.coordinator.poll()
+            await link.join_is_held.wait()
+            member.subscription.state(T0).seek(4)
+            member.coordinator._next_auto_commit = 0.0
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            assert link.committed == []
+            link.hold_joins.set()
+            await member.poll_until(lambda: link.generation_id == 2 and not member.coordinator.needs_poll())
+            await member.poll_until(lambda: link.committed == [{T0: 4}])
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
 def test_a_join_waits_for_start_offsets_that_are_on_their_way(run: Run) -> None:
     """The coordinator may not know a new partition yet. It would refuse the next try in a later generation."""
 

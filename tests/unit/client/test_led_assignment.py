@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anabranch.client.group.assignors import (
     CooperativeStickyAssignor,
     MemberSubscription,
@@ -59,3 +61,12 @@ def test_an_assignor_that_knows_no_owners_assigns_anew() -> None:
     led = LedAssignment.make(RangeAssignor(), MEMBERS, {"t": PartitionSpan(3, 3)})
     assert led.for_spans({"t": PartitionSpan(3, 3)}) is led
     assert led.for_spans({"t": PartitionSpan(3, 2)}) is None
+
+
+def test_a_cooperative_assignor_that_fails_needs_a_rebalance_which_shows_its_error() -> None:
+    class Wrong(CooperativeStickyAssignor):
+        def assign(self, *args: object, **kwargs: object) -> dict[str, list[TopicPartition]]:
+            raise ValueError("wrong")
+
+    led = replace(assigned(6, 6), assignor=Wrong())
+    assert led.for_spans({"t": PartitionSpan(6, 3)}) is None
