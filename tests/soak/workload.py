@@ -145,8 +145,12 @@ class StockWriter:
         """Write until ``stop`` or a fatal error. Records without an outcome may or may not be written then."""
         try:
             self._write(stop)
-        except KafkaException as error:
-            self._recorder.problem(f"{self._name}: {error}")
+        except (KafkaException, SystemError) as error:
+            # A fatal error may be set while the extension runs other code. Python makes it the cause of a SystemError.
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            self._recorder.problem(f"{self._name}: {cause}")
 
     def _write(self, stop: Stop) -> None:
         number = 0

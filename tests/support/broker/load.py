@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from anabranch.testing.processes import wait_for
@@ -16,6 +16,7 @@ from tests.interop.clients import LIBRARIES
 
 DEADLINE_S = 90.0
 KEYS = 60
+NO_LEADER = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 
 class Load:
@@ -112,14 +113,24 @@ class Load:
 
 
 def records_of(bootstrap: str, topic: str, partitions: int) -> int:
-    """The number of records that consumers can read."""
+    """The number of records that consumers can read. Leaders may move meanwhile, for example to preferred replicas."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 0})
-    limits = [
-        consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=DEADLINE_S)
-        for number in range(partitions)
-    ]
+    found: dict[int, int] = {}
+
+    def look() -> bool:
+        for number in set(range(partitions)) - set(found):
+            try:
+                low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=DEADLINE_S)
+            except KafkaException as error:
+                if error.args[0].code() not in NO_LEADER:
+                    raise
+                return False
+            found[number] = high - low
+        return True
+
+    wait_for(look, DEADLINE_S, f"the leaders of {topic} answer")
     consumer.close()
-    return sum(high - low for low, high in limits)
+    return sum(found.values())
 
 
 def in_sync(bootstrap: str, topic: str, replicas: int) -> bool:
