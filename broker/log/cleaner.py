@@ -17,6 +17,7 @@ import trio
 from anabranch.broker.log.batch_reader import BatchReader
 from anabranch.broker.log.cold_reads import load_indexes
 from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets, RetainRules
+from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.log_config import MAX_LONG
 from anabranch.broker.log.log_directory import LogDirectory
 from anabranch.broker.log.manager_config import LogManagerConfig
@@ -57,15 +58,16 @@ class DirtyRange:
 class LogCleaner:
     """Compacts the dirtiest log, then the next; waits ``log.cleaner.backoff.ms`` when none is dirty enough."""
 
-    def __init__(self, env: Env, config: LogManagerConfig, background: Background | None = None) -> None:
+    def __init__(
+        self, env: Env, config: LogManagerConfig, logs: CurrentLogs, background: Background | None = None
+    ) -> None:
         assert env.storage is not None
         self._background = background or Background(env.clock, propagate_bugs=env.propagate_bugs)
         self._env = env
         self._storage: Storage = env.storage
         self._config = config
         self._reconfigured = trio.Event()
-        self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._logs = logs
         self._first_dirty: dict[TopicPartition, int] = {}
         self.runs = 0
         """The number of compactions, and the bytes of the logs before and after them."""
@@ -78,7 +80,7 @@ class LogCleaner:
         self.first_kept_epoch: Callable[[TopicPartition], Awaitable[int]] = _no_tombstones
         """Tombstones of this leader epoch and above stay: another partition may hold older values of their keys."""
 
-    # ------------------------------------------------------------ which logs there are
+    # ------------------------------------------------------------ the checkpoint
 
     def load_checkpoint(self, directory: LogDirectory) -> None:
         """Read where the dirty part of each log in a dir begins."""
@@ -86,23 +88,12 @@ class LogCleaner:
 
     def write_checkpoint(self, directory: LogDirectory) -> None:
         """Write where the dirty parts begin, for the logs that still exist. Raises ``OSError``."""
-        offsets = {
-            partition: offset
-            for partition, offset in self._first_dirty.items()
-            if self._homes.get(partition) is directory
-        }
+        offsets = {partition: offset for partition, offset in self._first_dirty.items() if partition in directory.logs}
         if offsets or self._storage.exists(f"{directory.path}/{CLEANER_CHECKPOINT}"):
             directory.write_cleaner_offsets(offsets)
 
-    def adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Compact a log from now on."""
-        self._logs[log.partition] = log
-        self._homes[log.partition] = directory
-
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a deleted log."""
-        self._logs.pop(partition, None)
-        self._homes.pop(partition, None)
+        """Forget where the dirty part of a deleted log begins."""
         self._first_dirty.pop(partition, None)
 
     # ------------------------------------------------------------ what to clean
@@ -130,7 +121,7 @@ class LogCleaner:
         """
         best: tuple[float, PartitionLog, DirtyRange] | None = None
         self.last_look_at, self.largest_ratio = self._env.clock.monotonic(), 0.0
-        for log in self._logs.values():
+        for log in self._logs.all():
             if log.rebuild is not None or not log.config.compacts or not self._background.due(TASK, log.partition):
                 continue
             try:
@@ -211,7 +202,7 @@ class LogCleaner:
             if not await self._clean_group(log, group, rules, transactions, work, truncations):
                 return  # truncated or deleted meanwhile
         self._first_dirty[log.partition] = keys.end_offset
-        home = self._homes.get(log.partition)
+        home = self._logs.home(log.partition)
         if home is not None:
             self.write_checkpoint(home)
         after = sum(segment.size_bytes for segment in log.segments if segment.base_offset < keys.end_offset)

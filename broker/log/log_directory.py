@@ -1,9 +1,9 @@
-"""One log dir: its owner, its lock, its last shutdown, and its checkpoint files."""
+"""One log dir: its owner, its lock, its last shutdown, its logs and their checkpoint files."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -50,8 +50,8 @@ class LogDirectory:
         self.path = path
         self.was_clean = False
         """Whether the last shutdown wrote everything."""
-        self.log_count = 0
-        """The number of logs in the dir, used to choose the dir of a new log."""
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        """The open logs in the dir. Only ``CurrentLogs`` changes this dict."""
         self.unopened: dict[TopicPartition, Checkpoints] = {}
         """Logs in the dir that could not be read at the start: their lines stay in the checkpoint files."""
         self._unlock: Callable[[], None] | None = None
@@ -142,23 +142,27 @@ class LogDirectory:
             logger.warning("log_dir.checkpoint_malformed", error=str(error))
             return {}
 
-    def write_recovery_points(self, logs: Iterable[PartitionLog]) -> None:
+    def write_recovery_points(self) -> None:
         """Write ``recovery-point-offset-checkpoint``. Raises ``OSError``, as the others do."""
+        points = {partition: log.recovery_point for partition, log in self.logs.items()}
         kept = {partition: found.recovery_point for partition, found in self.unopened.items()}
-        self.write_offsets(RECOVERY_POINT_CHECKPOINT, kept | {log.partition: log.recovery_point for log in logs})
+        self.write_offsets(RECOVERY_POINT_CHECKPOINT, kept | points)
 
-    def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
+    def write_log_starts(self) -> None:
         """Write ``log-start-offset-checkpoint``, for the logs that begin within a segment."""
         starts = {
-            log.partition: log.log_start_offset for log in logs if log.log_start_offset > log.segments[0].base_offset
+            partition: log.log_start_offset
+            for partition, log in self.logs.items()
+            if log.log_start_offset > log.segments[0].base_offset
         }
         kept = {partition: found.log_start_offset for partition, found in self.unopened.items()}
         self.write_offsets(LOG_START_CHECKPOINT, kept | starts)
 
-    def write_high_watermarks(self, logs: Iterable[PartitionLog]) -> None:
+    def write_high_watermarks(self) -> None:
         """Write ``replication-offset-checkpoint``."""
+        watermarks = {partition: log.high_watermark for partition, log in self.logs.items()}
         kept = {partition: found.high_watermark for partition, found in self.unopened.items()}
-        self.write_offsets(HIGH_WATERMARK_CHECKPOINT, kept | {log.partition: log.high_watermark for log in logs})
+        self.write_offsets(HIGH_WATERMARK_CHECKPOINT, kept | watermarks)
 
     def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins. Without it more is cleaned again."""

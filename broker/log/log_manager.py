@@ -15,6 +15,7 @@ from anabranch.broker.log.blank_directories import incarnation_of, remove_blank_
 from anabranch.broker.log.catch_ups import CatchUps
 from anabranch.broker.log.checkpoint_files import MetaProperties, PartitionMetadata
 from anabranch.broker.log.cleaner import LogCleaner
+from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.disk_errors import is_out_of_space, passes
 from anabranch.broker.log.flusher import LogFlusher
 from anabranch.broker.log.full_directories import FullDirectories
@@ -94,15 +95,14 @@ class LogManager:
         self._unreadable: dict[TopicPartition, UnreadableLog] = {}
         self._config_for: Callable[[str], LogConfig] = lambda _topic: config.topic_defaults
         self._full = FullDirectories(env.clock, self._storage, config.room_bytes, self._room_changed)
-        self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._logs = CurrentLogs()
         self._doomed_directories: list[tuple[int, str]] = []
         self._stale: dict[str, LogDirectory] = {}  # dirs whose checkpoints still name a deleted log
-        self._flusher = LogFlusher(env.clock, self._background, self._is_current)
-        self._catch_ups = CatchUps(self._background, self._is_current)
+        self._flusher = LogFlusher(env.clock, self._background, self._logs.is_current)
+        self._catch_ups = CatchUps(self._background, self._logs.is_current)
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
         self.open_segments = OpenSegments(config.open_segments)
-        self.cleaner = LogCleaner(env, config, self._background)
+        self.cleaner = LogCleaner(env, config, self._logs, self._background)
         self.moves = LogMoves(env, self, self._expiration, self._background)
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
         """Called when a moved log replaces a partition's log: it is in another log dir now."""
@@ -144,9 +144,9 @@ class LogManager:
 
     def _lose(self, directory: LogDirectory, error: Exception) -> None:
         """Continue without a log dir. Raises ``LogDirError`` when it was the last one."""
-        for log in self._logs_in(directory):
+        for log in list(directory.logs.values()):
             log.close_files()
-            del self._logs[log.partition], self._homes[log.partition]
+            self._logs.remove(log.partition)
             self.cleaner.forget(log.partition)
         self._unreadable = {key: log for key, log in self._unreadable.items() if log.directory is not directory}
         self._doomed_directories = [
@@ -176,20 +176,20 @@ class LogManager:
             partition = parse_directory_name(name)
             if partition is None:
                 continue
-            if partition in self._logs and not self._settle_copies(partition, directory, path):
+            known = self._logs.get(partition)
+            if known is not None and not self._settle_copies(known, directory, path):
                 continue
             found = checkpoints.get(partition, Checkpoints())
             await self._open(directory, path, partition, config_for(partition.topic), found, directory.was_clean)
-        loaded = len(self._logs_in(directory))
-        logger.info("log_dir.loaded", path=directory.path, logs=loaded, recovered=not directory.was_clean)
+        logger.info("log_dir.loaded", path=directory.path, logs=len(directory.logs), recovered=not directory.was_clean)
 
-    def _settle_copies(self, partition: TopicPartition, directory: LogDirectory, path: str) -> bool:
+    def _settle_copies(self, known: PartitionLog, directory: LogDirectory, path: str) -> bool:
         """Keep the later incarnation of a partition that has a second log in ``path``; returns whether it is that one.
 
         A dir that was lost for a while may hold a partition that was removed and created again meanwhile, elsewhere.
         Raises ``LogDirError`` if both have the same incarnation, or if one has none recorded.
         """
-        known = self._logs[partition]
+        partition = known.partition
         here, there = incarnation_of(self._storage, path), known.identity.incarnation
         if here < 0 or there < 0 or here == there:
             raise LogDirError(f"{partition} is in {path} and in {known.directory}: move one away")
@@ -247,7 +247,7 @@ class LogManager:
             if partition is None:
                 continue
             path = join(directory.path, name)
-            if partition in self._logs:
+            if self._logs.get(partition) is not None:
                 await self._storage.unlink_tree(path)
                 self.moves.request(partition, directory.path)
                 continue
@@ -267,7 +267,7 @@ class LogManager:
     async def shutdown(self) -> None:
         """Close every log and unlock the dirs; a dir whose logs could all be closed gets the clean-shutdown marker."""
         is_closed: dict[PartitionLog, bool] = {}
-        while left := [log for log in self._logs.values() if log not in is_closed]:  # more may come meanwhile
+        while left := [log for log in self._logs.all() if log not in is_closed]:  # more may come meanwhile
             for log in left:
                 try:
                     await log.close()
@@ -277,7 +277,7 @@ class LogManager:
                     logger.error("log.not_closed", partition=str(log.partition), error=str(error))
         for directory in self._directories.values():
             # Logs that were never opened have not been recovered after a crash.
-            clean = not directory.unopened and all(is_closed[log] for log in self._logs_in(directory))
+            clean = not directory.unopened and all(is_closed[log] for log in directory.logs.values())
             try:
                 self._write_checkpoints(directory)
                 directory.close(clean=clean)
@@ -287,7 +287,7 @@ class LogManager:
 
     def close_at_once(self) -> None:
         """Close the files and release the locks as they are; the next start recovers."""
-        for log in self._logs.values():
+        for log in self._logs.all():
             log.close_files()
         for directory in self._directories.values():
             directory.close()
@@ -300,7 +300,7 @@ class LogManager:
 
     def logs(self) -> list[PartitionLog]:
         """All logs."""
-        return list(self._logs.values())
+        return self._logs.all()
 
     def create(
         self,
@@ -317,11 +317,11 @@ class LogManager:
         ``is_new``: the partition was never here before. Raises ``ValueError`` if it exists, KAFKA_STORAGE_ERROR 56 if
         the disk refuses or the log may be in a lost dir, and REPLICA_NOT_AVAILABLE 9 if another try may succeed soon.
         """
-        if partition in self._logs:
+        if self._logs.get(partition) is not None:
             raise ValueError(f"{partition} has a log already")
         self._check_not_lost(partition, incarnation, is_new)
         directory = self.moves.preferred(partition) or min(
-            self._directories.values(), key=lambda home: (home in self._full, home.log_count)
+            self._directories.values(), key=lambda home: (home in self._full, len(home.logs))
         )
         try:
             if directory.path in self._stale:
@@ -383,14 +383,13 @@ class LogManager:
                 unreadable.directory.unopened.pop(partition, None)
             return
         self.moves.cancel(partition)
-        directory = self._homes[partition]
-        doomed = self._doomed_path(directory.path, partition)
+        doomed = self._doomed_path(parent_of(log.directory), partition)
         try:
             self._storage.rename(log.directory, doomed)
         except OSError as error:
             raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
         log.close_files()
-        self._forget(log, directory, doomed)
+        self._forget(log, doomed)
 
     def _doom(self, partition: TopicPartition, directory: LogDirectory, path: str, due_ms: int) -> None:
         """Rename a log's directory, which is not in use, for deletion. Raises ``OSError``."""
@@ -405,8 +404,7 @@ class LogManager:
         uses it.
         """
         partition = log.partition
-        directory = self._homes[partition]
-        doomed = self._doomed_path(directory.path, partition)
+        doomed = self._doomed_path(parent_of(log.directory), partition)
         final = join(target.path, directory_name(partition))
         self._storage.rename(log.directory, doomed)
         try:
@@ -422,14 +420,13 @@ class LogManager:
             raise
         log.close_files()
         future.moved_to(final)
-        self._forget(log, directory, doomed)
+        self._forget(log, doomed)
         self._adopt(future, target)
         self.on_switched(future)
 
-    def _forget(self, log: PartitionLog, directory: LogDirectory, doomed: str) -> None:
-        """Forget a log of ``directory``; its files, which are in ``doomed`` now, are removed later."""
-        del self._logs[log.partition], self._homes[log.partition]
-        directory.log_count -= 1
+    def _forget(self, log: PartitionLog, doomed: str) -> None:
+        """Forget a log; its files, which are in ``doomed`` now, are removed later."""
+        directory = self._logs.remove(log.partition)
         self._flusher.forget(log.partition)
         self.cleaner.forget(log.partition)
         self._background.forget(log.partition)
@@ -460,13 +457,13 @@ class LogManager:
 
     def home(self, partition: TopicPartition) -> LogDirectory | None:
         """The log dir a partition's log is in."""
-        return self._homes.get(partition)
+        return self._logs.home(partition)
 
     def log_dirs(self) -> list[LogDirDescription]:
         """Every log dir with the sizes of its logs."""
         found = []
         for directory in self._directories.values():
-            sizes = {log.partition: log.size_bytes for log in self._logs_in(directory)}
+            sizes = {partition: log.size_bytes for partition, log in directory.logs.items()}
             futures = [future for future in self.moves.futures() if future.directory == directory.path]
             found.append(LogDirDescription(directory.path, *directory.usage(), sizes, futures))
         return found + [LogDirDescription(path, -1, -1, is_lost=True) for path in self._lost]
@@ -483,41 +480,32 @@ class LogManager:
             *(f"log {tp}: unreadable until the next start: {log.error}" for tp, log in self._unreadable.items()),
             *(
                 f"log {log.partition}: broken until the next start: {log.failure or 'the disk failed'}"
-                for log in self._logs.values()
+                for log in self._logs.all()
                 if log.is_broken
             ),
         ]
 
     def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
-        self._logs[log.partition] = log
-        self._homes[log.partition] = directory
-        directory.log_count += 1
+        self._logs.add(log, directory)
         log.on_flush_needed = self._flusher.want
         log.on_log_start_moved = self._log_start_moved
         log.on_truncated = self._truncated
         log.call_when_disk_full(self._disk_full)
         log.is_full = directory in self._full
         log.on_producers_behind = self._catch_ups.want
-        self.cleaner.adopt(log, directory)
-
-    def _is_current(self, log: PartitionLog) -> bool:
-        return self._logs.get(log.partition) is log
-
-    def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
-        return [log for partition, log in self._logs.items() if self._homes[partition] is directory]
 
     # ------------------------------------------------------------ full dirs
 
     def _disk_full(self, partition: TopicPartition) -> None:
-        directory = self._homes.get(partition)
+        directory = self._logs.home(partition)
         if directory is not None:
             self._full.note(directory)
 
     def _room_changed(self, directory: LogDirectory, is_full: bool) -> None:
-        for log in self._logs_in(directory):
+        for partition, log in directory.logs.items():
             log.is_full = is_full
             if not is_full:
-                self._background.forget(log.partition)  # work that failed for want of space is tried now
+                self._background.forget(partition)  # work that failed for want of space is tried now
         if not is_full:
             self._background.forget(directory.path)
         self.on_room_changed(is_full)
@@ -564,7 +552,7 @@ class LogManager:
                 await self._open(
                     found.directory, found.path, partition, config, found.checkpoints, clean=False, again=found
                 )
-                opened = opened or partition in self._logs
+                opened = opened or self._logs.get(partition) is not None
         if opened:
             self.on_room_changed(False)
 
@@ -578,7 +566,7 @@ class LogManager:
         time_slice = TimeSlice(self._env.clock)
         for log in self.logs():
             is_through = not self._background.due(task, log.partition)
-            while not is_through and self._is_current(log):
+            while not is_through and self._logs.is_current(log):
                 is_through = True
                 with self._background.guard(task, log.partition):
                     is_through = until(work(log))
@@ -611,18 +599,18 @@ class LogManager:
         await self._each("producer-expiry", lambda log: log.producers.remove_expired(now_ms))
 
     async def _checkpoint_recovery(self) -> None:
-        self._each_directory("recovery-points", lambda home: home.write_recovery_points(self._logs_in(home)))
+        self._each_directory("recovery-points", LogDirectory.write_recovery_points)
 
     async def _checkpoint_starts(self) -> None:
-        self._each_directory("log-starts", lambda home: home.write_log_starts(self._logs_in(home)))
+        self._each_directory("log-starts", LogDirectory.write_log_starts)
 
     async def _checkpoint_watermarks(self) -> None:
-        self._each_directory("high-watermarks", lambda home: home.write_high_watermarks(self._logs_in(home)))
+        self._each_directory("high-watermarks", LogDirectory.write_high_watermarks)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        directory.write_recovery_points(self._logs_in(directory))
-        directory.write_log_starts(self._logs_in(directory))
-        directory.write_high_watermarks(self._logs_in(directory))
+        directory.write_recovery_points()
+        directory.write_log_starts()
+        directory.write_high_watermarks()
         self.cleaner.write_checkpoint(directory)
         self._stale.pop(directory.path, None)
 
@@ -639,17 +627,17 @@ class LogManager:
         await self._each("file-removal", lambda log: log.remove_due_files(), until=lambda removed: not removed)
 
     def _log_start_moved(self, log: PartitionLog) -> None:
-        directory = self._homes.get(log.partition)
+        directory = self._logs.home(log.partition)
         if directory is not None:
             self._stale[directory.path] = directory
 
     def _truncated(self, log: PartitionLog) -> None:
         """Write the lower recovery point at once: segments that regrow below the old one would count as synced."""
-        directory = self._homes.get(log.partition)
+        directory = self._logs.home(log.partition)
         if directory is None:
             return
         try:
-            directory.write_recovery_points(self._logs_in(directory))
+            directory.write_recovery_points()
         except OSError as error:
             logger.warning("log_dir.checkpoint_not_written", path=directory.path, error=str(error))
             self._stale[directory.path] = directory

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.log.cleaner import LogCleaner
+from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.log_directory import LogDirectory
 from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.manager_config import LogManagerConfig
@@ -139,10 +140,10 @@ def test_compaction_never_changes_what_a_reader_of_the_whole_log_ends_up_with(st
         written: dict[int, tuple[bytes, bytes | None]] = {}
 
         def cleaner() -> LogCleaner:
-            made = LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),)))
-            directory = LogDirectory(world.storage, str(world.root))
+            logs, directory = CurrentLogs(), LogDirectory(world.storage, str(world.root))
+            logs.add(log, directory)
+            made = LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),)), logs)
             made.load_checkpoint(directory)
-            made.adopt(log, directory)
             return made
 
         for name, puts in steps:

@@ -9,6 +9,7 @@ from anabranch.broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
 from anabranch.broker.coordinator.records import decode, encode
 from anabranch.broker.log.cleaner import LogCleaner, group_segments
 from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets
+from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_directory import LogDirectory
 from anabranch.broker.log.log_manager import LogManager
@@ -28,9 +29,9 @@ DAY_MS = 86_400_000
 
 
 def cleaner_for(world: LogWorld, log: PartitionLog, **config: Any) -> LogCleaner:
-    cleaner = LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),), **config))
-    cleaner.adopt(log, LogDirectory(world.storage, str(world.root)))
-    return cleaner
+    logs = CurrentLogs()
+    logs.add(log, LogDirectory(world.storage, str(world.root)))
+    return LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),), **config), logs)
 
 
 def compacted(world: LogWorld, **config: Any) -> PartitionLog:

@@ -473,7 +473,7 @@ async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: Log
     await log.flush()
     directory = manager.home(A)
     assert directory is not None
-    directory.write_recovery_points(manager.logs())
+    directory.write_recovery_points()
     assert directory.read_checkpoints()[A].recovery_point == 3
     log.truncate_to(1)
     assert directory.read_checkpoints()[A].recovery_point == 1
