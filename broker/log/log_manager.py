@@ -19,9 +19,10 @@ from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.disk_errors import is_out_of_space, passes
 from anabranch.broker.log.flusher import LogFlusher
 from anabranch.broker.log.full_directories import FullDirectories
+from anabranch.broker.log.live_directories import LiveDirectories
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
-from anabranch.broker.log.log_directory import LogDirectory, LogDirError, LogDirLostError
+from anabranch.broker.log.log_directory import LogDirectory, LogDirError
 from anabranch.broker.log.log_loader import Checkpoints, open_log
 from anabranch.broker.log.log_moves import FutureReplica, LogMoves
 from anabranch.broker.log.manager_config import LogManagerConfig
@@ -90,8 +91,7 @@ class LogManager:
         self._config = config
         self._env = env
         self._storage: Storage = env.storage
-        self._directories = {path: LogDirectory(self._storage, path) for path in config.log_dirs}
-        self._lost: dict[str, str] = {}  # log dirs that the disk refused, and why
+        self.directories = LiveDirectories(self._storage, config.log_dirs)
         self._unreadable: dict[TopicPartition, UnreadableLog] = {}
         self._config_for: Callable[[str], LogConfig] = lambda _topic: config.topic_defaults
         self._full = FullDirectories(env.clock, self._storage, config.room_bytes, self._room_changed)
@@ -124,16 +124,11 @@ class LogManager:
         """
         meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
         try:
-            for directory in list(self._directories.values()):
-                try:
-                    directory.open(meta)
-                    self._storage.listdir(directory.path)
-                except (LogDirLostError, OSError) as error:
-                    self._lose(directory, error)
+            self.directories.open(meta)
             self._remove_blank_copies()
             settings = self._config_for = config_for or self._config_for
             for work in (self._load, self._settle_moves):
-                for directory in list(self._directories.values()):
+                for directory in self.directories.all():
                     try:
                         await work(directory, settings)
                     except OSError as error:
@@ -142,8 +137,8 @@ class LogManager:
             self.close_at_once()
             raise
 
-    def _lose(self, directory: LogDirectory, error: Exception) -> None:
-        """Continue without a log dir. Raises ``LogDirError`` when it was the last one."""
+    def _lose(self, directory: LogDirectory, error: OSError) -> None:
+        """Continue without a log dir and its logs. Raises ``LogDirError`` when it was the last one."""
         for log in list(directory.logs.values()):
             log.close_files()
             self._logs.remove(log.partition)
@@ -152,16 +147,11 @@ class LogManager:
         self._doomed_directories = [
             item for item in self._doomed_directories if not item[1].startswith(directory.path + "/")
         ]
-        directory.close()
-        del self._directories[directory.path]
-        self._lost[directory.path] = str(error)
-        logger.error("log_dir.lost", path=directory.path, error=str(error))
-        if not self._directories:
-            raise LogDirError("no log dir can be used: " + "; ".join(self._lost.values())) from error
+        self.directories.lose(directory, error)
 
     def _remove_blank_copies(self) -> None:
         try:
-            remove_blank_copies(self._storage, self._directories)
+            remove_blank_copies(self._storage, [directory.path for directory in self.directories.all()])
         except OSError as error:
             raise LogDirError(f"a log dir cannot be read, or an empty log in it cannot be removed: {error}") from error
 
@@ -253,10 +243,10 @@ class LogManager:
                 continue
             if partition in self._unreadable:
                 continue
-            if self._lost:
+            if self.directories.lost:
                 error = (
                     f"{path} is a copy from a move between log dirs; the log itself may be in a log dir that is lost: "
-                    f"{', '.join(self._lost)}"
+                    f"{', '.join(self.directories.lost)}"
                 )
                 self._unreadable[partition] = UnreadableLog(directory, path, error, passes=False)
                 continue
@@ -275,7 +265,7 @@ class LogManager:
                 except KafkaError as error:
                     is_closed[log] = False
                     logger.error("log.not_closed", partition=str(log.partition), error=str(error))
-        for directory in self._directories.values():
+        for directory in self.directories.all():
             # Logs that were never opened have not been recovered after a crash.
             clean = not directory.unopened and all(is_closed[log] for log in directory.logs.values())
             try:
@@ -289,7 +279,7 @@ class LogManager:
         """Close the files and release the locks as they are; the next start recovers."""
         for log in self._logs.all():
             log.close_files()
-        for directory in self._directories.values():
+        for directory in self.directories.all():
             directory.close()
 
     # ------------------------------------------------------------ logs
@@ -321,7 +311,7 @@ class LogManager:
             raise ValueError(f"{partition} has a log already")
         self._check_not_lost(partition, incarnation, is_new)
         directory = self.moves.preferred(partition) or min(
-            self._directories.values(), key=lambda home: (home in self._full, len(home.logs))
+            self.directories.all(), key=lambda home: (home in self._full, len(home.logs))
         )
         try:
             if directory.path in self._stale:
@@ -360,8 +350,8 @@ class LogManager:
             if not 0 <= known < incarnation:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {unreadable.error}")
             self.delete(partition)
-        elif self._lost and not is_new:
-            lost = ", ".join(self._lost)
+        elif self.directories.lost and not is_new:
+            lost = ", ".join(self.directories.lost)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} may be in a log dir that is lost: {lost}")
 
     def delete(self, partition: TopicPartition, incarnation: int = -1) -> None:
@@ -449,11 +439,11 @@ class LogManager:
 
     def is_lost(self, path: str) -> bool:
         """Whether this is a log dir of the broker's that the disk refused at the start."""
-        return path in self._lost
+        return path in self.directories.lost
 
     def directory(self, path: str) -> LogDirectory | None:
         """The log dir of this path, None if this broker has no such dir."""
-        return self._directories.get(path)
+        return self.directories.get(path)
 
     def home(self, partition: TopicPartition) -> LogDirectory | None:
         """The log dir a partition's log is in."""
@@ -462,20 +452,23 @@ class LogManager:
     def log_dirs(self) -> list[LogDirDescription]:
         """Every log dir with the sizes of its logs."""
         found = []
-        for directory in self._directories.values():
+        for directory in self.directories.all():
             sizes = {partition: log.size_bytes for partition, log in directory.logs.items()}
             futures = [future for future in self.moves.futures() if future.directory == directory.path]
             found.append(LogDirDescription(directory.path, *directory.usage(), sizes, futures))
-        return found + [LogDirDescription(path, -1, -1, is_lost=True) for path in self._lost]
+        return found + [LogDirDescription(path, -1, -1, is_lost=True) for path in self.directories.lost]
 
     def disk_usage(self) -> list[tuple[str, int | None, int]]:
         """(path, bytes, free bytes) of each log dir's file system; None for a dir that was lost at the start."""
-        return [(each.path, *each.usage()) for each in self._directories.values()] + [(p, None, 0) for p in self._lost]
+        return [
+            *((each.path, *each.usage()) for each in self.directories.all()),
+            *((path, None, 0) for path in self.directories.lost),
+        ]
 
     def _describe_faults(self) -> list[str]:
         """The log dirs and logs that cannot be used now, one line each."""
         return [
-            *(f"log-dir {path}: lost until the next start: {error}" for path, error in self._lost.items()),
+            *(f"log-dir {path}: lost until the next start: {error}" for path, error in self.directories.lost.items()),
             *(f"log-dir {path}: full" for path in self._full.paths),
             *(f"log {tp}: unreadable until the next start: {log.error}" for tp, log in self._unreadable.items()),
             *(
@@ -575,7 +568,7 @@ class LogManager:
 
     def _each_directory(self, task: str, work: Callable[[LogDirectory], object]) -> None:
         """Call ``work`` for every log dir; one that refuses writes does not affect the others."""
-        for directory in self._directories.values():
+        for directory in self.directories.all():
             if self._background.due(task, directory.path):
                 with self._background.guard(task, directory.path):
                     work(directory)
