@@ -16,6 +16,7 @@ from anabranch.broker.log.catch_ups import CatchUps
 from anabranch.broker.log.checkpoint_files import MetaProperties, PartitionMetadata
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.current_logs import CurrentLogs
+from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.disk_errors import is_out_of_space, passes
 from anabranch.broker.log.flusher import LogFlusher
 from anabranch.broker.log.full_directories import FullDirectories
@@ -29,11 +30,9 @@ from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import (
-    delete_directory_name,
     directory_name,
     is_delete_directory,
     join,
-    parent_of,
     parse_directory_name,
     parse_future_directory_name,
 )
@@ -96,7 +95,7 @@ class LogManager:
         self._config_for: Callable[[str], LogConfig] = lambda _topic: config.topic_defaults
         self._full = FullDirectories(env.clock, self._storage, config.room_bytes, self._room_changed)
         self._logs = CurrentLogs()
-        self._doomed_directories: list[tuple[int, str]] = []
+        self._deleted = DeletedDirectories(env.clock, self._storage, env.rng, self._background)
         self._stale: dict[str, LogDirectory] = {}  # dirs whose checkpoints still name a deleted log
         self._flusher = LogFlusher(env.clock, self._background, self._logs.is_current)
         self._catch_ups = CatchUps(self._background, self._logs.is_current)
@@ -144,9 +143,7 @@ class LogManager:
             self._logs.remove(log.partition)
             self.cleaner.forget(log.partition)
         self._unreadable = {key: log for key, log in self._unreadable.items() if log.directory is not directory}
-        self._doomed_directories = [
-            item for item in self._doomed_directories if not item[1].startswith(directory.path + "/")
-        ]
+        self._deleted.forget_in(directory)
         self.directories.lose(directory, error)
 
     def _remove_blank_copies(self) -> None:
@@ -161,7 +158,7 @@ class LogManager:
         for name in directory.entries():
             path = join(directory.path, name)
             if is_delete_directory(name):
-                self._doomed_directories.append((0, path))
+                self._deleted.add(path)
                 continue
             partition = parse_directory_name(name)
             if partition is None:
@@ -186,7 +183,7 @@ class LogManager:
         if here > there:
             self.delete(partition)
             return True
-        self._doom(partition, directory, path, 0)
+        self._deleted.rename(partition, path)
         return False
 
     async def _open(
@@ -366,26 +363,19 @@ class LogManager:
                 try:
                     if 0 <= incarnation < incarnation_of(self._storage, unreadable.path):
                         return
-                    self._doom(partition, unreadable.directory, unreadable.path, 0)
+                    self._deleted.rename(partition, unreadable.path)
                 except OSError as error:
                     raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
                 del self._unreadable[partition]
                 unreadable.directory.unopened.pop(partition, None)
             return
         self.moves.cancel(partition)
-        doomed = self._doomed_path(parent_of(log.directory), partition)
         try:
-            self._storage.rename(log.directory, doomed)
+            self._deleted.rename_log(log)
         except OSError as error:
             raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
         log.close_files()
-        self._forget(log, doomed)
-
-    def _doom(self, partition: TopicPartition, directory: LogDirectory, path: str, due_ms: int) -> None:
-        """Rename a log's directory, which is not in use, for deletion. Raises ``OSError``."""
-        doomed = self._doomed_path(directory.path, partition)
-        self._storage.rename(path, doomed)
-        self._doomed_directories.append((due_ms, doomed))
+        self._forget(log)
 
     def switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
         """Replace ``log`` by ``future``, a complete copy of it in ``target``.
@@ -393,15 +383,13 @@ class LogManager:
         Raises ``OSError``; then the log is as before, or broken. If broken, the next start finds the copy alone and
         uses it.
         """
-        partition = log.partition
-        doomed = self._doomed_path(parent_of(log.directory), partition)
-        final = join(target.path, directory_name(partition))
-        self._storage.rename(log.directory, doomed)
+        final = join(target.path, directory_name(log.partition))
+        renamed = self._deleted.rename_log(log)
         try:
             self._storage.rename(future.directory, final)
         except OSError:
             try:
-                self._storage.rename(doomed, log.directory)
+                self._deleted.restore(renamed, log.directory)
             except OSError as error:
                 log.fail(
                     f"a failed move left it neither in {log.directory} nor in {final}; "
@@ -410,32 +398,25 @@ class LogManager:
             raise
         log.close_files()
         future.moved_to(final)
-        self._forget(log, doomed)
+        self._forget(log)
         self._adopt(future, target)
         self.on_switched(future)
 
-    def _forget(self, log: PartitionLog, doomed: str) -> None:
-        """Forget a log; its files, which are in ``doomed`` now, are removed later."""
+    def _forget(self, log: PartitionLog) -> None:
+        """Forget a log whose directory was renamed for deletion."""
         directory = self._logs.remove(log.partition)
         self._flusher.forget(log.partition)
         self.cleaner.forget(log.partition)
         self._background.forget(log.partition)
         self._stale[directory.path] = directory
-        self._doomed_directories.append((self._env.clock.now_ms() + log.config.file_delete_delay_ms, doomed))
 
     def discard(self, future: PartitionLog) -> None:
         """Remove a move's copy that is not needed any more, soon; if that fails, it is left for the next start."""
         future.close_files()
-        doomed = self._doomed_path(parent_of(future.directory), future.partition)
         try:
-            self._storage.rename(future.directory, doomed)
+            self._deleted.rename(future.partition, future.directory)
         except OSError as error:
             logger.warning("log.not_removed", path=future.directory, error=str(error))
-            return
-        self._doomed_directories.append((0, doomed))
-
-    def _doomed_path(self, parent: str, partition: TopicPartition) -> str:
-        return join(parent, delete_directory_name(partition, uuid.UUID(int=self._env.rng.getrandbits(128), version=4)))
 
     def is_lost(self, path: str) -> bool:
         """Whether this is a log dir of the broker's that the disk refused at the start."""
@@ -608,15 +589,9 @@ class LogManager:
         self._stale.pop(directory.path, None)
 
     async def _remove_doomed(self) -> None:
-        now_ms = self._env.clock.now_ms()
         stale = list(self._stale.values())
         self._each_directory("checkpoints", lambda home: self._write_checkpoints(home) if home in stale else None)
-        for doomed in [item for item in self._doomed_directories if item[0] <= now_ms]:
-            path = doomed[1]
-            if self._background.due("directory-removal", path):
-                with self._background.guard("directory-removal", path):
-                    await self._storage.unlink_tree(path)
-                    self._doomed_directories.remove(doomed)
+        await self._deleted.remove_due()
         await self._each("file-removal", lambda log: log.remove_due_files(), until=lambda removed: not removed)
 
     def _log_start_moved(self, log: PartitionLog) -> None:
