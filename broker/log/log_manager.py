@@ -102,7 +102,16 @@ class LogManager:
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
         self.open_segments = OpenSegments(config.open_segments)
         self.cleaner = LogCleaner(env, config, self._logs, self._background)
-        self.moves = LogMoves(env, self, self._expiration, self._background)
+        self.moves = LogMoves(
+            env,
+            self._logs,
+            self.directories,
+            self._deleted,
+            self._expiration,
+            self.open_segments,
+            self._background,
+            self._replace,
+        )
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
         """Called when a moved log replaces a partition's log: it is in another log dir now."""
         self.on_room_changed: Callable[[bool], None] = lambda is_full: None
@@ -377,29 +386,10 @@ class LogManager:
         log.close_files()
         self._forget(log)
 
-    def switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
-        """Replace ``log`` by ``future``, a complete copy of it in ``target``.
-
-        Raises ``OSError``; then the log is as before, or broken. If broken, the next start finds the copy alone and
-        uses it.
-        """
-        final = join(target.path, directory_name(log.partition))
-        renamed = self._deleted.rename_log(log)
-        try:
-            self._storage.rename(future.directory, final)
-        except OSError:
-            try:
-                self._deleted.restore(renamed, log.directory)
-            except OSError as error:
-                log.fail(
-                    f"a failed move left it neither in {log.directory} nor in {final}; "
-                    f"the next start uses its copy in {future.directory}: {error}"
-                )
-            raise
-        log.close_files()
-        future.moved_to(final)
+    def _replace(self, log: PartitionLog, future: PartitionLog, directory: LogDirectory) -> None:
+        """Replace a log by its copy, which is in ``directory``."""
         self._forget(log)
-        self._adopt(future, target)
+        self._adopt(future, directory)
         self.on_switched(future)
 
     def _forget(self, log: PartitionLog) -> None:
@@ -409,26 +399,6 @@ class LogManager:
         self.cleaner.forget(log.partition)
         self._background.forget(log.partition)
         self._stale[directory.path] = directory
-
-    def discard(self, future: PartitionLog) -> None:
-        """Remove a move's copy that is not needed any more, soon; if that fails, it is left for the next start."""
-        future.close_files()
-        try:
-            self._deleted.rename(future.partition, future.directory)
-        except OSError as error:
-            logger.warning("log.not_removed", path=future.directory, error=str(error))
-
-    def is_lost(self, path: str) -> bool:
-        """Whether this is a log dir of the broker's that the disk refused at the start."""
-        return path in self.directories.lost
-
-    def directory(self, path: str) -> LogDirectory | None:
-        """The log dir of this path, None if this broker has no such dir."""
-        return self.directories.get(path)
-
-    def home(self, partition: TopicPartition) -> LogDirectory | None:
-        """The log dir a partition's log is in."""
-        return self._logs.home(partition)
 
     def log_dirs(self) -> list[LogDirDescription]:
         """Every log dir with the sizes of its logs."""

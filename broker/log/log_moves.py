@@ -8,17 +8,21 @@ begins again; if only the copy is left, it was complete.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import structlog
 import trio
 
 from anabranch.broker.log.cold_reads import load_records
+from anabranch.broker.log.current_logs import CurrentLogs
+from anabranch.broker.log.deleted_directories import DeletedDirectories
+from anabranch.broker.log.live_directories import LiveDirectories
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_directory import LogDirectory
+from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.log.paths import future_directory_name, join
+from anabranch.broker.log.paths import directory_name, future_directory_name, join
 from anabranch.broker.log.pieces import pieces_of
 from anabranch.broker.log.producer_rebuild import catch_up
 from anabranch.broker.log.producer_snapshot import encode_snapshot
@@ -28,10 +32,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
-from anabranch.runtime.env import Env
-
-if TYPE_CHECKING:
-    from anabranch.broker.log.log_manager import LogManager
+from anabranch.runtime.env import Env, Storage
 
 logger = structlog.get_logger(__name__)
 
@@ -48,13 +49,32 @@ class FutureReplica(NamedTuple):
 
 
 class LogMoves:
-    """The moves in progress, and the log dirs requested for replicas that do not exist yet."""
+    """The moves in progress, and the log dirs requested for replicas that do not exist yet.
 
-    def __init__(self, env: Env, manager: LogManager, expiration: ProducerExpiration, background: Background) -> None:
+    ``replace`` is called with a log, its complete copy, and the log dir of the copy, once the directories are renamed.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        logs: CurrentLogs,
+        directories: LiveDirectories,
+        deleted: DeletedDirectories,
+        expiration: ProducerExpiration,
+        open_segments: OpenSegments,
+        background: Background,
+        replace: Callable[[PartitionLog, PartitionLog, LogDirectory], None],
+    ) -> None:
+        assert env.storage is not None
         self._background = background
         self._env = env
-        self._manager = manager
+        self._storage: Storage = env.storage
+        self._logs = logs
+        self._directories = directories
+        self._deleted = deleted
         self._expiration = expiration
+        self._open_segments = open_segments
+        self._replace = replace
         self._preferred: dict[TopicPartition, str] = {}
         self._targets: dict[TopicPartition, LogDirectory] = {}
         self._futures: dict[TopicPartition, PartitionLog] = {}
@@ -68,12 +88,12 @@ class LogMoves:
         UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``): the remembered requests are
         bounded.
         """
-        target = self._manager.directory(path)
-        if self._manager.is_lost(path):
+        target = self._directories.get(path)
+        if path in self._directories.lost:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log dir {path} is lost")
         if target is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of this broker's log.dirs")
-        if self._manager.get(partition) is None:
+        if self._logs.get(partition) is None:
             if not exists:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the cluster has no {partition}")
             self._preferred[partition] = path
@@ -84,14 +104,14 @@ class LogMoves:
         if self._targets.get(partition) is target:
             return
         self.cancel(partition)
-        if self._manager.home(partition) is not target:
+        if self._logs.home(partition) is not target:
             self._targets[partition] = target
             self._wanted.set()
 
     def preferred(self, partition: TopicPartition) -> LogDirectory | None:
         """The log dir requested for a new replica; this call forgets it."""
         path = self._preferred.pop(partition, None)
-        return None if path is None else self._manager.directory(path)
+        return None if path is None else self._directories.get(path)
 
     def cancel(self, partition: TopicPartition) -> None:
         """Cancel a move and remove its copy; harmless if there is none."""
@@ -104,7 +124,7 @@ class LogMoves:
     def futures(self) -> Iterator[FutureReplica]:
         """The moves under way."""
         for partition, future in self._futures.items():
-            log = self._manager.get(partition)
+            log = self._logs.get(partition)
             lag = max(0, log.log_end_offset - future.log_end_offset) if log is not None else 0
             yield FutureReplica(partition, self._targets[partition].path, future.size_bytes, lag)
 
@@ -138,7 +158,7 @@ class LogMoves:
 
         False if the log was cut at its end or start, so that the copy has to begin again.
         """
-        log = self._manager.get(partition)
+        log = self._logs.get(partition)
         if log is None:
             return True
         if log.is_broken:
@@ -192,7 +212,7 @@ class LogMoves:
             log.config,
             producers,
             start_offset=first,
-            open_segments=self._manager.open_segments,
+            open_segments=self._open_segments,
         )
         self._futures[log.partition] = future
         if before := log.producers.below(first):
@@ -211,13 +231,42 @@ class LogMoves:
             future.assign_epoch(log.latest_epoch)
         future.layouts.take_over(log.layouts)
         try:
-            self._manager.switch(log, future, target)
+            self._rename_directories(log, future, target)
+            self._replace(log, future, target)
         finally:
-            if self._manager.get(log.partition) is future or log.is_broken:  # else the copy is thrown away
+            if self._logs.is_current(future) or log.is_broken:  # else the copy is thrown away
                 del self._futures[log.partition]
         logger.info("log_move.finished", partition=str(log.partition), to=future.directory)
 
+    def _rename_directories(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
+        """Rename the log's directory for deletion, and that of its copy to the name of a log.
+
+        Raises ``OSError``; then the log is as before, or broken. If broken, the next start finds the copy alone and
+        uses it.
+        """
+        final = join(target.path, directory_name(log.partition))
+        renamed = self._deleted.rename_log(log)
+        try:
+            self._storage.rename(future.directory, final)
+        except OSError:
+            try:
+                self._deleted.restore(renamed, log.directory)
+            except OSError as error:
+                log.fail(
+                    f"a failed move left it neither in {log.directory} nor in {final}; "
+                    f"the next start uses its copy in {future.directory}: {error}"
+                )
+            raise
+        log.close_files()
+        future.moved_to(final)
+
     def _discard(self, partition: TopicPartition) -> None:
+        """Remove a move's copy that is not needed any more, soon; if that fails, it is left for the next start."""
         future = self._futures.pop(partition, None)
-        if future is not None:
-            self._manager.discard(future)
+        if future is None:
+            return
+        future.close_files()
+        try:
+            self._deleted.rename(partition, future.directory)
+        except OSError as error:
+            logger.warning("log.not_removed", path=future.directory, error=str(error))

@@ -269,7 +269,7 @@ class Machine:
 
     async def move(self, partition: TopicPartition, path: str) -> None:
         """Copy the log to another log dir, and switch to the copy."""
-        target = self.manager.directory(path)
+        target = self.manager.directories.get(path)
         log = self.manager.get(partition)
         if target is None or log is None:
             return
@@ -286,7 +286,7 @@ class Machine:
     async def move_in_part(self, partition: TopicPartition) -> None:
         """Begin a copy, with only the first batches of the log."""
         log = self.manager.get(partition)
-        target = self.manager.directory("/d" if log is not None and log.directory.startswith("/e") else "/e")
+        target = self.manager.directories.get("/d" if log is not None and log.directory.startswith("/e") else "/e")
         if log is None or log.is_broken or target is None:
             return
         try:

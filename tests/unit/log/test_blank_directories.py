@@ -237,7 +237,7 @@ async def test_the_original_log_stays_when_a_move_has_just_begun(world: LogWorld
     manager = await started(world)
     wish_for(manager, world.root / "d")
     log = manager.create(T, TOPIC_ID, 7)
-    target = manager.directory(str(world.root / "e"))
+    target = manager.directories.get(str(world.root / "e"))
     assert target is not None
     await manager.moves._create(log, target)
     assert await found_after_restart(world, manager) == ("d", [])

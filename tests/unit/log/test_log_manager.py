@@ -471,7 +471,7 @@ async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: Log
     for value in (b"1", b"2", b"3"):
         put(manager, A, value)
     await log.flush()
-    directory = manager.home(A)
+    directory = manager.directories.get(str(world.root / "d"))
     assert directory is not None
     directory.write_recovery_points()
     assert directory.read_checkpoints()[A].recovery_point == 3
@@ -490,7 +490,7 @@ async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_write
         manager.create(partition, TOPIC_ID, 7, LogConfig(segment_bytes=300, file_delete_delay_ms=0))
         for _ in range(10):
             put(manager, partition, b"v" * 50)
-    refusing, working = (Path(manager.home(partition).path) for partition in (A, B))  # type: ignore[union-attr]
+    refusing, working = (Path(log.directory).parent for log in manager.logs())
     really_open = world.storage.open
 
     def open_or_refuse(path: str, *, create: bool = False) -> Any:

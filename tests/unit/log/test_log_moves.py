@@ -266,7 +266,7 @@ async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(world: 
     manager.create(T, TOPIC_ID, 7)
     put(manager, b"1")
     target = other_dir(world, manager)
-    await manager.moves._create(log_of(manager), manager.directory(target))  # type: ignore[arg-type]
+    await manager.moves._create(log_of(manager), manager.directories.get(target))  # type: ignore[arg-type]
     manager.close_at_once()
     assert any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
     again = manager_for(world)
