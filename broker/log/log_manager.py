@@ -14,6 +14,7 @@ from anabranch.broker.log import catch_ups
 from anabranch.broker.log.blank_directories import incarnation_of, remove_blank_copies
 from anabranch.broker.log.catch_ups import CatchUps
 from anabranch.broker.log.checkpoint_files import MetaProperties, PartitionMetadata
+from anabranch.broker.log.checkpoint_writer import CheckpointWriter
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
@@ -48,7 +49,7 @@ __all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
 
 logger = structlog.get_logger(__name__)
 
-_DOOMED_CHECK_S = 1.0
+_REMOVAL_CHECK_MS = 1000
 _REOPEN_CHECK_MS = 10_000
 
 R = TypeVar("R")
@@ -96,12 +97,12 @@ class LogManager:
         self._full = FullDirectories(env.clock, self._storage, config.room_bytes, self._room_changed)
         self._logs = CurrentLogs()
         self._deleted = DeletedDirectories(env.clock, self._storage, env.rng, self._background)
-        self._stale: dict[str, LogDirectory] = {}  # dirs whose checkpoints still name a deleted log
         self._flusher = LogFlusher(env.clock, self._background, self._logs.is_current)
         self._catch_ups = CatchUps(self._background, self._logs.is_current)
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
         self.open_segments = OpenSegments(config.open_segments)
         self.cleaner = LogCleaner(env, config, self._logs, self._background)
+        self.checkpoints = CheckpointWriter(self._logs, self.directories, self.cleaner, self._background)
         self.moves = LogMoves(
             env,
             self._logs,
@@ -275,7 +276,7 @@ class LogManager:
             # Logs that were never opened have not been recovered after a crash.
             clean = not directory.unopened and all(is_closed[log] for log in directory.logs.values())
             try:
-                self._write_checkpoints(directory)
+                self.checkpoints.write(directory)
                 directory.close(clean=clean)
             except OSError as error:
                 logger.error("log_dir.unclean", path=directory.path, error=str(error))
@@ -320,8 +321,7 @@ class LogManager:
             self.directories.all(), key=lambda home: (home in self._full, len(home.logs))
         )
         try:
-            if directory.path in self._stale:
-                self._write_checkpoints(directory)
+            self.checkpoints.write_if_outdated(directory)
             log = create_log(
                 self._env,
                 join(directory.path, directory_name(partition)),
@@ -394,11 +394,10 @@ class LogManager:
 
     def _forget(self, log: PartitionLog) -> None:
         """Forget a log whose directory was renamed for deletion."""
-        directory = self._logs.remove(log.partition)
+        self.checkpoints.set_outdated(self._logs.remove(log.partition))
         self._flusher.forget(log.partition)
         self.cleaner.forget(log.partition)
         self._background.forget(log.partition)
-        self._stale[directory.path] = directory
 
     def log_dirs(self) -> list[LogDirDescription]:
         """Every log dir with the sizes of its logs."""
@@ -432,8 +431,8 @@ class LogManager:
     def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
         self._logs.add(log, directory)
         log.on_flush_needed = self._flusher.want
-        log.on_log_start_moved = self._log_start_moved
-        log.on_truncated = self._truncated
+        log.on_log_start_moved = self.checkpoints.log_start_moved
+        log.on_truncated = self.checkpoints.truncated
         log.call_when_disk_full(self._disk_full)
         log.is_full = directory in self._full
         log.on_producers_behind = self._catch_ups.want
@@ -458,17 +457,21 @@ class LogManager:
 
     async def run(self) -> None:
         """Retention, flushes, checkpoints, removal, compaction; until cancelled."""
-        config = self._config
+        config, checkpoints = self._config, self.checkpoints
+        periodic = (
+            ("apply-retention", config.retention_check_interval_ms, self.apply_retention),
+            ("checkpoint-recovery", config.flush_offset_checkpoint_interval_ms, checkpoints.write_recovery_points),
+            ("checkpoint-starts", config.flush_start_offset_checkpoint_interval_ms, checkpoints.write_log_starts),
+            ("checkpoint-watermarks", config.high_watermark_checkpoint_interval_ms, checkpoints.write_high_watermarks),
+            ("expire-producers", config.producer_id_expiration_check_interval_ms, self._expire_producers),
+            ("collect-due-flushes", config.flush_scheduler_interval_ms, self._collect_due_flushes),
+            ("remove-doomed", _REMOVAL_CHECK_MS, self._remove_doomed),
+            ("open-again", _REOPEN_CHECK_MS, self._open_again),
+        )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._every, config.retention_check_interval_ms, self.apply_retention)
-            nursery.start_soon(self._every, config.flush_offset_checkpoint_interval_ms, self._checkpoint_recovery)
-            nursery.start_soon(self._every, config.flush_start_offset_checkpoint_interval_ms, self._checkpoint_starts)
-            nursery.start_soon(self._every, config.high_watermark_checkpoint_interval_ms, self._checkpoint_watermarks)
-            nursery.start_soon(self._every, config.producer_id_expiration_check_interval_ms, self._expire_producers)
-            nursery.start_soon(self._every, config.flush_scheduler_interval_ms, self._collect_due_flushes)
-            nursery.start_soon(self._every, int(_DOOMED_CHECK_S * 1000), self._remove_doomed)
+            for task, interval_ms, work in periodic:
+                nursery.start_soon(self._every, task, interval_ms, work)
             nursery.start_soon(self._background.keep, "log-dir-room", self._full.run)
-            nursery.start_soon(self._every, _REOPEN_CHECK_MS, self._open_again)
             nursery.start_soon(self._background.keep, "log-flusher", self._flusher.run)
             nursery.start_soon(self._background.keep, catch_ups.TASK, self._catch_ups.run)
             nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
@@ -481,11 +484,13 @@ class LogManager:
         self._expiration.ms = config.producer_id_expiration_ms
         self.cleaner.reconfigure(config)
 
-    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, task: str, interval_ms: int, work: Callable[[], Awaitable[None] | None]) -> None:
         while True:
             await trio.sleep(min(interval_ms / 1000, 86_400 * 365))
-            with self._background.guard(work.__name__.strip("_").replace("_", "-")):
-                await work()
+            with self._background.guard(task):
+                pending = work()
+                if pending is not None:
+                    await pending
 
     async def _open_again(self) -> None:
         """Open the logs for which there was no space, or no descriptor, at the start."""
@@ -517,13 +522,6 @@ class LogManager:
                 if time_slice.due():
                     await time_slice.pause()
 
-    def _each_directory(self, task: str, work: Callable[[LogDirectory], object]) -> None:
-        """Call ``work`` for every log dir; one that refuses writes does not affect the others."""
-        for directory in self.directories.all():
-            if self._background.due(task, directory.path):
-                with self._background.guard(task, directory.path):
-                    work(directory)
-
     async def apply_retention(self) -> None:
         """Delete the segments that ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
         await self._each("retention", self._apply_retention_to, until=lambda deleted: not deleted)
@@ -542,43 +540,10 @@ class LogManager:
         now_ms = self._env.clock.now_ms()
         await self._each("producer-expiry", lambda log: log.producers.remove_expired(now_ms))
 
-    async def _checkpoint_recovery(self) -> None:
-        self._each_directory("recovery-points", LogDirectory.write_recovery_points)
-
-    async def _checkpoint_starts(self) -> None:
-        self._each_directory("log-starts", LogDirectory.write_log_starts)
-
-    async def _checkpoint_watermarks(self) -> None:
-        self._each_directory("high-watermarks", LogDirectory.write_high_watermarks)
-
-    def _write_checkpoints(self, directory: LogDirectory) -> None:
-        directory.write_recovery_points()
-        directory.write_log_starts()
-        directory.write_high_watermarks()
-        self.cleaner.write_checkpoint(directory)
-        self._stale.pop(directory.path, None)
-
     async def _remove_doomed(self) -> None:
-        stale = list(self._stale.values())
-        self._each_directory("checkpoints", lambda home: self._write_checkpoints(home) if home in stale else None)
+        self.checkpoints.write_outdated()
         await self._deleted.remove_due()
         await self._each("file-removal", lambda log: log.remove_due_files(), until=lambda removed: not removed)
-
-    def _log_start_moved(self, log: PartitionLog) -> None:
-        directory = self._logs.home(log.partition)
-        if directory is not None:
-            self._stale[directory.path] = directory
-
-    def _truncated(self, log: PartitionLog) -> None:
-        """Write the lower recovery point at once: segments that regrow below the old one would count as synced."""
-        directory = self._logs.home(log.partition)
-        if directory is None:
-            return
-        try:
-            directory.write_recovery_points()
-        except OSError as error:
-            logger.warning("log_dir.checkpoint_not_written", path=directory.path, error=str(error))
-            self._stale[directory.path] = directory
 
     async def _collect_due_flushes(self) -> None:
         await self._each("flush", lambda log: self._flusher.want(log) if log.flush_due else None)

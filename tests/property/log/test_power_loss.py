@@ -95,7 +95,7 @@ class Machine:
                 await log.flush()
                 self.durable[log.partition] = log.log_end_offset
         elif name == "checkpoint":
-            await self.manager._checkpoint_recovery()
+            self.manager.checkpoints.write_recovery_points()
         elif name == "clean":
             await self.manager.cleaner.clean_dirtiest()
         elif name == "restart":

@@ -297,13 +297,10 @@ class Machine:
 
     async def housekeeping(self) -> None:
         """Run the background tasks once."""
-        for work in (
-            self.manager._checkpoint_recovery,
-            self.manager._checkpoint_starts,
-            self.manager._checkpoint_watermarks,
-            self.manager._remove_doomed,
-        ):
-            await self.attempt_later(work.__name__, work)
+        self.manager.checkpoints.write_recovery_points()
+        self.manager.checkpoints.write_log_starts()
+        self.manager.checkpoints.write_high_watermarks()
+        await self.manager._remove_doomed()
 
     def replace_identity(self, partition: TopicPartition) -> None:
         log = self.manager.get(partition)

@@ -285,8 +285,8 @@ async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: Lo
     assert log is not None
     log.delete_records_before(4)
     await log.flush()
-    await manager._checkpoint_recovery()
-    await manager._checkpoint_starts()
+    manager.checkpoints.write_recovery_points()
+    manager.checkpoints.write_log_starts()
     manager.delete(A)
     other = uuid.UUID(int=5)
     manager.create(A, other, 8)

@@ -208,7 +208,7 @@ async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_c
         log.append_as_leader(batch(value), 0)
     log.advance_high_watermark(2)
     log.delete_records_before(1)
-    await manager._checkpoint_starts()
+    manager.checkpoints.write_log_starts()
     manager.close_at_once()
     read_bytes = world.storage.read_bytes
 
