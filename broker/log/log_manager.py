@@ -11,13 +11,13 @@ import structlog
 import trio
 
 from anabranch.broker.log import catch_ups
-from anabranch.broker.log.blank_directories import incarnation_of, remove_blank_copies
 from anabranch.broker.log.catch_ups import CatchUps
 from anabranch.broker.log.checkpoint_files import MetaProperties, PartitionMetadata
 from anabranch.broker.log.checkpoint_writer import CheckpointWriter
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
+from anabranch.broker.log.directory_loader import DirectoryLoader
 from anabranch.broker.log.disk_errors import is_out_of_space, passes
 from anabranch.broker.log.flusher import LogFlusher
 from anabranch.broker.log.full_directories import FullDirectories
@@ -25,21 +25,18 @@ from anabranch.broker.log.live_directories import LiveDirectories
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_directory import LogDirectory, LogDirError
-from anabranch.broker.log.log_loader import Checkpoints, open_log
 from anabranch.broker.log.log_moves import FutureReplica, LogMoves
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import (
     directory_name,
-    is_delete_directory,
     join,
-    parse_directory_name,
-    parse_future_directory_name,
 )
 from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
 from anabranch.broker.log.retention import NOTHING_HELD
 from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.log.unreadable_logs import UnreadableLogs
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -70,18 +67,6 @@ class LogDirDescription:
     is_lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableLog:
-    """A log that could not be opened at the start, in a log dir that could."""
-
-    directory: LogDirectory
-    path: str
-    error: str
-    passes: bool
-    """Whether another try may succeed: there was no space, or no descriptor."""
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-
-
 class LogManager:
     """Every log of the broker, by partition."""
 
@@ -92,11 +77,11 @@ class LogManager:
         self._env = env
         self._storage: Storage = env.storage
         self.directories = LiveDirectories(self._storage, config.log_dirs)
-        self._unreadable: dict[TopicPartition, UnreadableLog] = {}
         self._config_for: Callable[[str], LogConfig] = lambda _topic: config.topic_defaults
         self._full = FullDirectories(env.clock, self._storage, config.room_bytes, self._room_changed)
         self._logs = CurrentLogs()
         self._deleted = DeletedDirectories(env.clock, self._storage, env.rng, self._background)
+        self.unreadable = UnreadableLogs(self._storage, self._deleted)
         self._flusher = LogFlusher(env.clock, self._background, self._logs.is_current)
         self._catch_ups = CatchUps(self._background, self._logs.is_current)
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
@@ -112,6 +97,19 @@ class LogManager:
             self.open_segments,
             self._background,
             self._replace,
+        )
+        self._loader = DirectoryLoader(
+            env,
+            self._expiration,
+            self.open_segments,
+            logs=self._logs,
+            directories=self.directories,
+            unreadable=self.unreadable,
+            deleted=self._deleted,
+            cleaner=self.cleaner,
+            moves=self.moves,
+            adopt=self._adopt,
+            delete=self.delete,
         )
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
         """Called when a moved log replaces a partition's log: it is in another log dir now."""
@@ -134,132 +132,11 @@ class LogManager:
         meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
         try:
             self.directories.open(meta)
-            self._remove_blank_copies()
-            settings = self._config_for = config_for or self._config_for
-            for work in (self._load, self._settle_moves):
-                for directory in self.directories.all():
-                    try:
-                        await work(directory, settings)
-                    except OSError as error:
-                        self._lose(directory, error)
+            self._config_for = config_for or self._config_for
+            await self._loader.load(self._config_for)
         except BaseException:
             self.close_at_once()
             raise
-
-    def _lose(self, directory: LogDirectory, error: OSError) -> None:
-        """Continue without a log dir and its logs. Raises ``LogDirError`` when it was the last one."""
-        for log in list(directory.logs.values()):
-            log.close_files()
-            self._logs.remove(log.partition)
-            self.cleaner.forget(log.partition)
-        self._unreadable = {key: log for key, log in self._unreadable.items() if log.directory is not directory}
-        self._deleted.forget_in(directory)
-        self.directories.lose(directory, error)
-
-    def _remove_blank_copies(self) -> None:
-        try:
-            remove_blank_copies(self._storage, [directory.path for directory in self.directories.all()])
-        except OSError as error:
-            raise LogDirError(f"a log dir cannot be read, or an empty log in it cannot be removed: {error}") from error
-
-    async def _load(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
-        checkpoints = directory.read_checkpoints()
-        self.cleaner.load_checkpoint(directory)
-        for name in directory.entries():
-            path = join(directory.path, name)
-            if is_delete_directory(name):
-                self._deleted.add(path)
-                continue
-            partition = parse_directory_name(name)
-            if partition is None:
-                continue
-            known = self._logs.get(partition)
-            if known is not None and not self._settle_copies(known, directory, path):
-                continue
-            found = checkpoints.get(partition, Checkpoints())
-            await self._open(directory, path, partition, config_for(partition.topic), found, directory.was_clean)
-        logger.info("log_dir.loaded", path=directory.path, logs=len(directory.logs), recovered=not directory.was_clean)
-
-    def _settle_copies(self, known: PartitionLog, directory: LogDirectory, path: str) -> bool:
-        """Keep the later incarnation of a partition that has a second log in ``path``; returns whether it is that one.
-
-        A dir that was lost for a while may hold a partition that was removed and created again meanwhile, elsewhere.
-        Raises ``LogDirError`` if both have the same incarnation, or if one has none recorded.
-        """
-        partition = known.partition
-        here, there = incarnation_of(self._storage, path), known.identity.incarnation
-        if here < 0 or there < 0 or here == there:
-            raise LogDirError(f"{partition} is in {path} and in {known.directory}: move one away")
-        if here > there:
-            self.delete(partition)
-            return True
-        self._deleted.rename(partition, path)
-        return False
-
-    async def _open(
-        self,
-        directory: LogDirectory,
-        path: str,
-        partition: TopicPartition,
-        config: LogConfig,
-        checkpoints: Checkpoints,
-        clean: bool,
-        again: UnreadableLog | None = None,
-    ) -> None:
-        """Open a log. ``again``: the entry of an earlier failed try, which stays until this try is decided."""
-        try:
-            log = await open_log(
-                self._env,
-                path,
-                partition,
-                config,
-                checkpoints,
-                clean=clean,
-                expiration=self._expiration,
-                open_segments=self.open_segments,
-            )
-        except (OSError, KafkaError, ValueError) as error:
-            if self._unreadable.get(partition) is not again:
-                return
-            is_passing = isinstance(error, OSError) and passes(error)
-            if not is_passing:
-                self._storage.listdir(directory.path)  # raises when it is the dir that is lost
-            self._unreadable[partition] = UnreadableLog(directory, path, str(error), is_passing, checkpoints)
-            directory.unopened[partition] = checkpoints
-            logger.error("log.unreadable", partition=str(partition), path=path, error=str(error))
-            return
-        if self._unreadable.pop(partition, None) is not again:
-            log.close_files()  # it was deleted, or its dir was lost, while it was opened
-            return
-        directory.unopened.pop(partition, None)
-        self._adopt(log, directory)
-
-    async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
-        """Settle moves into ``directory`` after a crash: a copy beside its log is made again, one alone is the log.
-
-        While a log or a log dir cannot be read, a copy is not known to be alone: it may hold only a part of the log.
-        """
-        for name in self._storage.listdir(directory.path):
-            partition = parse_future_directory_name(name)
-            if partition is None:
-                continue
-            path = join(directory.path, name)
-            if self._logs.get(partition) is not None:
-                await self._storage.unlink_tree(path)
-                self.moves.request(partition, directory.path)
-                continue
-            if partition in self._unreadable:
-                continue
-            if self.directories.lost:
-                error = (
-                    f"{path} is a copy from a move between log dirs; the log itself may be in a log dir that is lost: "
-                    f"{', '.join(self.directories.lost)}"
-                )
-                self._unreadable[partition] = UnreadableLog(directory, path, error, passes=False)
-                continue
-            final = join(directory.path, directory_name(partition))
-            self._storage.rename(path, final)
-            await self._open(directory, final, partition, config_for(partition.topic), Checkpoints(), clean=False)
 
     async def shutdown(self) -> None:
         """Close every log and unlock the dirs; a dir whose logs could all be closed gets the clean-shutdown marker."""
@@ -347,13 +224,9 @@ class LogManager:
 
     def _check_not_lost(self, partition: TopicPartition, incarnation: int, is_new: bool) -> None:
         """Raise 56 when the partition's log is here and cannot be read, or may be in a log dir that is lost."""
-        unreadable = self._unreadable.get(partition)
+        unreadable = self.unreadable.get(partition)
         if unreadable is not None:
-            try:
-                known = incarnation_of(self._storage, unreadable.path)
-            except OSError:
-                known = -1
-            if not 0 <= known < incarnation:
+            if not self.unreadable.is_earlier(unreadable, incarnation):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {unreadable.error}")
             self.delete(partition)
         elif self.directories.lost and not is_new:
@@ -366,20 +239,11 @@ class LogManager:
         A log that could not be opened stays if it is of a later incarnation than ``incarnation``; -1 means any.
         """
         log = self._logs.get(partition)
-        if log is None:
-            unreadable = self._unreadable.get(partition)
-            if unreadable is not None:
-                try:
-                    if 0 <= incarnation < incarnation_of(self._storage, unreadable.path):
-                        return
-                    self._deleted.rename(partition, unreadable.path)
-                except OSError as error:
-                    raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
-                del self._unreadable[partition]
-                unreadable.directory.unopened.pop(partition, None)
-            return
-        self.moves.cancel(partition)
         try:
+            if log is None:
+                self.unreadable.delete(partition, incarnation)
+                return
+            self.moves.cancel(partition)
             self._deleted.rename_log(log)
         except OSError as error:
             raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
@@ -420,7 +284,7 @@ class LogManager:
         return [
             *(f"log-dir {path}: lost until the next start: {error}" for path, error in self.directories.lost.items()),
             *(f"log-dir {path}: full" for path in self._full.paths),
-            *(f"log {tp}: unreadable until the next start: {log.error}" for tp, log in self._unreadable.items()),
+            *(f"log {tp}: unreadable until the next start: {log.error}" for tp, log in self.unreadable.items()),
             *(
                 f"log {log.partition}: broken until the next start: {log.failure or 'the disk failed'}"
                 for log in self._logs.all()
@@ -466,7 +330,7 @@ class LogManager:
             ("expire-producers", config.producer_id_expiration_check_interval_ms, self._expire_producers),
             ("collect-due-flushes", config.flush_scheduler_interval_ms, self._collect_due_flushes),
             ("remove-doomed", _REMOVAL_CHECK_MS, self._remove_doomed),
-            ("open-again", _REOPEN_CHECK_MS, self._open_again),
+            ("open-again", _REOPEN_CHECK_MS, self.open_again),
         )
         async with trio.open_nursery() as nursery:
             for task, interval_ms, work in periodic:
@@ -477,6 +341,11 @@ class LogManager:
             nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
             if config.cleaner_enable:
                 nursery.start_soon(self._background.keep, "log-cleaner", self.cleaner.run)
+
+    async def open_again(self) -> None:
+        """Open the logs for which there was no space, or no descriptor, at the start."""
+        if await self._loader.open_again(self._config_for, self._full):
+            self.on_room_changed(False)
 
     def reconfigure(self, config: LogManagerConfig) -> None:
         """Apply the settings that may change while the broker runs: those of compaction and of producer expiry."""
@@ -491,19 +360,6 @@ class LogManager:
                 pending = work()
                 if pending is not None:
                     await pending
-
-    async def _open_again(self) -> None:
-        """Open the logs for which there was no space, or no descriptor, at the start."""
-        opened = False
-        for partition, found in list(self._unreadable.items()):
-            if found.passes and found.directory not in self._full and self._unreadable.get(partition) is found:
-                config = self._config_for(partition.topic)
-                await self._open(
-                    found.directory, found.path, partition, config, found.checkpoints, clean=False, again=found
-                )
-                opened = opened or self._logs.get(partition) is not None
-        if opened:
-            self.on_room_changed(False)
 
     async def _each(
         self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True

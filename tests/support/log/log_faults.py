@@ -318,7 +318,7 @@ class Machine:
         for partition, promise in self.promises.items():
             log = self.manager.get(partition)
             if log is None:
-                is_offline = self.manager.directories.lost or partition in self.manager._unreadable
+                is_offline = self.manager.directories.lost or self.manager.unreadable.get(partition)
                 assert not promise.acknowledged or (is_offline and not serving), f"{partition} is gone"
             elif not log.is_broken:
                 self._check_log(log, promise)

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.log import log_manager, partition_log
+from anabranch.broker.log import directory_loader, partition_log
 from anabranch.broker.log.checkpoint_files import PartitionMetadata
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
@@ -518,8 +518,8 @@ class SlowlyReadable:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.is_opening, self.may_open = trio.Event(), trio.Event()
-        self._open_log = log_manager.open_log
-        monkeypatch.setattr(log_manager, "open_log", self._open)
+        self._open_log = directory_loader.open_log
+        monkeypatch.setattr(directory_loader, "open_log", self._open)
 
     async def _open(self, *args: Any, **keys: Any) -> Any:
         self.calls += 1
@@ -553,7 +553,7 @@ async def test_a_log_that_is_being_opened_again_is_not_created(
     slowly = SlowlyReadable(monkeypatch)
     manager = await manager_that_opens_again(world, slowly)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(manager._open_again)
+        nursery.start_soon(manager.open_again)
         await slowly.is_opening.wait()
         with pytest.raises(KafkaError) as refused:
             manager.create(A, TOPIC_ID, 7)
@@ -570,7 +570,7 @@ async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_deleted(
     slowly = SlowlyReadable(monkeypatch)
     manager = await manager_that_opens_again(world, slowly)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(manager._open_again)
+        nursery.start_soon(manager.open_again)
         await slowly.is_opening.wait()
         manager.delete(A)
         slowly.may_open.set()

@@ -152,10 +152,10 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
     manager.on_room_changed = told.append
     await manager.start()
     assert manager.get(A) is None
-    await manager._open_again()
+    await manager.open_again()
     assert manager.get(A) is None and told == []
     out_of_descriptors = False
-    await manager._open_again()
+    await manager.open_again()
     assert manager.get(A) is not None and told == [False], "the controller sends its requests again"
     manager.close_at_once()
 
