@@ -186,7 +186,7 @@ class Node:
     def _new_retention_holds(self) -> RetentionHolds:
         lease_ms = self.config.values["ordered.delivery.retention.waits.lease.ms"]
         holds = RetentionHolds(self.replicas.hosted, self.env.clock, lease_ms, self.metrics)
-        self.logs.held_from, self.logs.on_expired = holds.held_from, holds.expired
+        self.logs.maintenance.held_from, self.logs.maintenance.on_expired = holds.held_from, holds.expired
         self.metrics.labelled_gauges += held_gauges(holds, self.logs.logs)
         return holds
 

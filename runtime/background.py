@@ -1,7 +1,8 @@
 """Background work of a process: failures of its tasks and items are counted, reported, and retried after a pause.
 
 A task works on many items: logs, directories, groups, peers. A failing item must not stop the other items or the
-process, and must not be retried without a pause. ``guard`` wraps the work on one item, ``keep`` wraps a task.
+process, and must not be retried without a pause. ``guard`` wraps the work on one item, ``keep`` and ``every`` wrap a
+task.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ logger = structlog.get_logger(__name__)
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 LONGEST_RESTART_S = 30.0
+LONGEST_INTERVAL_S = 86_400.0 * 365
 FORGOTTEN_AFTER_S = 3600.0
 """A failure is no longer shown after this time without another try: no task works on the item any more."""
 MAX_FAILING = 1000
@@ -147,6 +149,15 @@ class Background:
     def describe(self) -> list[str]:
         """All faults and failing items, one line each."""
         return self.faults() + [self.line(failure) for failure in self.failing()]
+
+    async def every(self, task: str, interval_s: float, work: Callable[[], Awaitable[None] | None]) -> None:
+        """Do the work of a task each time ``interval_s`` is over, until cancelled. A failure ends only one turn."""
+        while True:
+            await trio.sleep(min(interval_s, LONGEST_INTERVAL_S))
+            with self.guard(task):
+                pending = work()
+                if pending is not None:
+                    await pending
 
     async def keep(self, task: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run a task that should not end by itself, and restart it after each failure, until cancelled.

@@ -1,11 +1,10 @@
-"""All logs of a broker: opening them at the start, creating and deleting them, and their background work."""
+"""All logs of a broker: starts, stops, creates and deletes them, and connects them with their background work."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import structlog
 import trio
@@ -25,31 +24,24 @@ from anabranch.broker.log.live_directories import LiveDirectories
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_directory import LogDirectory, LogDirError
+from anabranch.broker.log.log_maintenance import LogMaintenance
 from anabranch.broker.log.log_moves import FutureReplica, LogMoves
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.log.paths import (
-    directory_name,
-    join,
-)
+from anabranch.broker.log.paths import directory_name, join
 from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
-from anabranch.broker.log.retention import NOTHING_HELD
-from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.log.unreadable_logs import UnreadableLogs
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
-from anabranch.runtime.env import Env, Storage
+from anabranch.runtime.env import Env
 
 __all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
 
 logger = structlog.get_logger(__name__)
 
-_REMOVAL_CHECK_MS = 1000
-_REOPEN_CHECK_MS = 10_000
-
-R = TypeVar("R")
+_REOPEN_CHECK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +63,26 @@ class LogManager:
     """Every log of the broker, by partition."""
 
     def __init__(self, config: LogManagerConfig, env: Env, background: Background | None = None) -> None:
-        assert env.storage is not None
+        storage = env.storage
+        assert storage is not None
         self._background = background or Background(env.clock, propagate_bugs=env.propagate_bugs)
         self._config = config
         self._env = env
-        self._storage: Storage = env.storage
-        self.directories = LiveDirectories(self._storage, config.log_dirs)
+        self.directories = LiveDirectories(storage, config.log_dirs)
         self._config_for: Callable[[str], LogConfig] = lambda _topic: config.topic_defaults
-        self._full = FullDirectories(env.clock, self._storage, config.room_bytes, self._room_changed)
+        self._full = FullDirectories(env.clock, storage, config.room_bytes, self._room_changed)
         self._logs = CurrentLogs()
-        self._deleted = DeletedDirectories(env.clock, self._storage, env.rng, self._background)
-        self.unreadable = UnreadableLogs(self._storage, self._deleted)
+        self._deleted = DeletedDirectories(env.clock, storage, env.rng, self._background)
+        self.unreadable = UnreadableLogs(storage, self._deleted)
         self._flusher = LogFlusher(env.clock, self._background, self._logs.is_current)
         self._catch_ups = CatchUps(self._background, self._logs.is_current)
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
         self.open_segments = OpenSegments(config.open_segments)
         self.cleaner = LogCleaner(env, config, self._logs, self._background)
         self.checkpoints = CheckpointWriter(self._logs, self.directories, self.cleaner, self._background)
+        self.maintenance = LogMaintenance(
+            env.clock, self._logs, self.checkpoints, self._flusher, self._deleted, self._background
+        )
         self.moves = LogMoves(
             env,
             self._logs,
@@ -115,10 +110,6 @@ class LogManager:
         """Called when a moved log replaces a partition's log: it is in another log dir now."""
         self.on_room_changed: Callable[[bool], None] = lambda is_full: None
         """Called when a log dir became full, or has room again: ``is_full`` of its logs is set before."""
-        self.held_from: Callable[[PartitionLog], int] = lambda log: NOTHING_HELD
-        """The first offset of a log that retention by time has to keep."""
-        self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
-        """Called when retention removed records: they began at ``start``."""
         self._background.sources.append(self._describe_faults)
 
     # ------------------------------------------------------------ start and stop
@@ -250,6 +241,16 @@ class LogManager:
         log.close_files()
         self._forget(log)
 
+    def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
+        """Make a log the current one of its partition, and connect it with the background work."""
+        self._logs.add(log, directory)
+        log.on_flush_needed = self._flusher.want
+        log.on_log_start_moved = self.checkpoints.log_start_moved
+        log.on_truncated = self.checkpoints.truncated
+        log.call_when_disk_full(self._disk_full)
+        log.is_full = directory in self._full
+        log.on_producers_behind = self._catch_ups.want
+
     def _replace(self, log: PartitionLog, future: PartitionLog, directory: LogDirectory) -> None:
         """Replace a log by its copy, which is in ``directory``."""
         self._forget(log)
@@ -262,6 +263,50 @@ class LogManager:
         self._flusher.forget(log.partition)
         self.cleaner.forget(log.partition)
         self._background.forget(log.partition)
+
+    # ------------------------------------------------------------ full dirs
+
+    def _disk_full(self, partition: TopicPartition) -> None:
+        directory = self._logs.home(partition)
+        if directory is not None:
+            self._full.note(directory)
+
+    def _room_changed(self, directory: LogDirectory, is_full: bool) -> None:
+        for partition, log in directory.logs.items():
+            log.is_full = is_full
+            if not is_full:
+                self._background.forget(partition)  # work that failed for want of space is tried now
+        if not is_full:
+            self._background.forget(directory.path)
+        self.on_room_changed(is_full)
+
+    # ------------------------------------------------------------ background
+
+    async def run(self) -> None:
+        """Retention, flushes, checkpoints, removal, compaction; until cancelled."""
+        keep, every = self._background.keep, self._background.every
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.maintenance.run, self._config)
+            nursery.start_soon(every, "open-again", _REOPEN_CHECK_S, self.open_again)
+            nursery.start_soon(keep, "log-dir-room", self._full.run)
+            nursery.start_soon(keep, "log-flusher", self._flusher.run)
+            nursery.start_soon(keep, catch_ups.TASK, self._catch_ups.run)
+            nursery.start_soon(keep, "log-moves", self.moves.run)
+            if self._config.cleaner_enable:
+                nursery.start_soon(keep, "log-cleaner", self.cleaner.run)
+
+    async def open_again(self) -> None:
+        """Open the logs for which there was no space, or no descriptor, at the start."""
+        if await self._loader.open_again(self._config_for, self._full):
+            self.on_room_changed(False)
+
+    def reconfigure(self, config: LogManagerConfig) -> None:
+        """Apply the settings that may change while the broker runs: those of compaction and of producer expiry."""
+        self._config = config
+        self._expiration.ms = config.producer_id_expiration_ms
+        self.cleaner.reconfigure(config)
+
+    # ------------------------------------------------------------ descriptions
 
     def log_dirs(self) -> list[LogDirDescription]:
         """Every log dir with the sizes of its logs."""
@@ -291,118 +336,6 @@ class LogManager:
                 if log.is_broken
             ),
         ]
-
-    def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
-        self._logs.add(log, directory)
-        log.on_flush_needed = self._flusher.want
-        log.on_log_start_moved = self.checkpoints.log_start_moved
-        log.on_truncated = self.checkpoints.truncated
-        log.call_when_disk_full(self._disk_full)
-        log.is_full = directory in self._full
-        log.on_producers_behind = self._catch_ups.want
-
-    # ------------------------------------------------------------ full dirs
-
-    def _disk_full(self, partition: TopicPartition) -> None:
-        directory = self._logs.home(partition)
-        if directory is not None:
-            self._full.note(directory)
-
-    def _room_changed(self, directory: LogDirectory, is_full: bool) -> None:
-        for partition, log in directory.logs.items():
-            log.is_full = is_full
-            if not is_full:
-                self._background.forget(partition)  # work that failed for want of space is tried now
-        if not is_full:
-            self._background.forget(directory.path)
-        self.on_room_changed(is_full)
-
-    # ------------------------------------------------------------ background
-
-    async def run(self) -> None:
-        """Retention, flushes, checkpoints, removal, compaction; until cancelled."""
-        config, checkpoints = self._config, self.checkpoints
-        periodic = (
-            ("apply-retention", config.retention_check_interval_ms, self.apply_retention),
-            ("checkpoint-recovery", config.flush_offset_checkpoint_interval_ms, checkpoints.write_recovery_points),
-            ("checkpoint-starts", config.flush_start_offset_checkpoint_interval_ms, checkpoints.write_log_starts),
-            ("checkpoint-watermarks", config.high_watermark_checkpoint_interval_ms, checkpoints.write_high_watermarks),
-            ("expire-producers", config.producer_id_expiration_check_interval_ms, self._expire_producers),
-            ("collect-due-flushes", config.flush_scheduler_interval_ms, self._collect_due_flushes),
-            ("remove-doomed", _REMOVAL_CHECK_MS, self._remove_doomed),
-            ("open-again", _REOPEN_CHECK_MS, self.open_again),
-        )
-        async with trio.open_nursery() as nursery:
-            for task, interval_ms, work in periodic:
-                nursery.start_soon(self._every, task, interval_ms, work)
-            nursery.start_soon(self._background.keep, "log-dir-room", self._full.run)
-            nursery.start_soon(self._background.keep, "log-flusher", self._flusher.run)
-            nursery.start_soon(self._background.keep, catch_ups.TASK, self._catch_ups.run)
-            nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
-            if config.cleaner_enable:
-                nursery.start_soon(self._background.keep, "log-cleaner", self.cleaner.run)
-
-    async def open_again(self) -> None:
-        """Open the logs for which there was no space, or no descriptor, at the start."""
-        if await self._loader.open_again(self._config_for, self._full):
-            self.on_room_changed(False)
-
-    def reconfigure(self, config: LogManagerConfig) -> None:
-        """Apply the settings that may change while the broker runs: those of compaction and of producer expiry."""
-        self._config = config
-        self._expiration.ms = config.producer_id_expiration_ms
-        self.cleaner.reconfigure(config)
-
-    async def _every(self, task: str, interval_ms: int, work: Callable[[], Awaitable[None] | None]) -> None:
-        while True:
-            await trio.sleep(min(interval_ms / 1000, 86_400 * 365))
-            with self._background.guard(task):
-                pending = work()
-                if pending is not None:
-                    await pending
-
-    async def _each(
-        self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True
-    ) -> None:
-        """Call ``work`` for every log, in slices; for each log it is repeated ``until`` its result is the last.
-
-        A failure of one log does not affect the others; that log is paused.
-        """
-        time_slice = TimeSlice(self._env.clock)
-        for log in self.logs():
-            is_through = not self._background.due(task, log.partition)
-            while not is_through and self._logs.is_current(log):
-                is_through = True
-                with self._background.guard(task, log.partition):
-                    is_through = until(work(log))
-                if time_slice.due():
-                    await time_slice.pause()
-
-    async def apply_retention(self) -> None:
-        """Delete the segments that ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
-        await self._each("retention", self._apply_retention_to, until=lambda deleted: not deleted)
-
-    def _apply_retention_to(self, log: PartitionLog) -> int:
-        start = log.log_start_offset
-        deleted = log.delete_old_segments(self.held_from(log))
-        if deleted:
-            logger.info("log.segments_deleted", partition=str(log.partition), count=deleted)
-        if log.log_start_offset > start:
-            self.on_expired(log, start)
-        log.release_caches()
-        return deleted
-
-    async def _expire_producers(self) -> None:
-        now_ms = self._env.clock.now_ms()
-        await self._each("producer-expiry", lambda log: log.producers.remove_expired(now_ms))
-
-    async def _remove_doomed(self) -> None:
-        self.checkpoints.write_outdated()
-        await self._deleted.remove_due()
-        await self._each("file-removal", lambda log: log.remove_due_files(), until=lambda removed: not removed)
-
-    async def _collect_due_flushes(self) -> None:
-        await self._each("flush", lambda log: self._flusher.want(log) if log.flush_due else None)
 
 
 def _storage_error(what: str, error: OSError) -> KafkaError:

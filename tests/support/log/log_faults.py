@@ -247,7 +247,7 @@ class Machine:
             await self.attempt_later(f"finish the truncation of {partition}", partial(catch_up, log))
 
     async def retain(self) -> None:
-        await self.manager.apply_retention()
+        await self.manager.maintenance.apply_retention()
         self._starts_may_have_moved()
 
     def delete_records(self, partition: TopicPartition, offset: int) -> None:
@@ -300,7 +300,7 @@ class Machine:
         self.manager.checkpoints.write_recovery_points()
         self.manager.checkpoints.write_log_starts()
         self.manager.checkpoints.write_high_watermarks()
-        await self.manager._remove_doomed()
+        await self.manager.maintenance.remove_deleted()
 
     def replace_identity(self, partition: TopicPartition) -> None:
         log = self.manager.get(partition)

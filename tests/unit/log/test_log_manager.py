@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import errno
 import random
 import threading
@@ -41,9 +40,14 @@ CHECKPOINT_INTERVALS = (
 A, B = TopicPartition("a", 0), TopicPartition("a-b", 3)
 
 
-def manager_for(world: LogWorld, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **config: Any) -> LogManager:
-    paths = tuple(str(world.root / name) for name in dirs or ("d",))
-    return LogManager(LogManagerConfig(broker_id, cluster_id, paths, **config), world.env)
+def manager_config(
+    world: LogWorld, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **more: Any
+) -> LogManagerConfig:
+    return LogManagerConfig(broker_id, cluster_id, tuple(str(world.root / name) for name in dirs or ("d",)), **more)
+
+
+def manager_for(world: LogWorld, *dirs: str, **config: Any) -> LogManager:
+    return LogManager(manager_config(world, *dirs, **config), world.env)
 
 
 def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
@@ -205,7 +209,7 @@ async def test_directories_are_removed_outside_of_the_event_loops_thread(
         remove_tree(path)
 
     monkeypatch.setattr(world.storage, "remove_tree", remove)
-    await manager._remove_doomed()
+    await manager.maintenance.remove_deleted()
     assert len(removers) == 1 and removers[0] != threading.current_thread().name
     assert not any(name.endswith("-delete") for name in world.storage.listdir(str(world.root / "d")))
     manager.close_at_once()
@@ -224,10 +228,10 @@ async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
     assert len(log.segments) == segments + 1
     world.clock.ms += 1000
     steps = Steps(monkeypatch, world.storage)
-    await manager.apply_retention()
+    await manager.maintenance.apply_retention()
     assert len(log.segments) == 1
     assert 0 < max(steps.renames) <= 5 * SEGMENTS_DELETED_AT_ONCE
-    await manager._remove_doomed()
+    await manager.maintenance.remove_deleted()
     assert sum(steps.removals) >= segments and max(steps.removals) <= FILES_REMOVED_AT_ONCE + 5
     manager.close_at_once()
 
@@ -266,10 +270,10 @@ async def test_a_deleted_log_is_gone_at_once_and_its_files_later(world: LogWorld
     assert manager.get(A) is None
     (doomed,) = (world.root / "d").glob("*-delete")
     assert doomed.name.startswith("a-0.")
-    await manager._remove_doomed()
+    await manager.maintenance.remove_deleted()
     assert doomed.exists()
     world.clock.ms += 5000
-    await manager._remove_doomed()
+    await manager.maintenance.remove_deleted()
     assert not doomed.exists()
     manager.close_at_once()
 
@@ -390,10 +394,10 @@ async def test_a_changed_producer_expiration_counts_at_once(world: LogWorld) -> 
     log = manager.create(A, TOPIC_ID, 7)
     log.append_as_leader(batch(b"1", producer_id=4, producer_epoch=0, base_sequence=0), 0)
     world.clock.ms += 5_000
-    await manager._expire_producers()
+    await manager.maintenance.expire_producers()
     assert list(log.producers.producers) == [4]
-    manager.reconfigure(dataclasses.replace(manager._config, producer_id_expiration_ms=5_000))
-    await manager._expire_producers()
+    manager.reconfigure(manager_config(world, producer_id_expiration_ms=5_000))
+    await manager.maintenance.expire_producers()
     assert list(log.producers.producers) == []
     manager.close_at_once()
 
@@ -409,7 +413,7 @@ async def test_a_changed_cleaner_backoff_counts_at_once(world: LogWorld) -> None
         for value in (b"1", b"2"):
             put(manager, A, value)
         log.roll()
-        manager.reconfigure(dataclasses.replace(manager._config, cleaner_backoff_ms=86_000_000))
+        manager.reconfigure(manager_config(world, cleaner_backoff_ms=86_000_000))
         with trio.fail_after(30):
             while len(values(log)) > 1:
                 await trio.sleep(0.001)  # polls: the cleaner syncs in a thread

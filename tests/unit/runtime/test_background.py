@@ -95,6 +95,23 @@ async def test_a_task_that_fails_runs_again_and_recovers(autojump_clock: object)
 
 
 @pytest.mark.trio
+async def test_periodic_work_continues_after_a_failure(autojump_clock: object) -> None:
+    background = Background()
+    turns = []
+
+    def work() -> None:
+        turns.append(trio.current_time())
+        if len(turns) == 1:
+            raise FULL
+
+    start = trio.current_time()
+    with trio.move_on_after(35):
+        await background.every("retention", 10, work)
+    assert [round(at - start) for at in turns] == [10, 20, 30]
+    assert background.failures.get("retention") == 1 and background.failing() == []
+
+
+@pytest.mark.trio
 async def test_every_task_that_waits_is_woken() -> None:
     wake_ups, open_doors, woken = WakeUps(), set[int](), []
 
