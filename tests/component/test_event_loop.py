@@ -61,7 +61,7 @@ from tests.support.broker.broker_harness import OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
 from tests.support.broker.replica_world import KEY, ReplicaWorld
 from tests.support.log.cold_disk import ColdDisk
-from tests.support.log.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent, read_all
+from tests.support.log.log_world import START_MS, TOPIC_ID, LogWorld, ManualClock, batch, idempotent, read_all
 
 pytestmark = pytest.mark.trio
 T = TopicPartition("t", 0)
@@ -261,10 +261,10 @@ def log_of(manager: LogManager) -> PartitionLog:
 async def search_by_time(manager: LogManager) -> None:
     search = TimeSearch(log_of(manager), START_MS + 1_000_000)
     search.advance(10)
-    await search.finish(manager._env.clock)
+    await search.finish(ManualClock())
     assert search.found is None
     search = TimeSearch(log_of(manager), START_MS)
-    await search.finish(manager._env.clock)
+    await search.finish(ManualClock())
     assert search.found == (START_MS, 0, 0)
 
 

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+import trio
 
 from anabranch.broker.log import full_directories
 from anabranch.broker.log.disk_errors import SyncFailedError, is_out_of_space, passes
@@ -14,6 +15,7 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.runtime.sim_storage import SimDisk
@@ -76,11 +78,12 @@ async def test_only_errors_for_lack_of_space_descriptors_or_memory_are_temporary
     assert is_out_of_space(OSError(errno.ENOSPC, "")) and not is_out_of_space(OSError(errno.EMFILE, ""))
 
 
-async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room() -> None:
+async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room(autojump_clock: object) -> None:
     clock = ManualClock()
     disk = SimDisk(random.Random(0), clock=clock, capacity_bytes=200_000)
     env = Env(clock, RealNetwork(), random.Random(0), disk.mount())
-    manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env)
+    background = Background(clock)
+    manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env, background)
     told: list[bool] = []
     manager.on_room_changed = told.append
     await manager.start()
@@ -97,27 +100,28 @@ async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room() -> 
 
     append_until_full()
     assert log.is_full and not log.is_broken and told == [True]
-    assert manager._background.describe() == ["log-dir /d: full"]
+    assert background.describe() == ["log-dir /d: full"]
     count = len(values(log))
     assert count == log.log_end_offset > 10, "reads continue"
     looks = 0
 
-    def look() -> None:
+    async def look() -> None:
         nonlocal looks
         clock.seconds += full_directories.CHECK_S
-        manager._full.look()
+        with trio.move_on_after(1.5 * full_directories.CHECK_S):
+            await manager.run()
         looks += 1
 
-    look()
+    await look()
     assert log.is_full
     disk.capacity_bytes = 400_000
-    look()
-    assert not log.is_full and told == [True, False] and manager._background.describe() == []
+    await look()
+    assert not log.is_full and told == [True, False] and background.describe() == []
     append_until_full()
     disk.capacity_bytes = 1_000_000
     looks = 0
     while log.is_full:
-        look()
+        await look()
     assert looks == 2, "a disk that is full again at once is checked less often"
     assert not [name for name in disk.files if "probe" in name]
     log.append_as_leader(batch(b"1"), 0)
@@ -134,7 +138,10 @@ async def test_a_new_log_is_created_in_a_log_dir_with_room() -> None:
     first = manager.create(A, TOPIC_ID, 7)
     second = manager.create(TopicPartition("b", 0), TOPIC_ID, 7)
     assert (first.directory, second.directory) == ("/d/a-0", "/e/b-0")
-    manager._disk_full(second.partition)
+    capacity_bytes, disk.capacity_bytes = disk.capacity_bytes, 1
+    with pytest.raises(KafkaError):
+        second.append_as_leader(batch(b"1"), 0)
+    disk.capacity_bytes = capacity_bytes
     assert [manager.create(TopicPartition("c", index), TOPIC_ID, 7).directory for index in range(2)] == [
         "/d/c-0",
         "/d/c-1",

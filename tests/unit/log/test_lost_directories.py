@@ -12,14 +12,16 @@ import pytest
 from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.background import Background
 from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
 
 
-def manager_for(world: LogWorld) -> LogManager:
-    return LogManager(LogManagerConfig(1, "c", (str(world.root / "d"), str(world.root / "e"))), world.env)
+def manager_for(world: LogWorld, background: Background | None = None) -> LogManager:
+    dirs = (str(world.root / "d"), str(world.root / "e"))
+    return LogManager(LogManagerConfig(1, "c", dirs), world.env, background)
 
 
 async def filled(world: LogWorld) -> None:
@@ -57,13 +59,14 @@ def code_of_create(manager: LogManager, partition: TopicPartition, incarnation: 
 async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogWorld) -> None:
     await filled(world)
     lose(world.root / "d")
-    manager = manager_for(world)
+    background = Background(world.clock)
+    manager = manager_for(world, background)
     await manager.start()
     assert manager.get(A) is None and manager.get(B) is not None
     assert [(Path(shown.path).name, shown.is_lost) for shown in manager.log_dirs()] == [("e", False), ("d", True)]
     assert code_of_create(manager, A, is_new=False) is ErrorCode.KAFKA_STORAGE_ERROR, "the records may be in d"
     assert code_of_create(manager, C) is ErrorCode.NONE
-    assert "log-dir" in manager._background.describe()[0] and "/d" in manager._background.describe()[0]
+    assert "log-dir" in background.describe()[0] and "/d" in background.describe()[0]
     await manager.shutdown()
     find(world.root / "d")
     again = manager_for(world)
@@ -103,12 +106,13 @@ async def test_other_logs_are_served_while_one_is_unreadable(world: LogWorld) ->
     await filled(world)
     damaged = world.root / "d" / "a-0" / "00000000000000000000.log"
     lose(damaged)
-    manager = manager_for(world)
+    background = Background(world.clock)
+    manager = manager_for(world, background)
     await manager.start()
     assert manager.get(A) is None and manager.get(B) is not None
     assert not any(shown.is_lost for shown in manager.log_dirs())
     assert code_of_create(manager, A) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert "log a-0: unreadable" in manager._background.describe()[0]
+    assert "log a-0: unreadable" in background.describe()[0]
     await manager.shutdown()
     find(damaged)
     again = manager_for(world)

@@ -19,6 +19,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.runtime.background import Background
 from tests.support.log.log_world import PARTITION, TOPIC_ID, LogWorld, idempotent
 
 pytestmark = pytest.mark.trio
@@ -190,7 +191,8 @@ async def test_the_log_manager_continues_the_rebuild_once_there_are_descriptors(
     world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Each retry comes after a longer pause."""
-    manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),)), world.env)
+    background = Background(world.clock)
+    manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),)), world.env, background)
     await manager.start()
     log = manager.create(PARTITION, TOPIC_ID, 7)
     for number in range(BATCHES):
@@ -198,11 +200,11 @@ async def test_the_log_manager_continues_the_rebuild_once_there_are_descriptors(
     end = refuse_after(monkeypatch, 300, errno.EMFILE)
     log.truncate_to(BATCHES - 10)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(manager._catch_ups.run)
+        nursery.start_soon(manager.run)
         for _ in range(10):
             await trio.sleep(1)  # virtual time: the pause
             world.clock.seconds += 1
-        (failure,) = manager._background.failing()
+        (failure,) = background.failing()
         assert log.rebuild is not None and 3 <= failure.times <= 5
         end()
         for _ in range(10):
@@ -210,5 +212,5 @@ async def test_the_log_manager_continues_the_rebuild_once_there_are_descriptors(
             world.clock.seconds += 1
         nursery.cancel_scope.cancel()
     assert log.rebuild is None and log.producers.map_end_offset == log.log_end_offset
-    assert not manager._background.failing()
+    assert not background.failing()
     manager.close_at_once()
