@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from anabranch.protocol.generate_source import Source, python_type, steps_of
 from anabranch.protocol.schema import FIXED_FORMATS, FIXED_SIZES, Field, min_bytes, plain_fields, tagged_fields
 
-_TAG_FORMATS = {name: code for name, code in FIXED_FORMATS.items() if name != "uuid"}
-
 
 class DecoderWriter:
     """Writes the decoder of one layout of one message; with ``in_steps`` it yields after each item of an array."""

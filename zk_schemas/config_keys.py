@@ -40,7 +40,6 @@ _COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "pr
 _LEGACY_PRODUCERS = OneOf(("verify", "reject", "accept"))
 _LEGACY_CONSUMERS = OneOf(("accept", "hold"))
 _TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
-_FORMAT_VERSION = Matches(r"\d+\.\d+(\.\d+){0,2}(-IV\d+)?", "a Kafka version like 3.0-IV1")
 _ADDRESS = Matches(r".*:\d{1,5}", "host:port")
 _REPLICAS = Matches(r"\*|\d+:\d+", "* or partition:broker")
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")

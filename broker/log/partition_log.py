@@ -247,23 +247,6 @@ class PartitionLog:
 
     # ------------------------------------------------------------ roll
 
-    def roll_if_needed(self) -> bool:
-        """Roll when the active segment is older than ``segment.ms`` and holds records; returns whether it was.
-
-        Raises 56.
-        """
-        active = self._segments.active
-        now_ms = self._clock.now_ms()
-        if (
-            self.is_broken
-            or self.awaits_cut
-            or not active.size_bytes
-            or not active.must_roll(0, self.log_end_offset, now_ms, now_ms, self.config, self._segments.jitter_ms)
-        ):
-            return False
-        self.roll()
-        return True
-
     def roll(self) -> LogSegment:
         """Begin a new segment at the log end, or return the active one if it is empty. Raises 56."""
         self._durability.check_changeable()

@@ -304,11 +304,6 @@ class ProducerState:
             firsts.append(min(self._ongoing))
         return min(firsts)
 
-    @property
-    def has_transactions(self) -> bool:
-        """Whether the last stable offset may lie below the high watermark."""
-        return bool(self._ongoing or self._unreplicated)
-
     def on_high_watermark(self, high_watermark: int) -> None:
         """Forget transactions whose marker is below the high watermark: they are decided for readers."""
         if self._unreplicated:

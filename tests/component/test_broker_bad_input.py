@@ -46,11 +46,6 @@ async def produce(broker: OneBroker, records: bytes | bytearray, *, version: int
     return code
 
 
-async def still_serves(broker: OneBroker) -> None:
-    request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
-    assert (await broker.request(request)).api_keys
-
-
 async def end_offset(broker: OneBroker) -> int:
     asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
     response = await broker.request(ListOffsetsRequest(replica_id=-1, topics=[asked]))

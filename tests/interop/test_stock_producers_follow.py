@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,7 +29,6 @@ from tests.support.resize.resizes import resize
 
 pytestmark = pytest.mark.interop
 
-HERE = Path(__file__).parent
 INITIAL = 4
 COUNTS = (8, 16)
 DEADLINE_S = 60.0

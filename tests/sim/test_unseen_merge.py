@@ -49,8 +49,6 @@ from tests.support.resize import lineage_mutations as rules
 Patch = pytest.MonkeyPatch
 SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LONG_S = 120.0
-LONGER_S = 2.0
-"""The time of several heartbeats."""
 LITTLE_S = 4.0
 """Time for several requests of the controller, and shorter than the members' sessions."""
 

@@ -114,7 +114,6 @@ def _files_before(originals: list[bytes], logs: list[str], victim: int) -> list[
 
 
 keys = st.sampled_from([b"a", b"b", b"c", b"long" * 20])
-pairs = st.tuples(keys, st.one_of(st.none(), st.binary(max_size=8)))
 operations = st.lists(
     st.one_of(
         st.tuples(

@@ -29,7 +29,6 @@ from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
 
 BROKERS = (0, 1, 2)
-NOBODY = -1
 
 
 class Entry(NamedTuple):

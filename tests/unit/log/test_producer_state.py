@@ -185,7 +185,7 @@ def test_open_transactions_hold_the_first_unstable_offset(producers: Producers) 
     assert state.first_unstable_offset == 2
     assert producers.marker(CONTROL_ABORT, producer_id=3) == AbortedTxn(3, 2, 4, 5)
     state.on_high_watermark(5)
-    assert not state.has_transactions
+    assert state.first_unstable_offset is None
 
 
 def test_an_abort_among_open_transactions_records_the_lso(producers: Producers) -> None:
