@@ -20,7 +20,7 @@ import trio
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.ordered_resize import tombstones
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponseEntry as Entry,
@@ -185,9 +185,10 @@ class Lineages:
         return -1 if known is None or known.current() is None else known.czxid
 
     async def first_kept_epoch(self, tp: TopicPartition) -> int:
-        """The first leader epoch whose tombstones stay in the partition; ``NO_EPOCH`` if it is not known and all stay.
+        """The first leader epoch whose tombstones stay in the partition.
 
-        A lineage of any age is sufficient, so a watched znode is not read again.
+        ``BELOW_EVERY_EPOCH`` if that epoch is not known: then all tombstones stay. A lineage of any age is sufficient,
+        so a watched znode is not read again.
         """
         question, read = Question(tp), NOTHING_READ
         answer = self.answer(question)
@@ -197,7 +198,7 @@ class Lineages:
         topic = self._current_topic(question, read)
         lineage = None if answer is None else Lineage.of_answer(answer)
         if topic is None or lineage is None:
-            return NO_EPOCH
+            return BELOW_EVERY_EPOCH
         return tombstones.first_kept_epoch(lineage.entries, lineage.as_of, topic.last_leader_epochs)
 
     def _malformed(self, tp: TopicPartition, path: str, read: Read) -> PartitionAnswer | None:

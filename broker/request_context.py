@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from anabranch.broker.awaited_batches import AwaitedBatches
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.large_batches import NONE, LargeBatches
-from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, NO_EPOCH, NO_SEQUENCE
+from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES
 from anabranch.broker.retry_order import RetryOrder
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.primitives import Message
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.sentinels import NO_EPOCH, NO_SEQUENCE
 from anabranch.protocol.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
+from anabranch.protocol.sentinels import NO_LEADER
+from anabranch.zk_schemas.partition_state import PartitionState
 
 
 def first_state(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.runtime.metrics import Counter, Histogram, Metrics
-from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionState
 
 _BOUNDS_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0)
 _RESIZE_BOUNDS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)

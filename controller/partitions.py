@@ -17,8 +17,9 @@ from anabranch.controller.state_writes import StateChange
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.controller.topic_config import unclean_election_allowed
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionState
 
 logger = structlog.get_logger(__name__)
 FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1

@@ -34,10 +34,17 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, EPOCH_DURING_DELETE, LATEST_TIMESTAMP
+from anabranch.protocol.sentinels import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST_TIMESTAMP,
+    EPOCH_DURING_DELETE,
+    LATEST_TIMESTAMP,
+    LEADER_DURING_DELETE,
+    NO_LEADER,
+)
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, Endpoint
-from anabranch.zk_schemas.partition_state import DURING_DELETE, NO_LEADER, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionState
 
 BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ListOffsetsRequest
 
@@ -266,7 +273,7 @@ class RequestBatch:
         return UpdateMetadataPartitionState(
             partition_index=index,
             controller_epoch=state.controller_epoch,
-            leader=DURING_DELETE if topic.name in self._image.deletions else state.leader,
+            leader=LEADER_DURING_DELETE if topic.name in self._image.deletions else state.leader,
             leader_epoch=state.leader_epoch,
             isr=list(state.isr),
             zk_version=partition.epoch,
@@ -388,7 +395,7 @@ def leader_and_isr_state(
 def _merged_away(topic: TopicImage) -> list[UpdateMetadataPartitionState]:
     """The removed partitions, for a broker that may have missed their removal and would take them for new ones."""
     return [
-        UpdateMetadataPartitionState(partition_index=index, leader=DURING_DELETE, leader_epoch=epoch)
+        UpdateMetadataPartitionState(partition_index=index, leader=LEADER_DURING_DELETE, leader_epoch=epoch)
         for index, epoch in topic.znode.last_leader_epochs.items()
         if index not in topic.znode.partitions
     ]

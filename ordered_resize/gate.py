@@ -166,10 +166,10 @@ class Gate:
             self.cap(partition)
 
     def limit(self, partition: int) -> int:
-        """The highest leader epoch whose batches are OPEN, in agreement with ``look``; ``NO_EPOCH``: none."""
+        """The highest leader epoch whose batches are OPEN, in agreement with ``look``; ``BELOW_EVERY_EPOCH``: none."""
         known = self.facts.lineages.get(partition)
         if known is None:
-            return lineage.NO_EPOCH
+            return lineage.BELOW_EVERY_EPOCH
         return min(self.cap(partition), lineage.loaded_up_to(known, self._held[partition].loaded))
 
     def load_called(self, partition: int) -> Loaded:

@@ -60,7 +60,7 @@ class Requirements:
         todo = [(p, lineage.EVERY_EPOCH) for p in self.partitions]
         while todo:
             q, up_to = todo.pop()
-            above, own = followed.get(q, lineage.NO_EPOCH), known.lineages.get(q)
+            above, own = followed.get(q, lineage.BELOW_EVERY_EPOCH), known.lineages.get(q)
             if own is None or up_to <= above:
                 continue
             followed[q] = up_to

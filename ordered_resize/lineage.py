@@ -20,7 +20,7 @@ from anabranch.zk_schemas.partition_state import LineageEntry
 
 EVERY_EPOCH: Final = 2**31
 """Above every leader epoch."""
-NO_EPOCH: Final = -2
+BELOW_EVERY_EPOCH: Final = -2
 """Below every leader epoch, including the -1 of batches without one."""
 
 
@@ -101,13 +101,13 @@ class Loaded(NamedTuple):
 
 
 def loaded_up_to(known: Lineage, loaded: Loaded) -> int:
-    """The highest leader epoch whose batches need no load first; ``NO_EPOCH``, ``EVERY_EPOCH`` (rule 13).
+    """The highest leader epoch whose batches need no load first; ``BELOW_EVERY_EPOCH``, ``EVERY_EPOCH`` (rule 13).
 
     A floor above both means that entries were dropped which no load covered: a load is due before anything. An entry
     that waits below the floor keeps the cap under it, so the floor of the last load counts besides the cap.
     """
     if known.floor > max(loaded.cap, loaded.floor):
-        return NO_EPOCH
+        return BELOW_EVERY_EPOCH
     return next((entry.epoch - 1 for entry in known.entries if entry.epoch > loaded.cap), EVERY_EPOCH)
 
 

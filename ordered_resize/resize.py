@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 from anabranch.ordered_resize.layout import Layout
 from anabranch.ordered_resize.lineage import pruned
 from anabranch.ordered_resize.snapshot import Snapshot
-from anabranch.zk_schemas.partition_state import DURING_DELETE, Before, LineageEntry, PartitionState
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE
+from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
 MAX_TOGETHER = 100
@@ -232,7 +233,9 @@ def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
             continue
         if found[partition] is not Phase.DRAINING or partition not in snapshot.drained or len(left) == MAX_TOGETHER:
             break
-        state = snapshot.states[partition].replace(leader=DURING_DELETE, controller_epoch=snapshot.controller_epoch)
+        state = snapshot.states[partition].replace(
+            leader=LEADER_DURING_DELETE, controller_epoch=snapshot.controller_epoch
+        )
         size += len(state.encode())
         if left and size > MAX_BYTES_TOGETHER:
             break

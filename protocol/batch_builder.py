@@ -28,14 +28,13 @@ from anabranch.protocol.batch_layout import (
     MAGIC,
     MAX_RECORD_OVERHEAD_BYTES,
     MAX_SEQUENCE,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     SMALL_BODY_BYTES,
     TRANSACTIONAL_BIT,
     Header,
 )
 from anabranch.protocol.compression import CompressionType, compress, copied
 from anabranch.protocol.records import Record, RecordBatch
+from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
 
 
 def zigzag_varint(value: int) -> bytes:

@@ -14,8 +14,6 @@ MAX_RECORD_OVERHEAD_BYTES: Final = 21
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
 SMALL_BODY_BYTES: Final = 256 * 1024
 """Records of at most this many bytes in all are compressed or decompressed on the event loop, not in a thread."""
-NO_PRODUCER_ID: Final = -1
-NO_SEQUENCE: Final = -1
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 CONTROL_ABORT: Final = 0

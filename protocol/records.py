@@ -34,8 +34,6 @@ from anabranch.protocol.batch_layout import (
     MAGIC,
     MAGIC_AT,
     MAX_SEQUENCE,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     SMALL_BODY_BYTES,
     SMALLEST_RECORD_BYTES,
     TRANSACTIONAL_BIT,
@@ -44,6 +42,7 @@ from anabranch.protocol.batch_layout import (
 )
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, decompress
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
 
 
 def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:

@@ -1,8 +1,23 @@
-"""Numbers with a special meaning in fields of requests."""
+"""Numbers with a special meaning in fields of requests, responses and records."""
 
 from __future__ import annotations
 
 from typing import Final
+
+NO_LEADER: Final = -1
+"""Instead of a broker id: a partition without a leader."""
+NO_EPOCH: Final = -1
+"""An epoch that is not known or not given: of a leader, a controller, a partition, a broker or a producer."""
+NO_OFFSET: Final = -1
+"""An offset that is not known, or that does not exist."""
+NO_TIMESTAMP: Final = -1
+NO_INCARNATION: Final = -1
+"""A partition's incarnation (KIP-253) that is not known or not given."""
+NO_PRODUCER_ID: Final = -1
+"""A batch of a producer that is not idempotent."""
+NO_SEQUENCE: Final = -1
+NO_GENERATION: Final = -1
+"""The generation of a sender that is no member of the group."""
 
 LATEST_TIMESTAMP: Final = -1
 """ListOffsets: the high watermark, or the last stable offset for a ``read_committed`` consumer."""
@@ -10,6 +25,8 @@ EARLIEST_TIMESTAMP: Final = -2
 """ListOffsets: the log start offset."""
 MAX_TIMESTAMP: Final = -3
 """ListOffsets from version 7: the record with the largest timestamp (KIP-734)."""
+READ_COMMITTED: Final = 1
+"""Fetch, ListOffsets: the isolation level that leaves out the records of open and aborted transactions."""
 CONSUMER_REPLICA_ID: Final = -1
 """Fetch, ListOffsets: the sender is no broker."""
 DEBUGGING_CONSUMER_REPLICA_ID: Final = -2
@@ -17,4 +34,4 @@ DEBUGGING_CONSUMER_REPLICA_ID: Final = -2
 EPOCH_DURING_DELETE: Final = -2
 """StopReplica: the leader epoch of the deletion of a topic; it overrides every other (KIP-570)."""
 LEADER_DURING_DELETE: Final = -2
-"""UpdateMetadata: the leader of a partition that is removed."""
+"""UpdateMetadata, and the state znode of a partition: the leader of a partition that is removed."""

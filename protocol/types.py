@@ -1,26 +1,10 @@
-"""Type names for the integers of the protocol, so that a signature shows which one it takes.
-
-NewTypes cost nothing at run time. ``-1`` stands for "none" wherever Kafka uses it.
-"""
+"""Types that signatures of all packages share: buffers, parts of a message, and a partition of a topic."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Final, NamedTuple, NewType, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-Offset = NewType("Offset", int)
-LeaderEpoch = NewType("LeaderEpoch", int)
-BrokerId = NewType("BrokerId", int)
-ProducerId = NewType("ProducerId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
-Sequence = NewType("Sequence", int)
-
-NO_OFFSET: Final = Offset(-1)
-NO_LEADER: Final = BrokerId(-1)
-NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
-NO_PRODUCER_ID: Final = ProducerId(-1)
-NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
-NO_SEQUENCE: Final = Sequence(-1)
 ZERO_UUID: Final = uuid.UUID(int=0)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnodeError, ZnodeReader, encode_fields
 
-NO_LEADER = -1
-DURING_DELETE = -2
 MAX_STATE_BYTES = 2**20
 """The largest znode that ZooKeeper accepts by default."""
 
@@ -41,7 +40,8 @@ class LineageEntry(NamedTuple):
 class PartitionState:
     """A partition's durable state. The znode's zkVersion is the partition epoch, its czxid the incarnation.
 
-    ``leader`` is a broker id, ``NO_LEADER`` or ``DURING_DELETE``; ``NO_LEADER`` with an empty ``isr`` means never led.
+    ``leader`` is a broker id, ``NO_LEADER`` or ``LEADER_DURING_DELETE``. A partition with ``NO_LEADER`` and an
+    empty ``isr`` was never led.
     ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's, on which the layout is
     based. A state with a layout but without this count is of a release that resized by barriers. The two maps
     ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are read for conversion. ``floor`` is the
@@ -78,7 +78,7 @@ class PartitionState:
         return cls(
             version=reader.integer("version", 1, low=1),
             controller_epoch=reader.integer("controller_epoch", low=-1),
-            leader=reader.integer("leader", low=DURING_DELETE),
+            leader=reader.integer("leader", low=LEADER_DURING_DELETE),
             leader_epoch=leader_epoch,
             isr=reader.integers("isr"),
             layout=layout,
@@ -126,7 +126,7 @@ class PartitionState:
     @property
     def being_removed(self) -> bool:
         """Whether the partition was drained after a merge and its removal has begun, which alone continues."""
-        return self.leader == DURING_DELETE
+        return self.leader == LEADER_DURING_DELETE
 
     def replace(self, **changes: Any) -> PartitionState:
         """A copy with some fields changed, unknown fields kept."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from anabranch.broker.coordinator.broker_services import Topics
-from anabranch.broker.coordinator.durable import NO_INCARNATION
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 
 

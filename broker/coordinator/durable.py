@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
-
-NO_LEADER_EPOCH = -1
-NO_INCARNATION = -1
-NO_TIMESTAMP = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class OffsetAndMetadata:
     """
 
     offset: int
-    leader_epoch: int = NO_LEADER_EPOCH
+    leader_epoch: int = NO_EPOCH
     metadata: str = ""
     commit_timestamp_ms: int = NO_TIMESTAMP
     expire_timestamp_ms: int | None = None

@@ -11,10 +11,10 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from anabranch.protocol.sentinels import NO_OFFSET
 
 BATCH_VERSION = 8
 TOP_LEVEL_ERROR_VERSION = 2
-INVALID_OFFSET = -1
 
 
 def topics_of(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | None:
@@ -64,7 +64,7 @@ def _every_partition_refused(topics: list[OffsetFetchRequestTopics], error_code:
                 name=topic.name,
                 partitions=[
                     OffsetFetchResponsePartition(
-                        partition_index=index, committed_offset=INVALID_OFFSET, error_code=error_code
+                        partition_index=index, committed_offset=NO_OFFSET, error_code=error_code
                     )
                     for index in topic.partition_indexes
                 ],

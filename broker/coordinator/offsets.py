@@ -21,13 +21,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from anabranch.broker.coordinator.broker_services import IncarnationOf, Topics
-from anabranch.broker.coordinator.durable import (
-    NO_INCARNATION,
-    NO_LEADER_EPOCH,
-    CoordinatorRecord,
-    OffsetAndMetadata,
-    OffsetRecord,
-)
+from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMetadata, OffsetRecord
 from anabranch.broker.coordinator.fencing import check_generation
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
@@ -55,13 +49,13 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 from anabranch.protocol.types import TopicPartition
 
 Exists: TypeAlias = Callable[[str, int], bool]
 """Whether a partition (topic, index) exists."""
 
-INVALID_OFFSET = -1
 NO_RETENTION = -1
 
 
@@ -185,7 +179,7 @@ def _committed(
     incarnation = max(partition.incarnation, known_incarnation) if expires is None else NO_INCARNATION
     return OffsetAndMetadata(
         offset=partition.committed_offset,
-        leader_epoch=partition.committed_leader_epoch if expires is None else NO_LEADER_EPOCH,
+        leader_epoch=partition.committed_leader_epoch if expires is None else NO_EPOCH,
         metadata=partition.committed_metadata or "",
         commit_timestamp_ms=now_ms,
         expire_timestamp_ms=expires,
@@ -314,11 +308,11 @@ def committed_now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topic
     base = known.base_offset(*tp)
     if base < 0:
         return None
-    return dataclasses.replace(committed, offset=base, leader_epoch=NO_LEADER_EPOCH, incarnation=incarnation)
+    return dataclasses.replace(committed, offset=base, leader_epoch=NO_EPOCH, incarnation=incarnation)
 
 
 def _no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
-    return OffsetFetchResponsePartitions(partition_index=index, committed_offset=INVALID_OFFSET, error_code=error)
+    return OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET, error_code=error)
 
 
 def _fetched(index: int, committed: OffsetAndMetadata | None) -> OffsetFetchResponsePartitions:

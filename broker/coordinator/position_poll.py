@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from anabranch.broker.coordinator.broker_services import IncarnationOf
-from anabranch.broker.coordinator.durable import NO_INCARNATION
 from anabranch.broker.coordinator.fencing import present_member
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
@@ -35,9 +34,8 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
 )
+from anabranch.protocol.sentinels import NO_GENERATION, NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
-
-NO_GENERATION = -1
 
 
 def poll_positions(

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from anabranch.broker.coordinator.broker_services import Topics
 from anabranch.broker.coordinator.counted import Creation
-from anabranch.broker.coordinator.durable import NO_LEADER_EPOCH, CoordinatorRecord, OffsetAndMetadata, OffsetRecord
+from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMetadata, OffsetRecord
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
@@ -27,6 +27,7 @@ from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, owner_of
 from anabranch.broker.coordinator.shard import Shard, Turn
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 
 MARGIN = 1.1
@@ -205,7 +206,7 @@ def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
     for tp, creation in unwritten.items():
         if tp not in group.pending_commits:
             value = OffsetAndMetadata(
-                creation.base_offset, NO_LEADER_EPOCH, "", turn.now.wall_ms, incarnation=creation.incarnation
+                creation.base_offset, NO_EPOCH, "", turn.now.wall_ms, incarnation=creation.incarnation
             )
             records.append(OffsetRecord(group_id, tp, value))
             partitions.append(tp)

@@ -21,11 +21,10 @@ from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, READ_COMMITTED
 from anabranch.protocol.types import TopicPartition
 
 _FIRST_SESSION_VERSION = 7
-_READ_COMMITTED = 1
 READ_AT_ONCE = 256
 """Partitions that are read before other requests are served."""
 
@@ -41,7 +40,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         max_bytes=request.max_bytes
         if is_follower
         else min(request.max_bytes, ctx.node.config.values["fetch.max.bytes"]),
-        read_committed=request.isolation_level == _READ_COMMITTED,
+        read_committed=request.isolation_level == READ_COMMITTED,
         full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
         is_stock=request.replica_id == CONSUMER_REPLICA_ID and not ctx.keeps_order,

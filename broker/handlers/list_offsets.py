@@ -24,10 +24,15 @@ from anabranch.protocol.generated.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from anabranch.protocol.sentinels import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+)
 from anabranch.protocol.types import TopicPartition
 
-_READ_COMMITTED = 1
 _FIRST_MAX_TIMESTAMP_VERSION = 7
 _FIRST_LEADER_EPOCH_VERSION = 4
 _FIRST_OFFSET_NOT_AVAILABLE_VERSION = 5
@@ -147,7 +152,7 @@ def _lookup(
     end = log.high_watermark
     if request.replica_id != CONSUMER_REPLICA_ID:
         end = log.log_end_offset
-    elif request.isolation_level == _READ_COMMITTED:
+    elif request.isolation_level == READ_COMMITTED:
         end = log.last_stable_offset
     if timestamp == LATEST_TIMESTAMP:
         return -1, end, partition.leader_epoch

@@ -29,10 +29,10 @@ from anabranch.protocol.generated.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.topic_names import INTERNAL_TOPICS, is_legal
 from anabranch.protocol.types import ZERO_UUID
 
-_NO_LEADER = -1
 _FIRST_NULL_VERSION = 1
 _FIRST_FLAG_VERSION = 4
 _FIRST_TAGS_VERSION = 10
@@ -174,7 +174,7 @@ def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:
         MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
-            leader_id=_NO_LEADER,
+            leader_id=NO_LEADER,
             replica_nodes=[],
             isr_nodes=[],
             offline_replicas=[],
@@ -187,9 +187,9 @@ def _partition(ctx: RequestContext, index: int, partition: PartitionInfo) -> Met
     metadata = ctx.node.metadata
     leader, code = partition.leader, ErrorCode.NONE
     if leader not in metadata.brokers:
-        leader, code = _NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+        leader, code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
     elif metadata.endpoint(leader, ctx.listener) is None:
-        leader, code = _NO_LEADER, ErrorCode.LISTENER_NOT_FOUND
+        leader, code = NO_LEADER, ErrorCode.LISTENER_NOT_FOUND
     return MetadataResponsePartition(
         error_code=code,
         partition_index=index,

@@ -16,6 +16,7 @@ from anabranch.protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME, Buffer
 from anabranch.protocol.compression import CompressionType, CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, RecordError, RefusedRecordsError
 from anabranch.protocol.records import RecordBatch, set_log_append_time, validate_produce_batch
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 
 _CODECS = {
     "uncompressed": CompressionType.NONE,
@@ -24,7 +25,6 @@ _CODECS = {
     "lz4": CompressionType.LZ4,
     "zstd": CompressionType.ZSTD,
 }
-_NO_TIMESTAMP = -1
 
 MAX_NAMED_RECORDS = 1_000
 """The most faulty records that one refusal names. Others are named when the client sends them again."""
@@ -142,7 +142,7 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
     indices = [
         index
         for index, record in enumerate(records)
-        if record.timestamp != _NO_TIMESTAMP and not -after_ms <= now_ms - record.timestamp <= before_ms
+        if record.timestamp != NO_TIMESTAMP and not -after_ms <= now_ms - record.timestamp <= before_ms
     ]
     if indices or batch.max_timestamp - now_ms > after_ms:
         rule = (
@@ -177,4 +177,4 @@ def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None)
 
 def batch_log_append_time(batch: RecordBatch) -> int:
     """The time the broker gave the batch, -1 when the records carry their producer's."""
-    return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else _NO_TIMESTAMP
+    return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP

@@ -5,10 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from anabranch.broker.log.checkpoint_files import decode_epochs, encode_epochs, write_replace
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from anabranch.runtime.env import Storage
-
-UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochCache:
@@ -26,7 +24,7 @@ class LeaderEpochCache:
         self._dirty = False
         self._starts: list[int] = []
         self.epochs: list[int] = []
-        self.latest_epoch = UNDEFINED_EPOCH
+        self.latest_epoch = NO_EPOCH
 
     def moved_to(self, path: str) -> None:
         """The file has another name now."""
@@ -57,7 +55,7 @@ class LeaderEpochCache:
 
         After a crash the file may be newer than the log, if a truncation of the log did not reach the disk.
         """
-        if epoch != UNDEFINED_EPOCH and self.epoch_for(start_offset) != epoch:
+        if epoch != NO_EPOCH and self.epoch_for(start_offset) != epoch:
             self.truncate_from_end(start_offset)
             self.assign(epoch, start_offset)
 
@@ -66,8 +64,8 @@ class LeaderEpochCache:
 
         KIP-279: an epoch older than all known is answered with itself and the start offset of the first known.
         """
-        if epoch == UNDEFINED_EPOCH or epoch > self.latest_epoch:
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == NO_EPOCH or epoch > self.latest_epoch:
+            return NO_EPOCH, NO_OFFSET
         if epoch == self.latest_epoch:
             return epoch, log_end_offset
         higher = bisect_right(self.epochs, epoch)
@@ -77,7 +75,7 @@ class LeaderEpochCache:
     def epoch_for(self, offset: int) -> int:
         """The epoch a record at ``offset`` was written in, -1 when not known."""
         index = bisect_right(self._starts, offset)
-        return self.epochs[index - 1] if index else UNDEFINED_EPOCH
+        return self.epochs[index - 1] if index else NO_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that begin at or above ``end_offset``."""
@@ -108,7 +106,7 @@ class LeaderEpochCache:
     def _set(self, entries: list[tuple[int, int]]) -> None:
         self.epochs = [epoch for epoch, _ in entries]
         self._starts = [offset for _, offset in entries]
-        self.latest_epoch = self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
+        self.latest_epoch = self.epochs[-1] if self.epochs else NO_EPOCH
 
     def _changed(self) -> None:
         self._dirty = True

@@ -21,11 +21,9 @@ from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, increment_sequence, read_control_record
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
 
 BATCHES_KEPT = 5
-NO_SEQUENCE = -1
-NO_EPOCH = -1
-NO_OFFSET = -1
 HALF_OF_ALL_SEQUENCES = 2**30
 DEFAULT_EXPIRATION_MS = 86_400_000
 """``producer.id.expiration.ms``."""

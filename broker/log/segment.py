@@ -14,12 +14,13 @@ from anabranch.broker.log.cold_reads import ColdError, check_warm
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.offset_index import OffsetIndex
 from anabranch.broker.log.paths import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, segment_file
-from anabranch.broker.log.time_index import NO_TIMESTAMP, TimeIndex
+from anabranch.broker.log.time_index import TimeIndex
 from anabranch.broker.log.txn_index import TxnIndex
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE
 from anabranch.protocol.batch_layout import HEADER_BYTES, Buffer
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.runtime.env import File, Storage
 
 MAX_RELATIVE_OFFSET = 2**31 - 1

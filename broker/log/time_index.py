@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable
 
 from anabranch.broker.log.index_file import IndexFile
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.runtime.env import Storage
 
 _ENTRY = struct.Struct(">qi")
-NO_TIMESTAMP = -1
 
 
 class TimeIndex(IndexFile):

@@ -13,12 +13,11 @@ import trio
 from anabranch.broker.replication.fetcher import FetcherConfig, ReplicaFetcher
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.throttle import ReplicationQuota
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Clock, Network
-
-NO_LEADER = -1
 
 _Key = tuple[int, bool]
 """The leader's broker id, and whether the fetcher is for internal topics."""

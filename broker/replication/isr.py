@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-UNKNOWN_OFFSET = -1
-UNKNOWN_EPOCH = -1
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 
 
 class PendingIsr(NamedTuple):
@@ -33,19 +32,19 @@ class ReplicaProgress:
     )
 
     def __init__(self, caught_up_at: float = -math.inf) -> None:
-        self.broker_epoch = UNKNOWN_EPOCH
+        self.broker_epoch = NO_EPOCH
         """The epoch of the registration under which it fetched last."""
-        self.log_end_offset = UNKNOWN_OFFSET
-        self.log_start_offset = UNKNOWN_OFFSET
+        self.log_end_offset = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
         self.caught_up_at = caught_up_at
         """The last moment at which the follower had everything the leader had."""
         self.fetched_at = -math.inf
-        self.leader_end_at_fetch = UNKNOWN_OFFSET
+        self.leader_end_at_fetch = NO_OFFSET
 
     @property
     def has_followed(self) -> bool:
         """Whether it has fetched from this leader; before that it truncates records that only it has."""
-        return self.log_end_offset != UNKNOWN_OFFSET
+        return self.log_end_offset != NO_OFFSET
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> None:
         """Note a fetch from ``offset`` on: the follower has everything below.
@@ -79,7 +78,7 @@ def high_watermark(local_end_offset: int, waited_for: Iterable[int], progress: M
     target = local_end_offset
     for replica in waited_for:
         known = progress.get(replica)
-        target = min(target, UNKNOWN_OFFSET if known is None else known.log_end_offset)
+        target = min(target, NO_OFFSET if known is None else known.log_end_offset)
     return target
 
 

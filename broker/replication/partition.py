@@ -15,10 +15,10 @@ from anabranch.broker.replication.layout import UNKNOWN, Admission, DeliveryRule
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
-NO_EPOCH = -1
 REFUSED_REPLICA_WAITS_S = 1.0
 """How long a replica that the controller did not let into the ISR waits before it is proposed again."""
 

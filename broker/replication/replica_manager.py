@@ -16,12 +16,12 @@ from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.replication.layout import DeliveryRules
-from anabranch.broker.replication.partition import NO_EPOCH, Partition, PartitionServices
+from anabranch.broker.replication.partition import Partition, PartitionServices
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from anabranch.protocol.generated.stop_replica import StopReplicaPartitionState
-from anabranch.protocol.sentinels import EPOCH_DURING_DELETE
+from anabranch.protocol.sentinels import EPOCH_DURING_DELETE, NO_EPOCH
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.runtime.background import Background
 

@@ -44,7 +44,7 @@ from anabranch.protocol.generated.fetch import (
     PartitionData,
 )
 from anabranch.protocol.records import iter_batches
-from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from anabranch.protocol.types import Buffer, TopicPartition
 from anabranch.runtime.channel import Channel, Pending
 from anabranch.runtime.env import Env
@@ -317,11 +317,11 @@ class Fetcher:
         for name, partition in part.forget:
             forgotten.setdefault(name, ForgottenTopic(topic=name)).partitions.append(partition)
         return FetchRequest(
-            replica_id=-1,
+            replica_id=CONSUMER_REPLICA_ID,
             max_wait_ms=wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
-            isolation_level=1 if config.isolation_level == "read_committed" else 0,
+            isolation_level=READ_COMMITTED if config.isolation_level == "read_committed" else 0,
             session_id=part.session_id,
             session_epoch=part.epoch,
             topics=list(topics.values()),

@@ -31,6 +31,7 @@ from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQue
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from anabranch.protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, READ_COMMITTED
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -216,11 +217,11 @@ class LogReader(Client[ConsumerConfig]):
             partition_max_bytes=config.max_partition_fetch_bytes,
         )
         request = FetchRequest(
-            replica_id=-1,
+            replica_id=CONSUMER_REPLICA_ID,
             max_wait_ms=config.fetch_max_wait_ms,
             min_bytes=1,
             max_bytes=config.fetch_max_bytes,
-            isolation_level=1 if config.isolation_level == "read_committed" else 0,
+            isolation_level=READ_COMMITTED if config.isolation_level == "read_committed" else 0,
             session_id=0,
             session_epoch=FINAL_EPOCH,
             topics=[FetchTopic(topic=tp.topic, partitions=[asked])],

@@ -8,9 +8,9 @@ from __future__ import annotations
 import enum
 
 from anabranch.client.errors import ErrorCode
+from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.runtime.transitions import enter
 
-NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
 
 

@@ -24,6 +24,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from anabranch.protocol.primitives import Message
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, READ_COMMITTED
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -91,7 +92,9 @@ class OffsetQueries:
                     )
                 )
             return ListOffsetsRequest(
-                replica_id=-1, isolation_level=1 if read_committed else 0, topics=list(topics.values())
+                replica_id=CONSUMER_REPLICA_ID,
+                isolation_level=READ_COMMITTED if read_committed else 0,
+                topics=list(topics.values()),
             )
 
         def read(response: ListOffsetsResponse) -> dict[TopicPartition, tuple[int, OffsetAndTimestamp]]:
@@ -125,7 +128,7 @@ class OffsetQueries:
                         leader_epoch=epochs[tp],
                     )
                 )
-            return OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+            return OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))
 
         def read(response: OffsetForLeaderEpochResponse) -> dict[TopicPartition, tuple[int, EpochEnd]]:
             return {

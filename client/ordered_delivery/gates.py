@@ -15,7 +15,7 @@ from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Ask, Gate, GateState
-from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH, Loaded
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH, Loaded
 from anabranch.protocol.types import TopicPartition
 
 NEVER_RESIZED = 0
@@ -208,13 +208,13 @@ class TopicGates:
     # ------------------------------------------------------------ results
 
     def limit(self, tp: TopicPartition) -> int:
-        """The highest leader epoch whose batches may be delivered now, ``NO_EPOCH`` for none."""
+        """The highest leader epoch whose batches may be delivered now, ``BELOW_EVERY_EPOCH`` for none."""
         topic = self._topics.get(tp.topic)
         if topic is None or topic.info is None:
-            return NO_EPOCH
+            return BELOW_EVERY_EPOCH
         if not topic.info.ordered_delivery:
             return EVERY_EPOCH
-        return topic.gate.limit(tp.partition) if tp.partition in topic.info.partitions else NO_EPOCH
+        return topic.gate.limit(tp.partition) if tp.partition in topic.info.partitions else BELOW_EVERY_EPOCH
 
     def look(self, tp: TopicPartition, epoch: int) -> GateState:
         """The state of the gate for the next batch, which has this leader epoch."""

@@ -23,7 +23,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -191,7 +191,7 @@ class GateQueries:
                     partition=tp.partition, current_leader_epoch=leader_epochs[tp], leader_epoch=epoch
                 )
             )
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))
         response = await self._connections.request(node, request)
         for topic in response.topics:
             for p in topic.partitions:
@@ -213,7 +213,7 @@ class GateQueries:
                     timestamp=EARLIEST_TIMESTAMP,
                 )
             )
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=list(topics.values()))
+        request = ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, isolation_level=0, topics=list(topics.values()))
         response = await self._connections.request(node, request)
         for topic in response.topics:
             for p in topic.partitions:

@@ -22,7 +22,8 @@ from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.protocol.records import RecordBatch, increment_sequence
-from anabranch.protocol.types import NO_SEQUENCE, TopicPartition
+from anabranch.protocol.sentinels import NO_SEQUENCE
+from anabranch.protocol.types import TopicPartition
 
 MAX_OUTSTANDING_BATCHES = 5
 """Batches of one producer and partition whose sequences a broker remembers (Kafka's ProducerStateEntry)."""

@@ -7,7 +7,7 @@ import enum
 from anabranch.client.errors import ErrorCode
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.protocol.types import NO_SEQUENCE
+from anabranch.protocol.sentinels import NO_SEQUENCE
 
 
 class Outcome(enum.Enum):

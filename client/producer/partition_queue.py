@@ -7,7 +7,8 @@ from collections import deque
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.protocol.records import increment_sequence
-from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from anabranch.protocol.types import TopicPartition
 
 
 class PartitionQueue:
@@ -37,7 +38,7 @@ class PartitionQueue:
         A broker recognizes only a limited number of the last batches, and these count among them.
         """
         self.producer_id: int = NO_PRODUCER_ID
-        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.producer_epoch: int = NO_EPOCH
         self.next_sequence = 0
         self.bump_needed = False
         """Whether a batch failed for good or was refused. Once no outcome is unknown, a new epoch starts."""

@@ -11,7 +11,8 @@ import anyio
 from anabranch.client.errors import KafkaError, RefusedWithBatchError, error_for
 from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.plurals import counted, one_or_many
-from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout
 
 
@@ -101,7 +102,7 @@ class ProducerBatch:
         """The partition's incarnation when the batch was first sent; -1 if unknown."""
         self.data: bytes | None = None
         self.producer_id: int = NO_PRODUCER_ID
-        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.producer_epoch: int = NO_EPOCH
         self.base_sequence: int = NO_SEQUENCE
         self.result: BatchResult | None = None
         self.error: KafkaError | None = None

@@ -24,7 +24,8 @@ from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER, ancestor_below
 from anabranch.protocol.records import Record, RecordBatch
-from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from anabranch.protocol.types import TopicPartition
 
 Place = Callable[[TopicInfo, bytes | None], int]
 
@@ -218,7 +219,7 @@ class Replacement:
         batch.attempts = 0
         batch.retry_at_ms = 0.0
         if batch.base_sequence != NO_SEQUENCE:
-            batch.set_producer_state(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+            batch.set_producer_state(NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE)
         partition = batch.tp.partition
         self.batches.setdefault(partition, []).append(batch)
         self._open.pop(partition, None)

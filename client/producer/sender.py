@@ -29,7 +29,8 @@ from anabranch.protocol.generated.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from anabranch.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
+from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel, Pending
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -66,7 +67,7 @@ class Sender:
         self._in_flight: dict[int, int] = {}
         self._connecting: set[int] = set()
         self._producer_id: int = NO_PRODUCER_ID
-        self._producer_epoch: int = NO_PRODUCER_EPOCH
+        self._producer_epoch: int = NO_EPOCH
         self._initialising = False
         self._init_failure: str | None = None
         self.metrics = ProducerMetrics()

@@ -21,6 +21,7 @@ from anabranch.protocol.generated.consumer_group_position import (
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
@@ -31,7 +32,6 @@ _STABLE, _EMPTY, _DEAD = "Stable", "Empty", "Dead"
 _OFFSET_FETCH_OF_GROUPS = 8
 _GROUPS_TOGETHER = 20
 """Groups in one request. All their committed offsets are in one response, which is written and read in one piece."""
-_NO_GENERATION = -1
 """The generation in a request of a client that is no member. The member id is empty."""
 
 
@@ -251,7 +251,7 @@ async def ask_position(
     )
     request = ConsumerGroupPositionRequest(
         group_id=group.name,
-        generation_id=_NO_GENERATION,
+        generation_id=NO_GENERATION,
         member_id="",
         max_wait_ms=0,
         topics=[ConsumerGroupPositionRequestTopic(name=tp.topic, partitions=[asked])],

@@ -14,7 +14,7 @@ from anabranch.broker.log.checkpoint_files import PartitionMetadata
 from anabranch.broker.log.identity_file import IdentityFile
 from anabranch.broker.log.partition_log import AppendOrigin
 from anabranch.broker.log.slices import TimeSlice
-from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH
 from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode
@@ -352,7 +352,7 @@ async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_e
         grown.leader_epoch += 1
         assert await broker.lead(grown) == {0}
         assert (await checks(), await told()) == (settled, settled)
-        kept_from = NO_EPOCH if settled else EVERY_EPOCH  # there is no znode with lineages
+        kept_from = BELOW_EVERY_EPOCH if settled else EVERY_EPOCH  # there is no znode with lineages
         assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
 
 
@@ -464,9 +464,9 @@ async def test_hole_24_the_cleaner_uses_the_lineage_of_each_partition(
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         first_kept_epoch = broker.node.logs.cleaner.first_kept_epoch
         root, child = TopicPartition("t", 1), TopicPartition("t", 5)
-        assert await first_kept_epoch(root) == NO_EPOCH, "the topic is not in the metadata yet"
+        assert await first_kept_epoch(root) == BELOW_EVERY_EPOCH, "the topic is not in the metadata yet"
         await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1))
-        assert await first_kept_epoch(root) == NO_EPOCH, "no znode is there"
+        assert await first_kept_epoch(root) == BELOW_EVERY_EPOCH, "no znode is there"
         topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)})
         controller = zk.session()
         await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)

@@ -23,12 +23,13 @@ from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.replication.fetch_plan import FetchPlan
 from anabranch.broker.replication.fetcher import FetcherConfig
 from anabranch.broker.replication.follower import FollowedPartition, Outcome
-from anabranch.broker.replication.partition import NO_EPOCH, Partition
+from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.throttle import UNLIMITED, ReplicationQuota
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.generated.fetch import FetchResponse, PartitionData
 from anabranch.protocol.records import iter_batches
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealNetwork

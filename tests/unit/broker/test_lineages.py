@@ -16,7 +16,7 @@ import trio.testing
 
 from anabranch.broker.lineages import Lineages, Question
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
-from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
@@ -359,11 +359,11 @@ async def test_the_first_kept_epoch_passes_entries_whose_ancestors_are_removed()
 
 async def test_all_tombstones_stay_while_the_lineage_is_not_known() -> None:
     world = World()
-    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "there is no znode"
+    assert await world.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "there is no znode"
     await world.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))
-    assert await world.lineages.first_kept_epoch(T1) == NO_EPOCH, "the partition was never led"
-    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "the state is of a release without lineages"
-    assert await world.lineages.first_kept_epoch(TopicPartition("other", 0)) == NO_EPOCH
+    assert await world.lineages.first_kept_epoch(T1) == BELOW_EVERY_EPOCH, "the partition was never led"
+    assert await world.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "the state is of a release without lineages"
+    assert await world.lineages.first_kept_epoch(TopicPartition("other", 0)) == BELOW_EVERY_EPOCH
     await world.controller.set(STATE, state().encode())
     world.own.expire()
-    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "ZooKeeper does not answer"
+    assert await world.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "ZooKeeper does not answer"

@@ -11,7 +11,7 @@ from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.ordered_delivery.gates import Questions, TopicGates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import GateState
-from anabranch.ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 from tests.support.resize import lineage_mutations
 from tests.support.resize.layouts import topic, tp
@@ -71,7 +71,7 @@ def test_a_partition_assigned_later_gets_its_limit_from_the_same_metadata() -> N
 
 def test_metadata_of_a_resized_topic_does_not_replace_the_lineage() -> None:
     gates = gates_of(GROWN, [0])
-    assert gates.limit(tp(0)) == NO_EPOCH
+    assert gates.limit(tp(0)) == BELOW_EVERY_EPOCH
     assert asked(gates).lineages == {tp(0): 1}, (
         "the request starts before a batch arrives, so it takes no longer than a fetch"
     )
@@ -91,7 +91,7 @@ def test_without_ordered_delivery_nothing_waits() -> None:
 def test_without_metadata_every_batch_waits() -> None:
     gates = TopicGates()
     gates.assign([tp(1)], {})
-    assert gates.limit(tp(1)) == NO_EPOCH
+    assert gates.limit(tp(1)) == BELOW_EVERY_EPOCH
     gates.on_metadata({"t": replace(GROWN, partitions={})})
     assert gates.look(tp(1), 0) is GateState.UNKNOWN
 
@@ -122,7 +122,9 @@ def test_a_removed_partition_is_revoked_and_loaded_again_once_it_was_created_aga
         gates.on_end(tp(0), 2, 3, 40)
         assert gates.look(tp(1), 2) is GateState.DUE
     else:
-        assert gates.limit(tp(1)) == NO_EPOCH, "records fetched from it precede those that other members continue with"
+        assert gates.limit(tp(1)) == BELOW_EVERY_EPOCH, (
+            "records fetched from it precede those that other members continue with"
+        )
         assert gates.look(tp(1), 0) is GateState.UNKNOWN
         assert asked(gates) == Questions()
 
@@ -133,7 +135,7 @@ def test_nothing_is_known_of_a_new_topic_of_the_same_name() -> None:
     load(gates)
     again = replace(GROWN, incarnation=900)
     gates.on_metadata({"t": again})
-    assert (gates.limit(tp(1)), gates.position(tp(0)), gates.topic_incarnation("t")) == (NO_EPOCH, -1, 900)
+    assert (gates.limit(tp(1)), gates.position(tp(0)), gates.topic_incarnation("t")) == (BELOW_EVERY_EPOCH, -1, 900)
 
 
 def test_the_end_of_an_epoch_is_asked_for_again_when_the_leader_changed() -> None:
@@ -236,7 +238,7 @@ def test_a_load_does_not_cover_a_parent_that_was_rewound_while_it_ran(is_new_gen
 def test_lineage_entries_that_were_dropped_before_they_were_read_need_one_load() -> None:
     """The entry at 2 waits below the floor, so the cap of the load stays below the floor."""
     gates = gates_of(topic(1, 2, [5, 0], version=7), [0], {0: Lineage(5, 4, (Entry(2, {1: 0}),)), 1: Lineage(1)})
-    assert gates.limit(tp(0)) == NO_EPOCH
+    assert gates.limit(tp(0)) == BELOW_EVERY_EPOCH
     assert gates.look(tp(0), 1) is GateState.DUE
     load(gates, 0)
     assert gates.limit(tp(0)) == 1
@@ -277,7 +279,7 @@ def test_a_load_of_a_partition_that_was_revoked_meanwhile_does_not_count() -> No
     called = gates.load_called(tp(1))
     gates.assign([], {})
     gates.load_returned(tp(1), called)
-    assert gates.limit(tp(1)) == NO_EPOCH
+    assert gates.limit(tp(1)) == BELOW_EVERY_EPOCH
 
 
 def test_blocked_names_the_partition_its_parent_and_the_owner() -> None:

@@ -12,7 +12,7 @@ from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.client.producer.replacement import Replaced
 from anabranch.client.producer.resize_metrics import ProducerMetrics
-from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.types import TopicPartition
 
 PARENT, CHILD = TopicPartition("t", 1), TopicPartition("t", 5)
@@ -22,7 +22,7 @@ def waits_for(on: TopicPartition = PARENT, until: int = 100, position: int = 80)
     return WaitsFor(0, on, 3, until, position, "member-7")
 
 
-def blocked(until: int = 100, position: int = 80, up_to: int = NO_EPOCH) -> BlockedPartition:
+def blocked(until: int = 100, position: int = 80, up_to: int = BELOW_EVERY_EPOCH) -> BlockedPartition:
     return BlockedPartition(CHILD, up_to, (waits_for(PARENT, until, position),))
 
 
@@ -72,7 +72,7 @@ def test_a_hand_over_begins_when_the_parent_is_processed_and_ends_with_the_first
 def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
     """A member may take over a partition whose parent was processed long ago: its wait begins only then."""
     hand_overs = HandOvers()
-    other = BlockedPartition(TopicPartition("t", 6), NO_EPOCH, blocked().waits_for)
+    other = BlockedPartition(TopicPartition("t", 6), BELOW_EVERY_EPOCH, blocked().waits_for)
     hand_overs.evaluated([other], {CHILD: None, other.partition: None}, 1.0)
     hand_overs.processed(PARENT, 2.0)
     hand_overs.evaluated([other, blocked()], {CHILD: None, other.partition: None}, 10.0)
@@ -84,7 +84,7 @@ def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
 
 @pytest.mark.parametrize(
     ("up_to", "leader_epoch", "timestamp_ms"),
-    [(NO_EPOCH, 0, 1001), (3, 3, 900)],
+    [(BELOW_EVERY_EPOCH, 0, 1001), (3, 3, 900)],
     ids=["written after the release", "deliverable before it"],
 )
 def test_records_that_did_not_wait_make_no_hand_over(up_to: int, leader_epoch: int, timestamp_ms: int) -> None:

@@ -16,7 +16,7 @@ from anabranch.client.net.connections import backoff_ms
 from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.subscription.fetched import Deserializers, FetchedBatch, Records
 from anabranch.client.subscription.subscription import AssignedPartition, FetchState, Subscription
-from anabranch.ordered_resize.lineage import NO_EPOCH
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.generated.metadata import (
@@ -196,7 +196,7 @@ def test_a_batch_without_records_is_passed_although_its_epoch_must_wait() -> Non
     """Amendment 2: no position waits at a batch whose records no user gets."""
     state = AssignedPartition(T0)
     state.seek(0)
-    state.max_leader_epoch = NO_EPOCH
+    state.max_leader_epoch = BELOW_EVERY_EPOCH
     state.add(
         FetchedBatch(RecordBatch(build_control_batch(CONTROL_COMMIT, 1, 0, 0, 0, base_offset=0)), 0, visible=False)
     )

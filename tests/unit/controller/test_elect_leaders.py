@@ -11,9 +11,9 @@ from anabranch.controller.leaders import ElectionType
 from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import NO_LEADER
 from tests.support.controller.decisions import CONTROLLER_EPOCH, T0, T1, T2, cluster, context_of, state
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN

@@ -15,10 +15,11 @@ from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE, decide_first_replicas, imbalanced
 from anabranch.controller.partitions import FIRST_LEADERS_AT_ONCE, decide_elections, decide_first_leaders, lead_first
 from anabranch.controller.state_writes import StateChange
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionState
 from tests.support.controller.decisions import (
     BROKER_EPOCH,
     CONFIG,

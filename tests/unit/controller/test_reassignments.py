@@ -19,9 +19,10 @@ from anabranch.protocol.generated.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.runtime.env import SetOp
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import NO_LEADER, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.decisions import CONTROLLER_EPOCH, STATE_VERSION, T0, cluster, context_of, state
 from tests.support.controller.topic_images import asked, image_of

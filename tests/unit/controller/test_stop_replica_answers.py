@@ -18,8 +18,9 @@ from anabranch.protocol.generated.stop_replica import (
     StopReplicaResponse,
     StopReplicaTopicState,
 )
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from anabranch.zk_schemas.partition_state import DURING_DELETE, PartitionState
+from anabranch.zk_schemas.partition_state import PartitionState
 from tests.unit.controller.test_request_batch import batch
 
 BROKER = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)]))
@@ -54,7 +55,7 @@ async def test_a_topic_is_deleted_once_its_own_stop_replica_is_answered() -> Non
 def test_a_partition_is_removed_once_its_own_stop_replica_is_answered() -> None:
     """KIP-570: a response of an earlier leader epoch or of another incarnation is not about the removed partition."""
     of = context()
-    partition = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, DURING_DELETE, 6, [1]), 3, 2)
+    partition = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, LEADER_DURING_DELETE, 6, [1]), 3, 2)
     of.image.topics["t"].partitions[0] = partition
     for earlier in (answer(5), answer(6, incarnation=1)):
         removal.on_stop_replica_answered(of, earlier)

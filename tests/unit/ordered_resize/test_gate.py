@@ -9,7 +9,7 @@ import pytest
 from anabranch.ordered_resize import gate as gates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import MOVES, Ask, Gate, GateState, IllegalMoveError, Question
-from anabranch.ordered_resize.lineage import NO_EPOCH, Loaded
+from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, Loaded
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DUE, GateState.OPEN
@@ -220,11 +220,11 @@ def test_the_limit_is_the_highest_epoch_that_is_open(gate: Gate) -> None:
     gate.facts.on_lineage(1, Lineage(6, -1, (Entry(0, {0: 0}), Entry(4, {3: 0}))))
     assert gate.limit(1) == 3
     gate.facts.on_lineage(1, Lineage(7, 4, (Entry(0, {0: 0}),)))
-    assert gate.limit(1) == NO_EPOCH, "the dropped entry was not loaded"
+    assert gate.limit(1) == BELOW_EVERY_EPOCH, "the dropped entry was not loaded"
     load(gate)
     assert gate.limit(1) == 7
     gate.forget()
-    assert gate.limit(1) == NO_EPOCH
+    assert gate.limit(1) == BELOW_EVERY_EPOCH
 
 
 def test_a_position_lowered_and_raised_during_a_load_is_not_covered_by_it(gate: Gate) -> None:

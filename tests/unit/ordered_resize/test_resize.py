@@ -9,7 +9,8 @@ import pytest
 from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.resize import MAX_TOGETHER, STEPS, Phase
 from anabranch.ordered_resize.snapshot import Snapshot
-from anabranch.zk_schemas.partition_state import DURING_DELETE, NO_LEADER, Before, Layout, LineageEntry, PartitionState
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from tests.support.resize.resized_topic import NEXT_ID, Topic
 
 
@@ -47,7 +48,7 @@ def test_the_example_is_carried_out_when_5_is_removed_before_the_second_grow() -
         t.ask(count)
         t.carry_out()
     t.carry_out(drained=[4, 5])
-    assert {t.states[4].leader, t.states[5].leader} == {DURING_DELETE}
+    assert {t.states[4].leader, t.states[5].leader} == {LEADER_DURING_DELETE}
     t.carry_out(deleted={4: 7, 5: 40})
     assert (t.topic.last_leader_epochs, t.topic.last_offsets) == ({4: 1, 5: 1}, {4: 7, 5: 40})
     assert sorted(t.topic.partitions) == sorted(t.states) == [0, 1, 2, 3] and t.topic.topic_id == NEXT_ID

@@ -15,6 +15,7 @@ from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.records import RecordBatch, iter_batches, validate_produce_batch
+from anabranch.protocol.sentinels import NO_SEQUENCE
 
 CODECS = list(CompressionType)
 T0 = 1_700_000_000_000
@@ -127,7 +128,7 @@ def test_a_batch_reads_the_fields_of_its_header() -> None:
 
 
 def test_a_batch_without_a_sequence_has_no_last_sequence() -> None:
-    assert RecordBatch(build_batch(RECORDS)).last_sequence == layout.NO_SEQUENCE
+    assert RecordBatch(build_batch(RECORDS)).last_sequence == NO_SEQUENCE
 
 
 def test_rewriting_the_base_offset_leaves_the_crc_alone() -> None:

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
 from anabranch.zk_schemas.cluster_id import ClusterId
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
 from anabranch.zk_schemas.delete_topic import DeleteTopic
 from anabranch.zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
-from anabranch.zk_schemas.partition_state import DURING_DELETE, Before, Layout, LineageEntry, PartitionState
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.producer_id_block import ProducerIdBlock
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError, format_id, parse_id
@@ -42,7 +43,7 @@ EXAMPLES: list[Any] = [
         adding_replicas={0: [2]},
     ),
     PartitionState(4, 1, 2, [1, 2], Layout(6, 1), {0: -1}, {1: 5}, sealed_offset=40),
-    PartitionState(1, DURING_DELETE, -1, []),
+    PartitionState(1, LEADER_DURING_DELETE, -1, []),
     PartitionState(
         4,
         1,
