@@ -1,4 +1,4 @@
-"""Handles brokers that register, disappear, register again or ask for a controlled shutdown."""
+"""Handles brokers that register, disappear or register again, and their responses to LeaderAndIsr."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from typing import NamedTuple, cast
 
 import structlog
 
-from anabranch.controller import deletion, leader_selection
+from anabranch.controller import deletion
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.partitions import elect, elect_after_broker_change
 from anabranch.controller.request_batch import inter_broker_endpoint
 from anabranch.controller.resize import steps
 from anabranch.controller.resize.step_log import log_end
-from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.controlled_shutdown import (
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    RemainingPartition,
-)
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas import paths
@@ -130,42 +123,6 @@ async def read_registrations(context: Context) -> dict[int, LiveBroker]:
             continue
         present[int(name)] = LiveBroker(int(name), found.czxid, registration)
     return present
-
-
-async def controlled_shutdown(context: Context, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-    """Move leadership from a broker to other replicas. Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    effects = decide_shutdown(context.image, request)
-    refused = await carry_out(context, effects)
-    response: ControlledShutdownResponse = effects.response
-    for tp, _, _, state in context.image.led_partitions():
-        if tp in refused and state.leader == request.broker_id:
-            response.remaining_partitions.append(_remaining(tp))
-    return response
-
-
-def decide_shutdown(image: ClusterImage, request: ControlledShutdownRequest) -> Effects:
-    """The effects of a request. ``response`` lists the partitions that stay with the broker, once all is written."""
-    broker = image.brokers.get(request.broker_id)
-    if broker is None:
-        return Effects(response=ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE))
-    if 0 <= request.broker_epoch < broker.epoch:
-        return Effects(response=ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-    changes, remaining = [], []
-    for tp, topic, _, state in image.led_partitions():
-        replicas = topic.replicas(tp.partition)
-        changed = leader_selection.before_shutdown(
-            state, replicas, image.electable(tp), broker.id, image.controller_epoch
-        )
-        if changed is not None:
-            changes.append(StateChange(tp, changed))
-        if len(replicas) > 1 and state.leader == broker.id and changed is None:
-            remaining.append(_remaining(tp))
-    response = ControlledShutdownResponse(remaining_partitions=remaining)
-    return Effects(independent=changes, shutting_down=(broker.id,), response=response)
-
-
-def _remaining(tp: TopicPartition) -> RemainingPartition:
-    return RemainingPartition(topic_name=tp.topic, partition_index=tp.partition)
 
 
 async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:

@@ -1,1 +1,1 @@
-"""The requests that brokers forward to the controller for clients, or send to it themselves: one module per request."""
+"""One file for each API that brokers forward or send, named after it. Its versions are in ``protocol/messages``."""

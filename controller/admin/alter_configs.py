@@ -1,8 +1,8 @@
-"""AlterConfigs (33), versions 0-2, and IncrementalAlterConfigs (44), versions 0-1, for topics and brokers.
+"""AlterConfigs (33): replace all overrides of topics and brokers. IncrementalAlterConfigs decides by the same rules.
 
-AlterConfigs replaces all overrides of a resource, IncrementalAlterConfigs changes single keys. The overrides go to
-``/config/...``, and a notification under ``/config/changes`` makes brokers read them. The error is INVALID_CONFIG for
-an unknown key, for a value out of range, and for a broker key that cannot change while the broker runs.
+The overrides go to ``/config/...``, and a notification under ``/config/changes`` makes brokers read them. The error is
+INVALID_CONFIG for an unknown key, for a value out of range, and for a broker key that cannot change while the broker
+runs.
 """
 
 from __future__ import annotations
@@ -30,22 +30,12 @@ from anabranch.protocol.generated.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterConfigsResource as IncrementalResource,
-)
-from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementalResourceResponse,
-)
+from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from anabranch.runtime.env import CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import Endpoint
 from anabranch.zk_schemas.config import ConfigZnode
-from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
+from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 
@@ -62,17 +52,8 @@ class ResourceType(enum.IntEnum):
     BROKER = 4
 
 
-class Operation(enum.IntEnum):
-    """An operation of IncrementalAlterConfigs on one key."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
 @dataclass(frozen=True, slots=True)
-class _Resource:
+class Resource:
     """The config of a topic, a broker or all brokers. ``entity`` names it as change notifications do."""
 
     entity: str
@@ -93,7 +74,7 @@ class Demand:
     """A request for one resource. ``changed`` computes the new overrides from the current resource."""
 
     resource: AlterConfigsResource | IncrementalResource
-    changed: Callable[[_Resource], Mapping[str, str | None]]
+    changed: Callable[[Resource], Mapping[str, str | None]]
     validate_only: bool = False
     is_repeated: bool = False
     """Whether the request names the resource more than once."""
@@ -101,27 +82,16 @@ class Demand:
 
 async def alter_configs(context: Context, request: AlterConfigsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    responses, named = [], _counted(request.resources)
+    responses, named = [], counted(request.resources)
     for resource in request.resources:
         given = functools.partial(given_keys, changes=resource.configs)
-        demand = Demand(resource, given, request.validate_only, named[_key(resource)] > 1)
-        error = await _answered(context, demand)
-        responses.append(_response(AlterConfigsResourceResponse, resource, error))
+        demand = Demand(resource, given, request.validate_only, named[key_of(resource)] > 1)
+        error = await answered(context, demand)
+        responses.append(response_of(AlterConfigsResourceResponse, resource, error))
     return Outcome(AlterConfigsResponse(responses=responses))
 
 
-async def incremental_alter_configs(context: Context, request: IncrementalAlterConfigsRequest, version: int) -> Outcome:
-    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    responses, named = [], _counted(request.resources)
-    for resource in request.resources:
-        changed = functools.partial(changed_keys, changes=resource.configs)
-        demand = Demand(resource, changed, request.validate_only, named[_key(resource)] > 1)
-        error = await _answered(context, demand)
-        responses.append(_response(IncrementalResourceResponse, resource, error))
-    return Outcome(IncrementalAlterConfigsResponse(responses=responses))
-
-
-async def _answered(context: Context, demand: Demand) -> KafkaError | None:
+async def answered(context: Context, demand: Demand) -> KafkaError | None:
     """Carry out a request for one resource. Returns the error of a refusal, or None."""
     effects = decide(context.image, demand, context.store.check_fits)
     await carry_out(context, effects)
@@ -129,41 +99,9 @@ async def _answered(context: Context, demand: Demand) -> KafkaError | None:
     return error
 
 
-def given_keys(_resource: _Resource, changes: list[GivenConfig]) -> dict[str, str | None]:
+def given_keys(_resource: Resource, changes: list[GivenConfig]) -> dict[str, str | None]:
     """The overrides of an AlterConfigs request, which replace all existing ones."""
     return {change.name: change.value for change in changes}
-
-
-def changed_keys(resource: _Resource, changes: list[AlterableConfig]) -> dict[str, str | None]:
-    """The overrides after ``changes``. Raises ``KafkaError``."""
-    config: dict[str, str | None] = dict(resource.znode.config)
-    for change in changes:
-        key = resource.table.get(change.name)
-        if change.config_operation == Operation.DELETE:
-            config.pop(change.name, None)
-        elif change.value is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {change.name}.")
-        elif change.config_operation == Operation.SET:
-            config[change.name] = change.value
-        elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT):
-            if key is None or key.type is not ConfigType.LIST:
-                raise KafkaError(
-                    ErrorCode.INVALID_CONFIG, f"Only a list can be appended to or subtracted from, not {change.name}."
-                )
-            present = dict.fromkeys(key.parse(config.get(change.name) or key.format(key.default) or ""))
-            items = dict.fromkeys(key.parse(change.value))
-            if change.config_operation == Operation.APPEND:
-                present |= items
-            else:
-                present = {item: None for item in present if item not in items}
-            config[change.name] = key.format(list(present))
-        else:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"Config operation {change.config_operation} of {change.name} is not 0 (SET), 1 (DELETE), 2 (APPEND) or"
-                " 3 (SUBTRACT).",
-            )
-    return config
 
 
 def decide(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[ZkOp]], None]) -> Effects:
@@ -202,12 +140,12 @@ def _written(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence
     return Effects(writes=(op,), notify=(found.entity,))
 
 
-def _key(resource: AlterConfigsResource | IncrementalResource) -> Hashable:
+def key_of(resource: AlterConfigsResource | IncrementalResource) -> Hashable:
     return resource.resource_type, resource.resource_name
 
 
-def _counted(resources: Iterable[AlterConfigsResource | IncrementalResource]) -> Counter[Hashable]:
-    return Counter(map(_key, resources))
+def counted(resources: Iterable[AlterConfigsResource | IncrementalResource]) -> Counter[Hashable]:
+    return Counter(map(key_of, resources))
 
 
 def _check_unique(demand: Demand) -> None:
@@ -218,7 +156,7 @@ def _check_unique(demand: Demand) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The key {twice[0]} is given more than once.")
 
 
-def _find(image: ClusterImage, resource_type: int, name: str) -> _Resource:
+def _find(image: ClusterImage, resource_type: int, name: str) -> Resource:
     if resource_type == ResourceType.TOPIC:
         if (problem := name_problem(name)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -237,10 +175,10 @@ def _find(image: ClusterImage, resource_type: int, name: str) -> _Resource:
     if found.znode is None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, found.problem)
     is_topic = resource_type == ResourceType.TOPIC
-    return _Resource(entity, path, is_topic, bool(name) and not is_topic, found.znode, found.version)
+    return Resource(entity, path, is_topic, bool(name) and not is_topic, found.znode, found.version)
 
 
-def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str, str]:
+def _checked(resource: Resource, config: Mapping[str, str | None]) -> dict[str, str]:
     if resource.is_topic:
         return checked_config(dict(config), len(config))
     for name in config:
@@ -266,7 +204,7 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
     return {name: value for name, value in config.items() if value is not None}
 
 
-def _check_listeners(image: ClusterImage, resource: _Resource, name: str, config: dict[str, str]) -> None:
+def _check_listeners(image: ClusterImage, resource: Resource, name: str, config: dict[str, str]) -> None:
     """A running broker's listeners may get other addresses, but their names must stay."""
     given = config.get(ADVERTISED_LISTENERS)
     broker = image.brokers.get(int(name)) if resource.per_broker and given is not None else None
@@ -297,12 +235,12 @@ def _check_ordered_delivery(topic: TopicImage, config: dict[str, str]) -> None:
         )
 
 
-def _operation(resource: _Resource, config: dict[str, str]) -> CreateOp | SetOp:
+def _operation(resource: Resource, config: dict[str, str]) -> CreateOp | SetOp:
     data = ConfigZnode(config, resource.znode.version, resource.znode.extra).encode()
     return CreateOp(resource.path, data) if resource.version < 0 else SetOp(resource.path, data, resource.version)
 
 
-def _response(kind: Any, resource: Any, error: KafkaError | None) -> Any:
+def response_of(kind: Any, resource: Any, error: KafkaError | None) -> Any:
     return kind(
         error_code=error.code if error is not None else ErrorCode.NONE,
         error_message=error.message if error is not None else None,

@@ -1,4 +1,4 @@
-"""AlterPartition (56), version 0: a leader asks for another ISR of partitions it leads (KIP-497).
+"""AlterPartition (56): a leader asks for another ISR of partitions it leads (KIP-497).
 
 The request changes the ISR and keeps the leader epoch. The leader learns the new partition epoch from the response, all
 other brokers from UpdateMetadata. The controller responds after the write. If there is nothing to write, it first

@@ -1,4 +1,4 @@
-"""CreatePartitions (37), versions 0-3: resize a topic to more or fewer partitions (KIP-253, Proposed Changes 2 and 3).
+"""CreatePartitions (37): resize a topic to more or fewer partitions (KIP-253, Proposed Changes 2 and 3).
 
 A larger count splits partitions. A smaller count marks the highest partitions for deletion, down to the count at the
 topic's creation. While no partition has gained keys yet, a request for the previous count cancels the resize. While a

@@ -1,4 +1,4 @@
-"""CreateTopics (19), versions 2-7: validate, write config and topic znode, answer once all leaders serve.
+"""CreateTopics (19): validate, write config and topic znode, answer once all leaders serve.
 
 Since version 4, -1 partitions or replicas mean the controller's defaults. Since version 5, the response has the topic's
 configs: the given overrides, and Kafka's defaults for the rest. Topics are created one by one, so a refused topic does

@@ -1,4 +1,4 @@
-"""DeleteTopics (20), versions 1-6: record a request under ``/admin/delete_topics``, whose watch starts the deletion.
+"""DeleteTopics (20): record a request under ``/admin/delete_topics``, whose watch starts the deletion.
 
 Version 6 names topics by name or by id. The controller responds once the znodes are gone and every live broker has
 acknowledged that.

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from anabranch.controller.admin.alter_configs import alter_configs, incremental_alter_configs
+from anabranch.controller.admin.alter_configs import alter_configs
 from anabranch.controller.admin.alter_partition import alter_partition
+from anabranch.controller.admin.alter_partition_reassignments import alter_partition_reassignments
+from anabranch.controller.admin.controlled_shutdown import controlled_shutdown
 from anabranch.controller.admin.create_partitions import create_partitions
 from anabranch.controller.admin.create_topics import create_topics
 from anabranch.controller.admin.delete_topics import delete_topics
 from anabranch.controller.admin.elect_leaders import elect_leaders
+from anabranch.controller.admin.incremental_alter_configs import incremental_alter_configs
+from anabranch.controller.admin.list_partition_reassignments import list_partition_reassignments
 from anabranch.controller.admin.outcome import Outcome
-from anabranch.controller.admin.partition_reassignments import (
-    alter_partition_reassignments,
-    list_partition_reassignments,
-)
 from anabranch.controller.admin.update_features import update_features
-from anabranch.controller.brokers import controlled_shutdown
 from anabranch.controller.context import Context
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
@@ -40,12 +39,8 @@ from anabranch.protocol.generated.update_features import UpdateFeaturesResponse
 Handler = Callable[[Context, Any, int], Awaitable[Outcome]]
 
 
-async def _controlled_shutdown(context: Context, request: Any, version: int) -> Outcome:
-    return Outcome(await controlled_shutdown(context, request))
-
-
 HANDLERS: dict[int, Handler] = {
-    ApiKey.CONTROLLED_SHUTDOWN: _controlled_shutdown,
+    ApiKey.CONTROLLED_SHUTDOWN: controlled_shutdown,
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
     ApiKey.ALTER_CONFIGS: alter_configs,

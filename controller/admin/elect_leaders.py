@@ -1,4 +1,4 @@
-"""ElectLeaders (43), versions 0-2: elect the first replica or, since version 1, any live replica (KIP-460).
+"""ElectLeaders (43): elect the first replica or, since version 1, any live replica (KIP-460).
 
 An unclean election by request needs no config. Every partition has its own error. A request for all partitions names
 each of them once it is sliced. Its response leaves out the partitions that need no election. The controller responds

@@ -1,4 +1,4 @@
-"""UpdateFeatures (57), versions 0-1: upgrade, downgrade or delete finalized features (KIP-584, Proposed Changes).
+"""UpdateFeatures (57): upgrade, downgrade or delete finalized features (KIP-584, Proposed Changes).
 
 Each feature has its own error, and the valid updates are written together. ``allow_downgrade`` of version 0 means the
 safe downgrade of version 1: neither loses anything. An invalid request is refused as a whole.

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch.controller import config_writes
-from anabranch.controller.admin.alter_configs import Demand, changed_keys, decide
+from anabranch.controller.admin.alter_configs import Demand, decide
+from anabranch.controller.admin.incremental_alter_configs import changed_keys
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.store import ImageStaleError

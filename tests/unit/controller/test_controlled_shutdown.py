@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.brokers import controlled_shutdown, decide_shutdown
+from anabranch.controller.admin.controlled_shutdown import controlled_shutdown, decide
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.protocol.errors import ErrorCode
@@ -26,7 +26,7 @@ def remaining(effects: Effects) -> list[tuple[str, int]]:
 def test_leaders_move_and_isrs_shrink_in_one_write_each() -> None:
     states = (state(1, [1, 2, 3]), state(2, [2, 1, 3]), state(3, [3, 2, 1]), state(2, [2, 3]))
     image = cluster(*states)
-    effects = decide_shutdown(image, request())
+    effects = decide(image, request())
     found = [(change.tp, change.state.leader, change.state.isr) for change in effects.independent]
     assert found == [(T0, 2, [2, 3]), (T1, 2, [2, 3]), (T2, 3, [3, 2])]
     epochs = {(change.state.leader_epoch, change.state.controller_epoch) for change in effects.independent}
@@ -36,12 +36,12 @@ def test_leaders_move_and_isrs_shrink_in_one_write_each() -> None:
 
 
 def test_the_last_member_of_the_isr_stays_leader_of_the_remaining_partitions() -> None:
-    effects = decide_shutdown(cluster(state(1, [1]), state(2, [2, 1])), request())
+    effects = decide(cluster(state(1, [1]), state(2, [2, 1])), request())
     assert (remaining(effects), [change.tp for change in effects.independent]) == ([("t", 0)], [T1])
 
 
 def test_a_partition_with_one_replica_stays_and_is_not_waited_for() -> None:
-    effects = decide_shutdown(cluster(state(1, [1]), replicas=[[1]]), request())
+    effects = decide(cluster(state(1, [1]), replicas=[[1]]), request())
     assert (remaining(effects), effects.independent, effects.shutting_down) == ([], [], (1,))
 
 
@@ -49,7 +49,7 @@ def test_another_broker_that_shuts_down_or_has_a_failed_disk_does_not_become_lea
     image = cluster(state(1, [1, 2]), state(1, [1, 3]), state(1, [1, 2, 3]))
     image.shutting_down.add(2)
     image.failed[3] = {T1}
-    effects = decide_shutdown(image, request())
+    effects = decide(image, request())
     assert (remaining(effects), [change.tp for change in effects.independent]) == ([("t", 0), ("t", 1)], [T2])
 
 
@@ -61,13 +61,13 @@ def test_another_broker_that_shuts_down_or_has_a_failed_disk_does_not_become_lea
     ],
 )
 def test_a_refusal_has_no_effect_but_its_answer(asked: ControlledShutdownRequest, code: ErrorCode) -> None:
-    effects = decide_shutdown(cluster(state(1, [1, 2])), asked)
+    effects = decide(cluster(state(1, [1, 2])), asked)
     assert effects == Effects(response=effects.response)
     assert effects.response.error_code == code
 
 
 def test_a_request_without_a_broker_epoch_is_accepted() -> None:
-    assert decide_shutdown(cluster(), request(epoch=-1)).shutting_down == (1,)
+    assert decide(cluster(), request(epoch=-1)).shutting_down == (1,)
 
 
 @pytest.mark.parametrize("refused", [[], [T0], [T1]])
@@ -75,7 +75,7 @@ def test_a_request_without_a_broker_epoch_is_accepted() -> None:
 async def test_the_broker_leads_nothing_new_and_what_is_not_written_remains(refused: list[TopicPartition]) -> None:
     image: ClusterImage = cluster(state(1, [1, 2, 3]), state(2, [2, 1]))
     context = context_of(image, [paths.partition_state(*tp) for tp in refused])
-    response = await controlled_shutdown(context, request())
+    response = (await controlled_shutdown(context, request(), 3)).response
     assert image.live_ids() == {2, 3}
     led = [T0] if refused else []  # both states are in one multi
     assert [tp for tp, _, _, state in image.led_partitions() if state.leader == 1] == led

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from anabranch.controller.admin.partition_reassignments import alter_partition_reassignments
+from anabranch.controller.admin.alter_partition_reassignments import alter_partition_reassignments
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.image import ClusterImage
