@@ -26,7 +26,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from anabranch.protocol.addresses import split_address
+from anabranch.protocol.addresses import join_address, split_address
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import (
@@ -69,7 +69,9 @@ def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOU
     """The broker's background failures. Raises ``UnhealthyError`` unless it responds and lists ``broker_id``."""
     known, failures = _broker(host, port, timeout_s)
     if broker_id not in known:
-        raise UnhealthyError(f"{host}:{port} answers, but broker {broker_id} is not registered: it knows {known}")
+        raise UnhealthyError(
+            f"{join_address(host, port)} answers, but broker {broker_id} is not registered: it knows {known}"
+        )
     return failures
 
 
@@ -87,11 +89,11 @@ def check_ready(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[str]
         answer = connection.getresponse()
         problems = [str(problem["what"]) for problem in json.loads(answer.read())["problems"]]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        raise UnhealthyError(f"{host}:{port}/health/ready: {error}") from error
+        raise UnhealthyError(f"{join_address(host, port)}/health/ready: {error}") from error
     finally:
         connection.close()
     if answer.status != HTTPStatus.OK:
-        raise UnhealthyError("; ".join(problems) or f"{host}:{port}/health/ready: status {answer.status}")
+        raise UnhealthyError("; ".join(problems) or f"{join_address(host, port)}/health/ready: status {answer.status}")
     return problems
 
 
@@ -109,7 +111,7 @@ def _ask(host: str, port: int, requests: Sequence[Message], timeout_s: float) ->
         with socket.create_connection((host, port), timeout_s) as connection:
             return [_exchange(connection, number, request) for number, request in enumerate(requests)]
     except (OSError, FrameError, DecodeError) as error:
-        raise UnhealthyError(f"{host}:{port}: {error}") from error
+        raise UnhealthyError(f"{join_address(host, port)}: {error}") from error
 
 
 def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> Any:

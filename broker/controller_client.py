@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 import trio
 
+from anabranch.protocol.addresses import join_address
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.runtime.channel import Channel, RequestBody
 from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkError, ZkStore
@@ -86,7 +87,9 @@ class ControllerClient:
         if moved and self._channel is not None:
             self._channel.close("another controller was elected")
             self._channel = None
-        logger.info("controller.moved", controller=None if address is None else f"{address.host}:{address.port}")
+        logger.info(
+            "controller.moved", controller=None if address is None else join_address(address.host, address.port)
+        )
         self._moved.set()
         self._moved = trio.Event()
         self.on_moved()

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import anyio
 import anyio.abc
 
+from anabranch.protocol.addresses import join_address
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
 from anabranch.protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader, encode_request
@@ -167,7 +168,7 @@ class Channel:
         with anyio.move_on_after(timeout_s):
             stream = await network.connect(host, port)
         if stream is None:
-            raise ChannelTimeoutError(f"{host}:{port} did not accept a connection within {timeout_s:g} s")
+            raise ChannelTimeoutError(f"{join_address(host, port)} did not accept a connection within {timeout_s:g} s")
         return cls(stream, client_id, **options)
 
     @classmethod

@@ -311,7 +311,7 @@ class SocketNetwork:
                 return await self._connect_to(socket.socket(family, kind, protocol), address)
             except OSError as error:
                 failure = error
-        raise failure or OSError(errno.EADDRNOTAVAIL, f"{host}:{port} has no address")
+        raise failure or OSError(errno.EADDRNOTAVAIL, f"{join_address(host, port)} has no address")
 
     async def _connect_to(self, sock: socket.socket, address: Any) -> Stream:
         try:

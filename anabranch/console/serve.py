@@ -19,6 +19,7 @@ from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
 from anabranch.console.schemas import Registry
 from anabranch.console.watch import Watch
+from anabranch.protocol.addresses import join_address
 from anabranch.runtime.real_anyio import client_env
 
 API_TIMEOUT_MS = 5_000
@@ -46,7 +47,7 @@ async def _serve(
     try:
         listener = _bind(host, port)
     except OSError as error:
-        raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise CommandError(f"cannot listen on {join_address(host, port)}: {error.strerror or error}") from error
     async with Interrupts() as interrupts, trio.open_nursery() as nursery:
         stop = trio.Event()
         interrupts.on_first(stop.set)

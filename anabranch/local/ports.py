@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from anabranch.command_error import CommandError
+from anabranch.protocol.addresses import join_address
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def held_port(host: str, port: int = 0, key: str = "--port") -> Iterator[int]:
             holder.bind((host, port))
         except OSError as error:
             raise CommandError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another port with {key}"
+                f"cannot listen on {join_address(host, port)}: {error.strerror}; choose another port with {key}"
             ) from error
         chosen: int = holder.getsockname()[1]
         if sys.platform != "linux":

@@ -102,6 +102,11 @@ def test_a_peer_that_accepts_and_stays_silent_is_not_healthy() -> None:
         check_controller(HOST, silent.getsockname()[1], timeout_s=0.05)
 
 
+def test_an_ipv6_address_is_named_in_brackets() -> None:
+    with pytest.raises(UnhealthyError, match=r"^\[::1\]:1: "):
+        check_controller("::1", 1)
+
+
 def test_a_port_that_speaks_http_is_named() -> None:
     with socket.create_server((HOST, 0)) as listener:
 
