@@ -172,7 +172,7 @@ def test_the_json_output_follows_its_schema(
 def test_the_check_imports_no_event_loop_and_no_zookeeper() -> None:
     heavy = {"trio", "anyio", "kazoo", "asyncio", "cyclopts", "structlog"}
     code = (
-        "import sys, anabranch.health, broker.config, controller.config;"
+        "import sys, anabranch.health, anabranch.broker.config, anabranch.controller.config;"
         f"print(' '.join(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy!r})))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
