@@ -30,6 +30,8 @@ from tests.sim.stock_groups import LATEST, StockGroup
 Scenario = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
 Patch = pytest.MonkeyPatch
 WELL = ""
+TRIES = 10
+"""Seeds of which at least one has to show the harm of a rule that is switched off."""
 SOON_S = 10.0
 """Longer than any response takes, and shorter than any hold lasts."""
 
@@ -412,10 +414,10 @@ async def anything(scene: GroupScene, tasks: trio.Nursery) -> str:
     return "".join([await judged(scene, group, values) for group in groups])
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", range(2))
 def test_slow_groups_keep_the_order_through_a_random_sequence_of_resizes(seed: int) -> None:
     assert run(anything, seed=seed) == WELL
 
 
 def test_without_holding_a_random_sequence_of_resizes_breaks_the_order() -> None:
-    assert "out of order" in run(anything, seed=3, legacy="accept")
+    assert any("out of order" in run(anything, seed=seed, legacy="accept") for seed in range(TRIES))
