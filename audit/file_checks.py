@@ -122,7 +122,7 @@ def wrong_log_ends(topic: TopicFiles, summaries: Mapping[int, PartitionSummary])
     """
     for partition in topic.manifest.partitions:
         summary = summaries.get(partition.partition, EMPTY)
-        for message, offset in _end_faults(partition, summary, topic.manifest.is_compacted):
+        for message, offset in end_faults(partition, summary, topic.manifest.is_compacted):
             yield Violation(topic.manifest.topic, partition.partition, offset, None, None, message)
 
 
@@ -158,7 +158,7 @@ def wrong_leader_epochs(
                 yield Violation(topic.manifest.topic, partition.partition, first, None, None, message)
 
 
-def _end_faults(partition: PartitionEntry, summary: PartitionSummary, compacted: bool) -> Iterator[tuple[str, int]]:
+def end_faults(partition: PartitionEntry, summary: PartitionSummary, compacted: bool) -> Iterator[tuple[str, int]]:
     start, end = partition.log_start_offset, partition.high_watermark
     first, last = summary.first_offset, summary.last_offset
     if first is None or last is None:

@@ -171,7 +171,7 @@ def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], di
 
 
 def _rules(found: Found) -> list[Rule]:
-    return [*_file_rules(found), *_batch_rules(found), *_record_rules(found), *_consumer_rules(found)]
+    return [*file_rules(found), *batch_rules(found), *record_rules(found), *consumer_rules(found)]
 
 
 def _assumption(name: str, against: DataFrame) -> Rule:
@@ -223,7 +223,7 @@ def _union(frames: Iterable[DataFrame], tasks: int | None) -> DataFrame:
 # ---------------------------------------------------------------- files
 
 
-def _file_rules(found: Found) -> Iterator[Rule]:
+def file_rules(found: Found) -> Iterator[Rule]:
     yield Rule("segment files", checks.promise_of(file_checks.wrong_files), partial(_decide_files, found))
     yield Rule("log ends", checks.promise_of(file_checks.wrong_log_ends), partial(_decide_log_ends, found))
 
@@ -264,7 +264,7 @@ def _decide_log_ends(found: Found, totals: Totals) -> Decided:
 # ---------------------------------------------------------------- batches
 
 
-def _batch_rules(found: Found) -> Iterator[Rule]:
+def batch_rules(found: Found) -> Iterator[Rule]:
     batches = found.kept.where("kind = 'row' and batch_start")
     leaders = batches.where(f"replica = {OF_LEADERS}")
     yield _rule("crc", checks.wrong_crcs, _all_batches, [checks.wrong_crcs(batches)])
@@ -362,7 +362,7 @@ def _replicas(found: Found, batches: DataFrame) -> Rule:
 # ---------------------------------------------------------------- records
 
 
-def _record_rules(found: Found) -> Iterator[Rule]:
+def record_rules(found: Found) -> Iterator[Rule]:
     rows = found.kept.where(f"kind = 'row' and replica = {OF_LEADERS}")
     records = rows.where("offset is not null")
     # Without overlapping stretches no batch is repeated.
@@ -439,7 +439,7 @@ def _descending_keys(found: Found) -> DataFrame:
 # ---------------------------------------------------------------- consumers
 
 
-def _consumer_rules(found: Found) -> Iterator[Rule]:
+def consumer_rules(found: Found) -> Iterator[Rule]:
     going_back, early = deliveries.deliveries_that_go_back, deliveries.early_deliveries
     log = found.deliveries
     if log is None:

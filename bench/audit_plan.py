@@ -188,12 +188,12 @@ def measure(directory: Path, order_by: str, event_log: Path, consumer_log: Path 
         timed("scan", kept.count)
         sums = timed("totals", lambda: totals.totals(kept))
         found = rules.Found(spark, kept, read, topics, copies, order_by, log, transactional=sums.transactional)
-        applied = [*rules._file_rules(found), *rules._batch_rules(found)]
-        applied += timed("keys that do not ascend", lambda: list(rules._record_rules(found)))
+        applied = [*rules.file_rules(found), *rules.batch_rules(found)]
+        applied += timed("keys that do not ascend", lambda: list(rules.record_rules(found)))
         if log is not None:
             timed("consumer log, read", log.count)
             timed("records for the consumer log", found.committed.count)
-            of_consumers = list(rules._consumer_rules(found))
+            of_consumers = list(rules.consumer_rules(found))
             timed("deliveries without a record", lambda: [rule.decide(sums) for rule in of_consumers])
             applied += of_consumers
         for rule in applied:

@@ -79,7 +79,7 @@ def _poll(
     if is_repeated:
         answer(turn, group, member_id)  # its connection broke, or it would not ask again
     moved, wants = [], {}
-    for tp, meant, wanted, position in _partitions(request, incarnation_of):
+    for tp, meant, wanted, position in partitions_of(request, incarnation_of):
         if wanted:
             wants[tp] = meant
         is_report = position > UNKNOWN_POSITION and owner_of(turn.shard, group, tp) == member_id
@@ -134,7 +134,7 @@ def _unheard(group: Group) -> dict[str, int | None]:
     return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
 
-def _partitions(
+def partitions_of(
     request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
 ) -> list[tuple[TopicPartition, int, bool, int]]:
     """(partition, incarnation meant, whether its position is wanted, reported position), without negative indexes."""
@@ -168,7 +168,7 @@ def _positions(
     group = turn.shard.groups.get(request.group_id) or Group(request.group_id)
     positions = group.positions
     if request.topics:
-        partitions = _partitions(request, incarnation_of)
+        partitions = partitions_of(request, incarnation_of)
         named = {tp: meant for tp, meant, _, _ in partitions}
         ask_owners(turn, group, {tp: meant for tp, meant, wanted, _ in partitions if wanted})
     else:

@@ -63,6 +63,13 @@ def imported_roots(tree: ast.AST) -> set[str]:
     return roots
 
 
+def imported_from_anabranch(tree: ast.AST) -> set[str]:
+    """Return the names by which a file uses modules of Anabranch. The names of modules are in lower case."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    names = (alias for node in imports if str(node.module).startswith("anabranch") for alias in node.names)
+    return {alias.asname or alias.name for alias in names if alias.name.islower()}
+
+
 def test_pure_packages_import_nothing_that_touches_the_world() -> None:
     offenders = {
         relative(path): found
@@ -174,7 +181,11 @@ def test_rules_are_switched_off_by_public_names() -> None:
     """Mutations replace public names only: renaming a replaced name then changes an interface, not a private detail."""
     found = []
     for path in sources(*(f"tests/{folder}" for folder in MUTATED)):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        modules = imported_from_anabranch(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules and PRIVATE.search(node.attr):
+                found.append(f"{relative(path)}:{node.lineno} {ast.unparse(node)}")
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
                 names = [str(argument.value) for argument in node.args[:2] if isinstance(argument, ast.Constant)]
                 found += [f"{relative(path)}:{node.lineno} {name}" for name in names if PRIVATE.search(name)]

@@ -29,7 +29,7 @@ from tests.support.audit.seeds import MAX_DECOMPRESSED_BYTES, Place, Seeds
 ORDER_BY = "tsv:0"
 Rules = Callable[[rules.Found], Iterator[rules.Rule]]
 _FILES, _BATCHES, _RECORDS, _CONSUMERS = (
-    rules._file_rules, rules._batch_rules, rules._record_rules, rules._consumer_rules
+    rules.file_rules, rules.batch_rules, rules.record_rules, rules.consumer_rules
 )  # fmt: skip
 
 
@@ -87,13 +87,13 @@ RULES_OFF = [
          "elif extra.endswith", "elif False and extra.endswith", 34),
     _off("a file has another CRC32C", "segment files", _FILES, file_checks.changed_files,
          "found[1] != crc", "False", 6, 8, 9, 11, 13, 16, 21, 24),
-    _off("a log begins behind its start", "log ends", _FILES, file_checks._end_faults,
+    _off("a log begins behind its start", "log ends", _FILES, file_checks.end_faults,
          "first > start and", "False and", 10),
-    _off("a log ends before its high watermark", "log ends", _FILES, file_checks._end_faults,
+    _off("a log ends before its high watermark", "log ends", _FILES, file_checks.end_faults,
          "last + 1 < end", "False", 7, 12, 16, 24, 31),
-    _off("a log ends beyond its high watermark", "log ends", _FILES, file_checks._end_faults,
+    _off("a log ends beyond its high watermark", "log ends", _FILES, file_checks.end_faults,
          "last + 1 > end", "False", 19),
-    _off("no batch can be read", "log ends", _FILES, file_checks._end_faults,
+    _off("no batch can be read", "log ends", _FILES, file_checks.end_faults,
          "if 0 <= start < end", "if False", 20),
     _off("an epoch ends where the next begins", "leader epochs", _BATCHES, file_checks.wrong_leader_epochs,
          "elif later and last >= later[0]", "elif False", 4),
