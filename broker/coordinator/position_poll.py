@@ -89,7 +89,7 @@ def _poll(
     new = positions.want(member_id, poller, wants)
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
-    _wait_for_the_unheard(turn, group, is_wanted=bool(wants))
+    _wait_for_first_polls(turn, group, is_wanted=bool(wants))
     if is_repeated or request.max_wait_ms <= 0:
         answer(turn, group, member_id)
     affected: dict[str, None] = {member_id: None}
@@ -123,13 +123,13 @@ def _hear(group: Group, member_id: str) -> bool:
     positions.pollers[member_id] = Poller()
     positions.has_polled = True
     group.members[member_id].polls_positions = True
-    if positions.unheard is None:
-        positions.unheard = _unheard(group)
-    was_waited_for = positions.unheard.pop(member_id, None) is not None
-    return not positions.unheard or not was_waited_for
+    if positions.without_poll is None:
+        positions.without_poll = _members_without_poll(group)
+    was_waited_for = positions.without_poll.pop(member_id, None) is not None
+    return not positions.without_poll or not was_waited_for
 
 
-def _unheard(group: Group) -> dict[str, int | None]:
+def _members_without_poll(group: Group) -> dict[str, int | None]:
     """All members, with the time that each is waited for, at the first poll or question."""
     return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
@@ -201,21 +201,21 @@ def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> N
     positions = group.positions
     if group.state is not GroupState.STABLE or not wanted:
         return
-    if positions.unheard is None:
-        positions.unheard = _unheard(group)
+    if positions.without_poll is None:
+        positions.without_poll = _members_without_poll(group)
     owners = {tp: owner_of(turn.shard, group, tp) for tp in wanted}
     reported = {tp: meant for tp, meant in wanted.items() if owners[tp] in positions.pollers}
     if reported:
         unnamed = positions.pollers.setdefault(UNKNOWN_MEMBER_ID, Poller())
         positions.want(UNKNOWN_MEMBER_ID, unnamed, {**unnamed.wants, **reported})
         answer_if_news(turn, group, dict.fromkeys(owner for tp in reported if (owner := owners[tp]) is not None))
-    _wait_for_the_unheard(turn, group, is_wanted=True)
+    _wait_for_first_polls(turn, group, is_wanted=True)
 
 
-def _wait_for_the_unheard(turn: Turn, group: Group, *, is_wanted: bool) -> None:
+def _wait_for_first_polls(turn: Turn, group: Group, *, is_wanted: bool) -> None:
     """Wait for the members that have not polled, counted from the first time that a position is wanted."""
     positions = group.positions
     if is_wanted and positions.waited_since_ms is None:
         positions.waited_since_ms = turn.now.monotonic_ms
-    if positions.unheard_deadline_ms is not None:
-        group.wake_by(positions.unheard_deadline_ms)
+    if positions.first_polls_deadline_ms is not None:
+        group.wake_by(positions.first_polls_deadline_ms)

@@ -65,7 +65,7 @@ class Poller:
 
     wants: dict[TopicPartition, int] = field(default_factory=dict)
     """The partitions whose position it waits for, with the incarnation it means."""
-    told: dict[TopicPartition, Known] = field(default_factory=dict)
+    answered: dict[TopicPartition, Known] = field(default_factory=dict)
     """The last answer for each wanted partition."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions that it owns and whose positions were requested from it."""
@@ -92,13 +92,13 @@ class GroupPositions:
     reports: dict[TopicPartition, Report] = field(default_factory=dict)
     waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
     """The members that want a partition's position."""
-    unheard: dict[str, int | None] | None = None
-    """Members that have not polled, and for how many ms each is waited for; None for as long as it is a member.
+    without_poll: dict[str, int | None] | None = None
+    """Members that have not polled, each with the ms that the group waits for it; None: for as long as it is a member.
 
     The field is None until a member polls, or until a question comes.
     """
     waited_since_ms: int | None = None
-    """When the first member wanted a position: from then on the unheard are waited for."""
+    """The time at which a member first wanted a position: the group waits for first polls from then on."""
     ownership: _Ownership | None = None
     has_polled: bool = False
     """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
@@ -108,14 +108,14 @@ class GroupPositions:
         self.pollers = {}
         self.reports = {}
         self.waiting = {}
-        self.unheard = None
+        self.without_poll = None
         self.waited_since_ms = None
         self.ownership = None
 
     @property
-    def unheard_deadline_ms(self) -> int | None:
-        """When the next of the unheard is not waited for any more."""
-        limits_ms = [length_ms for length_ms in (self.unheard or {}).values() if length_ms is not None]
+    def first_polls_deadline_ms(self) -> int | None:
+        """The time at which the group stops waiting for the next member without a poll."""
+        limits_ms = [length_ms for length_ms in (self.without_poll or {}).values() if length_ms is not None]
         if self.waited_since_ms is None or not limits_ms:
             return None
         return self.waited_since_ms + min(limits_ms)
@@ -123,15 +123,15 @@ class GroupPositions:
     @property
     def may_be_asked_for(self) -> bool:
         """Whether a member that will poll has not polled yet in this generation: its waits are not known yet."""
-        return self.has_polled if self.unheard is None else bool(self.unheard)
+        return self.has_polled if self.without_poll is None else bool(self.without_poll)
 
     def deadlines(self) -> Iterable[int]:
-        """The deadlines of the waiting polls, and the time when the unheard are not waited for any more."""
+        """The deadlines of the waiting polls, and the time at which the group stops waiting for a first poll."""
         for poller in self.pollers.values():
             if poller.token is not None:
                 yield poller.deadline_ms
-        if self.unheard_deadline_ms is not None:
-            yield self.unheard_deadline_ms
+        if self.first_polls_deadline_ms is not None:
+            yield self.first_polls_deadline_ms
 
     def renamed(self, old_member_id: str, new_member_id: str, session_timeout_ms: int) -> None:
         """Replace a static member by its successor, which has none of its predecessor's reports and waits.
@@ -145,22 +145,22 @@ class GroupPositions:
             for tp in self.ownership.owned_by.get(old_member_id, ()):
                 self.reports.pop(tp, None)
             self.ownership = None
-        if self.unheard is not None:
-            self.unheard.pop(old_member_id, None)
-            self.unheard[new_member_id] = session_timeout_ms
+        if self.without_poll is not None:
+            self.without_poll.pop(old_member_id, None)
+            self.without_poll[new_member_id] = session_timeout_ms
             self.waited_since_ms = None
 
     def want(self, member_id: str, poller: Poller, wants: dict[TopicPartition, int]) -> list[TopicPartition]:
         """Replace a member's wanted partitions; returns those that no member wanted before in that incarnation."""
         for tp in poller.wants:
             if tp not in wants:
-                poller.told.pop(tp, None)
+                poller.answered.pop(tp, None)
                 self._unwant(tp, member_id)
         before = {tp: self.newest_wanted(tp) if tp in self.waiting else None for tp in wants}
         for tp, incarnation in wants.items():
             self.waiting.setdefault(tp, {})[member_id] = None
             if poller.wants.get(tp, incarnation) != incarnation:
-                poller.told.pop(tp, None)
+                poller.answered.pop(tp, None)
         poller.wants = wants
         new = [tp for tp in wants if self.newest_wanted(tp) != before[tp]]
         for tp in new:
@@ -226,15 +226,19 @@ def awaits_report(shard: Shard, group: Group, tp: TopicPartition) -> bool:
     if group.state is not GroupState.STABLE:
         return group.state is not GroupState.EMPTY
     positions = group.positions
-    return owner_of(shard, group, tp) in positions.pollers or positions.unheard is None or bool(positions.unheard)
+    return (
+        owner_of(shard, group, tp) in positions.pollers
+        or positions.without_poll is None
+        or bool(positions.without_poll)
+    )
 
 
 def position_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
     """The group's position in one incarnation of a partition, -1 if it is not known."""
     if awaits_report(shard, group, tp):
         report = group.positions.reports.get(tp)
-        is_told = report is not None and report.incarnation == incarnation
-        return report.position if report is not None and is_told else UNKNOWN_POSITION
+        is_of_incarnation = report is not None and report.incarnation == incarnation
+        return report.position if report is not None and is_of_incarnation else UNKNOWN_POSITION
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     if committed is None or committed.incarnation != incarnation:
         return UNKNOWN_POSITION
@@ -262,7 +266,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
     poller = positions.pollers[member_id]
     to_report = _to_report(shard, group, member_id)
     poller.asked = dict.fromkeys(to_report)
-    poller.told = {tp: known_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
+    poller.answered = {tp: known_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
     named = {**{tp: positions.newest_wanted(tp) for tp in to_report}, **poller.wants}
     found = [
         (
@@ -290,7 +294,7 @@ def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:
 
 def _has_news(shard: Shard, group: Group, member_id: str, poller: Poller) -> bool:
     moved = (
-        known_of(shard, group, tp, incarnation) != poller.told.get(tp, _NOTHING_KNOWN)
+        known_of(shard, group, tp, incarnation) != poller.answered.get(tp, _NOTHING_KNOWN)
         for tp, incarnation in poller.wants.items()
     )
     return any(moved) or any(tp not in poller.asked for tp in _to_report(shard, group, member_id))
@@ -330,9 +334,9 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
 def will_poll(group: Group, member: Member) -> None:
     """Note that the member polls for positions: a coordinator that took over does not know its earlier polls."""
     member.polls_positions = True
-    unheard = group.positions.unheard
-    if unheard is not None and member.member_id in unheard:
-        unheard[member.member_id] = None
+    without_poll = group.positions.without_poll
+    if without_poll is not None and member.member_id in without_poll:
+        without_poll[member.member_id] = None
 
 
 class Processed(NamedTuple):
@@ -349,8 +353,8 @@ def take_processed(shard: Shard, group: Group, processed: Processed) -> set[Topi
     It counts for none in a later generation, or before the member's first poll. Until then its reports have no effect,
     and that poll has to carry them, so that waiting members are answered.
     """
-    is_heard = processed.member_id in group.positions.pollers
-    if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id or not is_heard:
+    has_polled = processed.member_id in group.positions.pollers
+    if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id or not has_polled:
         return set()
     own = {tp for tp in processed.reports if owner_of(shard, group, tp) == processed.member_id}
     for tp in own:
@@ -368,12 +372,14 @@ def on_committed(turn: Turn, group: Group, partitions: Iterable[TopicPartition])
 def on_poll_deadlines(turn: Turn, group: Group) -> None:
     """Answer the polls that waited long enough; stop waiting for members that never polled."""
     positions, now_ms = group.positions, turn.now.monotonic_ms
-    if positions.unheard and positions.waited_since_ms is not None:
+    if positions.without_poll and positions.waited_since_ms is not None:
         waited_ms = now_ms - positions.waited_since_ms
-        positions.unheard = {
-            m: length_ms for m, length_ms in positions.unheard.items() if length_ms is None or length_ms > waited_ms
+        positions.without_poll = {
+            m: length_ms
+            for m, length_ms in positions.without_poll.items()
+            if length_ms is None or length_ms > waited_ms
         }
-        if not positions.unheard:
+        if not positions.without_poll:
             answer_if_news(turn, group, list(positions.pollers))
     for member_id, poller in positions.pollers.items():
         if poller.token is not None and poller.deadline_ms <= now_ms:

@@ -425,7 +425,7 @@ def who_has_not_polled_never_does(patch: Patch) -> None:
     ask = position_poll.ask_owners
 
     def ask_owners(turn: Any, group: Any, wanted: Any) -> None:
-        if group.positions.unheard is not None:
+        if group.positions.without_poll is not None:
             ask(turn, group, wanted)
 
     patch.setattr(position_poll, "ask_owners", ask_owners)

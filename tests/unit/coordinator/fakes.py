@@ -110,12 +110,12 @@ class EveryTopic:
         self.offsets_partitions = offsets_partitions
         self.held: set[str] = set()
         self.resized: set[str] = set()
-        self.unheard: set[tuple[str, int]] = set()
+        self.unknown: set[tuple[str, int]] = set()
         """Partitions that the broker does not know from metadata yet."""
 
     def contains(self, topic: str, partition: int) -> bool:
         is_gone = topic in self.missing or self.merged_away(topic, partition)
-        return not is_gone and (topic, partition) not in self.unheard
+        return not is_gone and (topic, partition) not in self.unknown
 
     def merged_away(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self.merged

@@ -275,7 +275,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert not positions.pollers and not positions.reports and not positions.waiting
             return
         assert set(positions.pollers) <= {*group.members, UNKNOWN_MEMBER_ID}  # that id polls without membership
-        assert not set(positions.pollers) & set(positions.unheard or ())
+        assert not set(positions.pollers) & set(positions.without_poll or ())
         wanted = {(tp, m) for m, poller in positions.pollers.items() for tp in poller.wants}
         assert wanted == {(tp, m) for tp, waiting in positions.waiting.items() for m in waiting}
         for tp in positions.reports:

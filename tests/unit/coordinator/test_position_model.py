@@ -221,27 +221,27 @@ SEARCH = settings(
 def committed_always_counts(group: Group) -> None:
     """Treat every commit as a sign that the flush callback returned."""
     group.positions.pollers = {}
-    group.positions.unheard = {}
+    group.positions.without_poll = {}
 
 
-def the_unheard_are_not_waited_for(group: Group) -> None:
+def first_polls_are_not_waited_for(group: Group) -> None:
     """Treat a member without a poll as one without unsaved records."""
-    group.positions.unheard = {}
+    group.positions.without_poll = {}
 
 
-@pytest.mark.parametrize("switched_off", [committed_always_counts, the_unheard_are_not_waited_for])
+@pytest.mark.parametrize("switched_off", [committed_always_counts, first_polls_are_not_waited_for])
 def test_the_model_finds_a_position_that_is_too_early_without_a_rule(
     switched_off: Callable[[Group], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = positions.position_of
 
     def mutated(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
-        kept = group.positions.pollers, group.positions.unheard
+        kept = group.positions.pollers, group.positions.without_poll
         switched_off(group)
         try:
             return real(shard, group, tp, incarnation)
         finally:
-            group.positions.pollers, group.positions.unheard = kept
+            group.positions.pollers, group.positions.without_poll = kept
 
     monkeypatch.setattr(positions, "position_of", mutated)
     with pytest.raises(AssertionError, match="too early"):

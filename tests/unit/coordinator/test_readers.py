@@ -55,7 +55,7 @@ def begin(running: Running, *partitions: int, ours: bool = False, group: str = G
 
 def create(running: Running, tp: TopicPartition = NEW, base: int = 0, incarnation: int = 9) -> None:
     """Let a resize create a partition that the broker knows from metadata."""
-    running.topics.unheard.discard(tp)
+    running.topics.unknown.discard(tp)
     running.topics.incarnations[tp] = incarnation
     running.coordinator.on_partitions_created({tp: Creation(base, incarnation)})
 
@@ -335,7 +335,7 @@ async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator
 ) -> None:
     await held(running)
     await counted(running)
-    running.topics.unheard.add(NEW)
+    running.topics.unknown.add(NEW)
     beginning = begin(running, 1)
     await pass_time(1)
     assert not beginning.filled
@@ -349,7 +349,7 @@ async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(
 ) -> None:
     await held(running)
     await counted(running)
-    running.topics.unheard.add(NEW)
+    running.topics.unknown.add(NEW)
     beginning = begin(running, 1)
     await pass_time(5.1)
     assert fetched_offset(value(beginning)) == (-1, 0)
