@@ -52,7 +52,7 @@ from anabranch.segment_copy import (
 )
 
 PARTIAL_EVERY_BYTES = 64 << 20
-"""The most work, in bytes, that an export loses when it is killed."""
+"""Bytes between two partial manifests: an export that is killed loses at most so many."""
 
 
 class StoppedError(Exception):

@@ -22,11 +22,11 @@ KEY_CHARACTERS = 80
 FIRST_SCREEN = 3
 """The number of violations that the top of the page names."""
 MOST_STEPS = 8
-"""The most partition counts, or partitions of a key, that are listed."""
+"""The largest number of partition counts, or partitions of a key, that are listed."""
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _STRIP_HEIGHT, _LANE_WIDTH = 40, 10
 WIDE_TREE = 12
-"""The most lanes of a tree that has room for numbers on a phone."""
+"""The largest number of lanes of a tree that has room for numbers on a phone."""
 
 
 class Verdict(NamedTuple):
@@ -153,7 +153,7 @@ def sentences(change: Change) -> list[str]:
     """Sentences that describe a resize."""
     version = change.after.layout_version
     if change.kind == "other":
-        found = ["Which keys moved is not known: the counts of these layouts do not say it."]
+        found = ["It is not known which keys moved: the counts of these layouts do not show it."]
     else:
         found = [f"{counted(change.move_count, change.kind, form=',')}."]
     first = change.after.total.first_timestamp

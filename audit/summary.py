@@ -62,7 +62,7 @@ _SCHEMA = arrow_schema(_NAMES, SUMMARY_SCHEMA)
 
 
 def summaries(part: Iterable[Rows], of: SegmentPart | None = None, *, merged: bool = False) -> Iterator[pa.RecordBatch]:
-    """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment; with ``of``, also for its other files."""
+    """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment, and for the other files of ``of``."""
     keys, runs = [], []
     hot: Counter[bytes] = Counter()
     source = None

@@ -230,7 +230,7 @@ def in_brief(sample: dict[str, float]) -> str:
 def delete_topics(target: Target, topics: list[str]) -> None:
     from confluent_kafka.admin import AdminClient
 
-    if not topics:  # a run of resizes only has no topics here
+    if not topics:  # a run that only resizes has no topics here
         return
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
     for future in admin.delete_topics(topics).values():

@@ -53,7 +53,7 @@ class ClientSession:
 
     def __init__(self, max_retried: int) -> None:
         self._max_retried = max_retried
-        """The most topics, and the most pairs of partition and producer, whose state is remembered."""
+        """The largest number of topics, and of pairs of partition and producer, whose state is remembered."""
         self.software_name = ""
         """The name in the client's ApiVersions request; empty if there is none."""
         self.retry_orders: dict[TopicPartition, RetryOrder] = {}

@@ -24,7 +24,7 @@ _PREFIX = "kafka_network_requestmetrics"
 _FETCH, _FOLLOWER = int(ApiKey.FETCH), -1
 """Fetches of followers are counted apart."""
 _MAX_RESULTS = 1000
-"""The most results of one response that are searched for errors."""
+"""The largest number of results of one response that are searched for errors."""
 
 _PARTS = {
     "requestqueuetimems": "from its arrival until it was looked at: those before it on its connection go first",

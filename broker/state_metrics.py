@@ -36,7 +36,7 @@ _PARTITION = ("topic", "partition")
 
 
 class Limits(NamedTuple):
-    """The most partitions, and the most groups, that have series of their own."""
+    """The largest number of partitions, and of groups, that have series of their own."""
 
     partitions: int
     groups: int

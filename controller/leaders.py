@@ -20,7 +20,7 @@ from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
 ELECTED_AT_ONCE = MAX_OPERATIONS - 1
-"""The most such elections before other events are handled: as many states as one multi takes."""
+"""Number of elections that are decided before other events are handled: one multi takes as many states."""
 
 
 class ElectionType(enum.IntEnum):

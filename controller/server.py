@@ -29,7 +29,7 @@ from anabranch.runtime.pauses import read_request, write_response
 
 logger = structlog.get_logger(__name__)
 MAX_UNANSWERED = 64
-"""The most unanswered requests of one connection. Reading stops there."""
+"""The largest number of unanswered requests of one connection. Reading stops there."""
 
 Active = Callable[[], ActiveController | None]
 

@@ -14,7 +14,7 @@ from anabranch.controller.states import PartitionStatus
 from anabranch.runtime.metrics import OTHERS, ShownTopics
 
 AT_ONCE = 256
-"""The most partitions to go through before other tasks may run."""
+"""The largest number of partitions to go through before other tasks may run."""
 _PREFIX = "kafka_controller_kafkacontroller"
 
 
@@ -132,7 +132,7 @@ class ImageMetrics:
         labels = ("topic", "partition", "group", "why")
         since = GaugeMetricFamily(
             "anabranch_resize_wait_seconds",
-            "How long a partition marked for deletion has waited, and for whom or what",
+            "How long a partition marked for deletion has waited; the labels name the group and the reason",
             labels=labels,
         )
         unread = GaugeMetricFamily(

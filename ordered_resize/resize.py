@@ -24,9 +24,9 @@ from anabranch.zk_schemas.partition_state import Before, LineageEntry, Partition
 from anabranch.zk_schemas.topic import TopicZnode
 
 MAX_TOGETHER = 100
-"""The most partitions removed in one write: each takes two operations, and each write gives the topic a new id."""
+"""Partitions removed in one write at most: each takes two operations, and each write gives the topic a new id."""
 MAX_BYTES_TOGETHER = 256 * 1024
-"""The most bytes of states whose removal begins in one write, unless it is a single one: a state has its lineage."""
+"""Bytes of states whose removal begins in one write at most, unless it is a single one: a state has its lineage."""
 Assign: TypeAlias = Callable[[Sequence[int]], Mapping[int, list[int]]]
 """Replicas for partitions that have none yet."""
 
@@ -51,8 +51,8 @@ class Phase(enum.Enum):
 class Step:
     """One atomic write of the active controller, done only if none of its znodes was changed in between.
 
-    Steps of one call may be sent together. Until each is answered no other step is computed for the topic: a resize is
-    cancelled because no gainer was bumped, and a bump in flight would not be seen.
+    Steps of one call may be sent together. The next steps are computed once all of these are written: a resize may be
+    cancelled only if no gainer was bumped, and the snapshot does not show a bump that is not written yet.
     """
 
     name: str

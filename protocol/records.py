@@ -655,7 +655,7 @@ def set_base_offset(buf: bytearray | memoryview, offset: int, leader_epoch: int)
 
 
 def set_log_append_time(buf: bytearray | memoryview, timestamp_ms: int) -> None:
-    """Stamp the batch that ``buf`` exactly holds with the broker's time, and compute its CRC again."""
+    """Write the broker's time into the batch, which fills ``buf`` exactly, and compute its CRC again."""
     (attributes,) = struct.unpack_from(">h", buf, 21)
     struct.pack_into(">h", buf, 21, attributes | LOG_APPEND_TIME_BIT)
     struct.pack_into(">q", buf, 35, timestamp_ms)

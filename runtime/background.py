@@ -29,7 +29,7 @@ LONGEST_INTERVAL_S = 86_400.0 * 365
 FORGOTTEN_AFTER_S = 3600.0
 """A failure is no longer shown after this time without another try: no task works on the item any more."""
 MAX_FAILING = 1000
-"""The most failing items that are named; all are counted."""
+"""The largest number of failing items that are named; all are counted."""
 _EXPECTED = (OSError, KafkaError, ZkError, ValueError)
 
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 
 WINDOW_BYTES = 512 << 10
-"""The most bytes sent between two checks: bytes that leave the cache in between cost one short wait."""
+"""The largest number of bytes sent between two checks: bytes that leave the cache in between cost one short wait."""
 _READ_AHEAD_BYTES = 128 << 10
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 

@@ -132,7 +132,7 @@ class Metrics(Collector):
         self.shown_topics: ShownTopics | None = None
         """The topics with series of their own; None when every topic has them."""
         self.most_series: int | None = None
-        """The most series of one counter or labelled gauge, besides the sum of the others; None for no limit."""
+        """Series of one counter or labelled gauge at most, besides the sum of the others; None for no limit."""
 
     def add_background(self, background: Background) -> None:
         """Count and show the failures of the process's background work."""

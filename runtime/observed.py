@@ -46,7 +46,7 @@ class Observed:
 
     def add_loop_gauges(self) -> None:
         """Add Kafka's gauges of its two thread pools. The event loop stands for both."""
-        what = "The part of the last minute, more or less, in which the event loop had nothing to do"
+        what = "The share of about the last minute in which the event loop had nothing to do"
         self._metrics.gauges += [
             Gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", what, self._lag.idle_share),
             Gauge("kafka_network_socketserver_networkprocessoravgidle_percent", what, self._lag.idle_share),

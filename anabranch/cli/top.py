@@ -26,7 +26,7 @@ from anabranch.protocol.plurals import counted
 Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
 """A function that shows the rows of the topics and of the groups."""
 SHOWN = 20
-"""The most topics and the most groups that are shown, the busiest first."""
+"""The largest number of topics, and of groups, that are shown, the busiest first."""
 
 
 @dataclass(frozen=True, slots=True)

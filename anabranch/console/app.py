@@ -31,9 +31,9 @@ from anabranch.protocol.plurals import counted
 EVERY_S = 1.0
 """The interval at which an open page is updated."""
 MOST_DONE = 100
-"""The most sentences about changes that are kept for the pages that show them."""
+"""The largest number of sentences about changes that are kept for the pages that show them."""
 STREAMS = 100
-"""The most pages that are updated at once; other browsers are asked to try later."""
+"""The largest number of pages that are updated at once; other browsers are asked to try later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from anabranch.console.rates import outlook
 from anabranch.protocol.plurals import counted
 
 NAMED = 8
-"""The most partitions that a sentence names."""
+"""The largest number of partitions that a sentence names."""
 
 
 KEEPS_UP_S = 3.0

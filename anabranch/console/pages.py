@@ -33,7 +33,7 @@ from anabranch.protocol.addresses import join_address
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
 """The cluster page names at most ``MOST_BEHIND`` groups, with a lag of at least ``FAR_BEHIND`` records in a topic."""
 ROWS = 50
-"""The most rows of a table on one page."""
+"""The largest number of rows of a table on one page."""
 MOST_RECORDS = 500
 
 

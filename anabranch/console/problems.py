@@ -10,7 +10,7 @@ from anabranch import ClusterDescription, TopicDescription
 from anabranch.protocol.plurals import counted
 
 NAMED = 5
-"""The most partitions of each kind that are named; the others are counted."""
+"""The largest number of partitions of each kind that are named; the others are counted."""
 
 
 class Problem(NamedTuple):

@@ -15,7 +15,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 
 SHOWN_BYTES = 2_000
-"""The most bytes of a key or value on a page; the page has the number of the others."""
+"""The largest number of bytes of a key or value on a page; the page has the number of the others."""
 SEARCH_S = 5.0
 SEARCH_RECORDS = 200_000
 """A search ends after ``SEARCH_S`` or this many records, and shows the offsets that it reached."""

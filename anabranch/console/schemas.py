@@ -43,9 +43,9 @@ from anabranch.protocol.plurals import counted, one_or_many
 DECODED_BYTES = 1024 * 1024
 """A larger key or value is not decoded."""
 SCHEMA_BYTES = 4 * 1024 * 1024
-"""The most bytes of a response of the registry."""
+"""The largest number of bytes of a response of the registry."""
 REFERENCES = 100
-"""The most other schemas that a schema may need."""
+"""The largest number of other schemas that a schema may need."""
 KEPT_SCHEMAS = 1_000
 REGISTRY_TIMEOUT_S = 3.0
 AGAIN_S = 10.0
@@ -245,7 +245,7 @@ class Registry:
         answer = await self._get(path)
         kind = answer.get("schemaType", "AVRO")
         suffix = ""
-        # Confluent's Python serializers register a compiled schema. Apicurio returns it, but maybe not by this format.
+        # Confluent's Python serializers register a compiled schema. Apicurio returns it, but may refuse this format.
         if kind == "PROTOBUF" and not _compiled(_text(answer)):
             suffix = "?format=serialized"
             answer = await self._get(path + suffix)

@@ -113,7 +113,7 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
 
 
 def _is_created_after(gain: Gain, partition: int | None) -> bool:
-    """Whether a split created the gain's partition after ``partition``: splits assign numbers in ascending order."""
+    """Whether the gain is a split that created a partition with a higher number than ``partition``, and so later."""
     return partition is not None and gain.partition > partition and all(p < gain.partition for p in gain.losers)
 
 

@@ -9,7 +9,7 @@ from anabranch.protocol.plurals import counted
 
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 150, 44, 110, 14, 8
 MOST_TEXT = 18
-"""The most letters of a topic's or member's name in a box."""
+"""The largest number of letters of a topic's or member's name in a box."""
 
 
 class Box(NamedTuple):

@@ -58,7 +58,7 @@ READ_LEAST_S = 10.0
 SAMPLED, SAMPLE_FRESH_S = 200, 10.0
 """How many of a partition's newest records give its hottest key, and for how many seconds."""
 MOST_KEPT = 50_000
-"""The most partitions, and the most partitions of groups, whose samples are kept."""
+"""The largest number of partitions, and of partitions of groups, whose samples are kept."""
 MOST_RATED = 2_000
 """A page shows rates if its topics have at most this many partitions in all."""
 

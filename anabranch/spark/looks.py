@@ -25,7 +25,7 @@ from anabranch.spark.plan import Latest, View, questions
 _log = logging.getLogger(__name__)
 
 _MAX_ROUNDS = 64
-"""The most rounds of requests for one look: each round goes one resize further back."""
+"""The largest number of rounds of requests for one look: each round goes one resize further back."""
 _LATEST_TIMEOUT_MS = 2_000
 """After this time, a partition without a leader keeps its position for this micro-batch."""
 

@@ -27,7 +27,7 @@ _CODECS = {
 }
 
 MAX_NAMED_RECORDS = 1_000
-"""The most faulty records that one refusal names. Others are named when the client sends them again."""
+"""The largest number of faulty records that one refusal names. Others are named when the client sends them again."""
 
 
 class ReadBatch(NamedTuple):
@@ -160,7 +160,7 @@ def _has_odd_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> b
 
 
 def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None) -> RecordBatch:
-    """The batch in the topic's codec; itself when it is so already, or the topic leaves the choice to the producer."""
+    """The batch in the topic's codec. It is unchanged if it has that codec, or if the topic keeps the producer's."""
     codec = codec_to_be(batch, config)
     if codec is None:
         return batch

@@ -22,7 +22,7 @@ from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, Repl
 from anabranch.protocol.types import TopicPartition
 
 ITEMS_AT_ONCE = 16
-"""The most topics or configs in a slice. Each takes a few requests to ZooKeeper."""
+"""The largest number of topics or configs in a slice. Each takes a few requests to ZooKeeper."""
 
 Slices: TypeAlias = deque[Any]
 

@@ -357,7 +357,7 @@ class CodecWatch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.probe = LoopProbe()
         self.most_bytes = 0
-        """The most bytes decompressed or compressed in one piece in the event loop."""
+        """The largest number of bytes decompressed or compressed in one piece in the event loop."""
         self.in_threads = 0
         loop_thread = threading.get_ident()
         self._real = records.decompress, batch_builder.compress

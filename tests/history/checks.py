@@ -10,7 +10,7 @@ from tests.history.events import Event
 from tests.history.index import History, Violation
 
 MAX_PER_CHECK = 20
-"""The most violations per check: a broken log breaks thousands of records, and the first ones are enough."""
+"""Violations per check at most: a broken log breaks thousands of records, and the first ones are enough."""
 
 CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     log_checks.lost_acknowledged,

@@ -72,7 +72,7 @@ WITHOUT_A_RULE: tuple[Scenario, ...] = (
 """Scenarios that show the behaviour of a resize, without a rule of their own."""
 
 TRIES = 100
-"""The most schedules: without its rule almost every scenario fails at the first one, and one fails in 1 of 20."""
+"""Schedules at most: without its rule almost every scenario fails at the first one, and one fails in 1 of 20."""
 
 
 REPLICATION_FACTORS = {

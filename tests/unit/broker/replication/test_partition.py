@@ -379,7 +379,7 @@ def test_a_refusal_waits_until_no_in_sync_replica_can_have_the_batch() -> None:
     assert world[1].log.high_watermark == 0, "the refusal does not wait until the replicas have all of the log"
 
 
-def test_a_refusal_whose_leader_is_deposed_while_it_waits_becomes_not_leader() -> None:
+def test_a_waiting_refusal_of_a_deposed_leader_becomes_not_leader() -> None:
     world = _deposed_with_a_batch()
     refused = _refused(world)
     world.elect(3, 2, [1, 2, 3])
