@@ -1,7 +1,11 @@
-"""The compiled record codec behaves as the pure one: it passes the same tests."""
+"""``pip install .`` with a C compiler gives a compiled record codec, which passes the tests of the pure one.
+
+Without a C compiler it gives the pure one.
+"""
+
+from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,25 +13,33 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALL_S = 300
+FILES = "from anabranch.protocol import key_placement, records; print(records.__file__, key_placement.__file__)"
 
 pytestmark = pytest.mark.integration
 
 
+def install(target: Path, **variables: str) -> None:
+    """Install the checkout as a user does. The build finds its tools in this environment, so it needs no network."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-build-isolation", "--target", str(target), str(ROOT)]
+    environment = {name: value for name, value in os.environ.items() if name != "ANABRANCH_COMPILE"} | variables
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=INSTALL_S)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package and its extension modules, as a compiled wheel installs them."""
+    """An installation where a C compiler is found."""
     for name in ("hatchling", "mypyc", "setuptools"):
         pytest.importorskip(name)
     import hatch_build
 
     if not hatch_build._can_compile():
         pytest.skip("no C compiler")
-    work = tmp_path_factory.mktemp("compiled")
-    built = hatch_build.compile_modules(ROOT, work)
-    ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
-    shutil.copytree(ROOT / "anabranch", work / "anabranch", ignore=ignored, dirs_exist_ok=True)
-    assert {path.name.split(".")[0] for path in built} >= {"records", "key_placement"}
-    return work
+    target = tmp_path_factory.mktemp("compiled")
+    install(target)
+    return target
 
 
 def run_with(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,8 +50,7 @@ def run_with(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_extension_modules_are_the_ones_imported(compiled: Path) -> None:
-    code = "from anabranch.protocol import key_placement, records; print(records.__file__, key_placement.__file__)"
-    result = run_with(compiled, "-c", code)
+    result = run_with(compiled, "-c", FILES)
     assert result.stdout.count(str(compiled)) == 2, result.stderr
     assert ".py " not in result.stdout
 
@@ -59,6 +70,16 @@ def test_the_tests_of_the_pure_modules_pass_on_the_compiled_ones(compiled: Path,
     ]
     result = run_with(compiled, "-m", "pytest", *options, str(ROOT / tests))
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+
+
+def test_without_a_c_compiler_the_pure_codec_is_installed_and_the_command_runs(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    install(tmp_path, CC="there-is-no-such-compiler")
+    result = run_with(tmp_path, "-c", FILES)
+    assert result.stdout.split() == [
+        str(tmp_path / "anabranch" / "protocol" / name) for name in ("records.py", "key_placement.py")
+    ], result.stderr
+    assert "export" in run_with(tmp_path, "-m", "anabranch.cli.main", "--help").stdout
 
 
 def test_anabranch_compile_must_be_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
