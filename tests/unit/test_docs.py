@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 import json
 import pkgutil
+import random
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from cyclopts import App, CycloptsError
 
 from anabranch.broker.dispatch import HANDLERS
@@ -22,6 +24,8 @@ from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.config_reference import TARGET, render
 from anabranch.protocol.api_keys import API
+from anabranch.runtime import env, sim_clock, sim_network, sim_scheduler, sim_zk
+from anabranch.runtime.env import Env
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from tests.support.seen.prometheus_tools import KAFKAS_OWN
@@ -30,6 +34,14 @@ ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs" / "metrics.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 CLIENTS = ROOT / "docs" / "clients.md"
+SIMULATED = [
+    (sim_zk, "FakeZk"),
+    (sim_clock, "SimClock"),
+    (sim_network, "SimFabric"),
+    (env, "Env"),
+    (sim_scheduler, "run_deterministic"),
+]
+"""The names that the example of a simulation uses."""
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
@@ -88,6 +100,20 @@ def test_each_hole_names_the_function_that_decides_and_a_test() -> None:
     for _, decides, file, test in rows:
         assert callable(pkgutil.resolve_name(f"anabranch.{decides}"))
         assert callable(pkgutil.resolve_name(f"tests.{file.replace('/', '.')}:{test}"))
+
+
+def test_the_example_of_a_simulation_runs() -> None:
+    section = (ROOT / "docs" / "development.md").read_text().partition("\n## Simulation\n")[2]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    seen: list[Env] = []
+
+    async def scenario(given: Env) -> None:
+        await trio.sleep(30)  # virtual time: no test waits
+        seen.append(given)
+
+    names = {name: getattr(module, name) for module, name in SIMULATED}
+    exec(program, {**names, "random": random, "scenario": scenario, "seed": 1})
+    assert [each.zk is not None for each in seen] == [True]
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
