@@ -1,4 +1,4 @@
-"""DeleteTopics (20).
+"""DeleteTopics (20): delete topics with their records and configs.
 
 Version 4 is flexible; 5 returns a message; 6 names topics by name or by id, in ``topics``.
 """
