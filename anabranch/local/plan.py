@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from anabranch.protocol.addresses import join_address, split_address
 from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
-from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
 from anabranch.zk_schemas.static_keys import for_broker
 
 HOST = "127.0.0.1"
-FIRST_CONTROLLER_ID = 1000
 SESSION_TIMEOUT_MS = 6_000
 REPLICATION_FACTOR = 3
 """The replication factor of topics, also of ``__consumer_offsets``, if there are enough brokers."""

@@ -22,7 +22,7 @@ from anabranch.local.ports import held_port
 from anabranch.testing.cluster import settings_for_tests
 from anabranch.testing.processes import serves, wait_for
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
-from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
 
 IMAGE_VARIABLE = "ANABRANCH_IMAGE"
 ZOOKEEPER_IMAGE_VARIABLE = "ZOOKEEPER_IMAGE"
@@ -30,7 +30,6 @@ DEFAULT_IMAGE = "anabranch"
 DEFAULT_ZOOKEEPER_IMAGE = "zookeeper:3.9"
 READY_DEADLINE_S = 120.0
 STOP_GRACE_S = 60
-FIRST_CONTROLLER_ID = 1000
 _ZOOKEEPER_TIMEOUTS = {
     "zookeeper.session.timeout.ms": "6000",
     # A ZooKeeper that is starting may leave the first request unanswered, so the servers must connect again.
