@@ -106,24 +106,29 @@ class DirectoryLoader:
             partition = parse_directory_name(name)
             if partition is None:
                 continue
-            known = self._logs.get(partition)
-            if known is not None and not self._settle_copies(known, path):
+            if not self._settle_copies(partition, path):
                 continue
             found = checkpoints.get(partition, Checkpoints())
             config = config_for(partition.topic)
             await self._open(directory, path, partition, config, found, clean=directory.was_clean)
         logger.info("log_dir.loaded", path=directory.path, logs=len(directory.logs), recovered=not directory.was_clean)
 
-    def _settle_copies(self, known: PartitionLog, path: str) -> bool:
-        """Keep the later incarnation of a partition that has a second log in ``path``; returns whether it is that one.
+    def _settle_copies(self, partition: TopicPartition, path: str) -> bool:
+        """Keep the later incarnation of a partition that may have a second log; returns whether it is that in ``path``.
 
         A dir that was lost for a while may hold a partition that was removed and created again meanwhile, elsewhere.
-        Raises ``LogDirError`` if both have the same incarnation, or if one has none recorded.
+        Raises ``LogDirError`` if both have the same incarnation, or if that of one is not known.
         """
-        partition = known.partition
-        here, there = incarnation_of(self._storage, path), known.identity.incarnation
+        known, unreadable = self._logs.get(partition), self._unreadable.get(partition)
+        here = incarnation_of(self._storage, path)
+        if known is not None:
+            other, there = known.directory, known.identity.incarnation
+        elif unreadable is not None:
+            other, there = unreadable.path, self._unreadable.incarnation(unreadable)
+        else:
+            return True
         if here < 0 or there < 0 or here == there:
-            raise LogDirError(f"{partition} is in {path} and in {known.directory}: move one away")
+            raise LogDirError(f"{partition} is in {path} and in {other}: move one away")
         if here > there:
             self._delete(partition)
             return True

@@ -54,10 +54,14 @@ class UnreadableLogs:
 
     def is_earlier(self, log: UnreadableLog, incarnation: int) -> bool:
         """Whether a log is known to be of an earlier incarnation of its partition."""
+        return 0 <= self.incarnation(log) < incarnation
+
+    def incarnation(self, log: UnreadableLog) -> int:
+        """The incarnation of a log's partition, -1 if it is not known."""
         try:
-            return 0 <= incarnation_of(self._storage, log.path) < incarnation
+            return incarnation_of(self._storage, log.path)
         except OSError:
-            return False
+            return -1
 
     def delete(self, partition: TopicPartition, incarnation: int = -1) -> None:
         """Rename the log's directory for deletion, unless the log is of a later incarnation; -1 means any.

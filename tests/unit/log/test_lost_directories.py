@@ -164,20 +164,43 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
     manager.close_at_once()
 
 
-@pytest.mark.parametrize("later_in", ["d", "e"])
-async def test_of_two_incarnations_in_two_dirs_the_later_stays(world: LogWorld, later_in: str) -> None:
-    """A dir was lost for a while, and the partition was removed and created again meanwhile."""
-    for name, incarnation in (("d", 9 if later_in == "d" else 7), ("e", 9 if later_in == "e" else 7)):
+async def two_incarnations(world: LogWorld, later_in: str) -> None:
+    """A partition has an incarnation in each dir, 7 and 9: one dir was lost while it was removed and created again."""
+    for name in ("d", "e"):
         manager = LogManager(LogManagerConfig(1, "c", (str(world.root / name),)), world.env)
         await manager.start()
-        manager.create(A, TOPIC_ID, incarnation).append_as_leader(batch(b"1"), 0)
+        manager.create(A, TOPIC_ID, 9 if later_in == name else 7).append_as_leader(batch(b"1"), 0)
         await manager.shutdown()
+
+
+@pytest.mark.parametrize("unreadable", [None, "d", "e"])
+@pytest.mark.parametrize("later_in", ["d", "e"])
+async def test_of_two_incarnations_in_two_dirs_the_later_stays(
+    world: LogWorld, later_in: str, unreadable: str | None
+) -> None:
+    await two_incarnations(world, later_in)
+    if unreadable is not None:
+        lose(world.root / unreadable / "a-0" / "00000000000000000000.log")
     manager = manager_for(world)
     await manager.start()
     log = manager.get(A)
-    assert log is not None and log.identity.incarnation == 9
-    assert Path(log.directory).parent.name == later_in
+    if unreadable == later_in:
+        assert log is None, "the later incarnation is unreadable, and is not replaced"
+        assert code_of_create(manager, A, 9, is_new=False) is ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        assert log is not None and log.identity.incarnation == 9
+        assert Path(log.directory).parent.name == later_in
+    assert len([name for log_dir in "de" for name in (world.root / log_dir).glob("a-0.*-delete")]) == 1
     manager.close_at_once()
+
+
+async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known_is_refused(world: LogWorld) -> None:
+    await two_incarnations(world, "e")
+    lose(world.root / "d" / "a-0" / "00000000000000000000.log")
+    (world.root / "d" / "a-0" / "partition.metadata").unlink()
+    manager = manager_for(world)
+    with pytest.raises(LogDirError, match=r"a-0 is in .*/e/a-0 and in .*/d/a-0: move one away"):
+        await manager.start()
 
 
 @pytest.mark.parametrize("lost", ["d", "d/a-0/00000000000000000000.log"])
