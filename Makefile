@@ -71,9 +71,10 @@ bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with
 docs: $(VENV)/.dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-gen: $(VENV)/.dev ## generate the message classes, codecs, configuration reference and sync.pyi
+gen: $(VENV)/.dev ## generate the message classes, codecs, the references of keys and wire, and sync.pyi
 	$(BIN)/python -m anabranch.protocol.generate
 	$(BIN)/python -m anabranch.config_reference
+	$(BIN)/python -m anabranch.wire_reference
 	$(BIN)/python -m anabranch.sync_types
 
 help: ## this list

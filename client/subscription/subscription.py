@@ -16,7 +16,11 @@ from anabranch.protocol.types import TopicPartition
 
 
 class FetchState(enum.Enum):
-    """The states of an assigned partition. Only in ``FETCHING`` it is fetched."""
+    """The states of an assigned partition. Only in ``FETCHING`` it is fetched.
+
+    There is no table of transitions, because each state may follow each: at any time the user may seek, the position
+    may be reset, and the partition may be removed and created again.
+    """
 
     INITIALIZING = "initializing"
     """No position yet: the committed offset decides."""

@@ -16,6 +16,7 @@ import pytest
 import trio
 from cyclopts import App, CycloptsError
 
+from anabranch import wire_reference
 from anabranch.broker.dispatch import HANDLERS
 from anabranch.cli.main import build_app
 from anabranch.client.client_metrics import ConsumerTraffic, ProducerTraffic
@@ -133,6 +134,10 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 def test_the_configuration_page_is_the_one_generated_from_the_tables() -> None:
     assert TARGET.read_text() == render(), "run `make gen`"
+
+
+def test_the_page_of_the_wire_protocol_is_the_one_generated_from_the_tables() -> None:
+    assert wire_reference.TARGET.read_text() == wire_reference.render(), "run `make gen`"
 
 
 def test_every_config_key_is_on_the_configuration_page() -> None:

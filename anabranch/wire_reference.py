@@ -1,0 +1,92 @@
+"""Writes ``docs/wire.md`` from the tables of the protocol: ``python -m anabranch.wire_reference`` (``make gen``)."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from anabranch.broker.dispatch import HANDLERS as BROKER_HANDLERS
+from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
+from anabranch.protocol import messages
+from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.schema import LATEST, Field, Message, Versions
+
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "wire.md"
+OWN_TAGS = 10_000
+"""Tags from this number on are not Kafka's."""
+INTRODUCTION = """# Wire protocol
+Written by `make gen` from the tables in `protocol/messages`.
+
+Messages are Kafka's, in the versions below. A server lists the APIs that it serves in its response to ApiVersions.
+Anabranch adds two things, which other clients need not know:
+
+- **Tagged fields** with tags from 10253 on. A reader that does not know a tag skips it
+  ([KIP-482](https://cwiki.apache.org/confluence/x/OhMyBw)).
+- **APIs** with keys from 25300 on.
+
+A request of a version that is not in its range gets UNSUPPORTED_VERSION (35). A request for ApiVersions then gets a
+response of version 0 with the range.
+"""
+ALSO = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS}
+"""What controllers serve besides their handlers."""
+
+
+def render() -> str:
+    """The text of the whole page."""
+    parts = [INTRODUCTION, "## APIs", ""]
+    parts += ["| key | API | versions | flexible from | served by |", "|---|---|---|---|---|"]
+    for key, api in sorted(API.items()):
+        flexible = "" if api.flexible_from is None else str(api.flexible_from)
+        versions = _range(Versions(api.min_version, api.max_version))
+        parts.append(f"| {key.value} | [{api.name}](#{api.name.lower()}) | {versions} | {flexible} | {_servers(key)} |")
+    parts += ["", "## Tagged fields of Anabranch", ""]
+    parts += ["| tag | message | field | type | versions |", "|---|---|---|---|---|"]
+    for tag, message, path, found in sorted(_own_tags(), key=lambda row: row[:3]):
+        parts.append(f"| {tag} | {message} | `{path}` | {found.type} | {_range(found.versions)} |")
+    parts += ["", "## Notes on each API", ""]
+    for key, api in sorted(API.items()):
+        parts += [f"### {api.name}", _notes(_module(key.name.lower())), ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{messages.__name__}.{name}")
+
+
+def _range(versions: Versions) -> str:
+    if versions.last == LATEST:
+        return f"{versions.first}+"
+    return str(versions.first) if versions.first == versions.last else f"{versions.first}-{versions.last}"
+
+
+def _servers(key: ApiKey) -> str:
+    on_broker, on_controller = key in BROKER_HANDLERS, key in CONTROLLER_HANDLERS or key in ALSO
+    return ", ".join(["broker"] * on_broker + ["controller"] * on_controller) or "none"
+
+
+def _notes(module: ModuleType) -> str:
+    return inspect.cleandoc(module.__doc__ or "").replace("``", "`")
+
+
+def _own_tags() -> Iterator[tuple[int, str, str, Field]]:
+    """(tag, message, path of the field, field) of every tagged field that is not Kafka's."""
+    for info in pkgutil.iter_modules(messages.__path__):
+        for value in vars(_module(info.name)).values():
+            if isinstance(value, Message):
+                yield from _tags_in(value.name, value.fields, "")
+
+
+def _tags_in(message: str, fields: tuple[Field, ...], prefix: str) -> Iterator[tuple[int, str, str, Field]]:
+    for found in fields:
+        path = f"{prefix}{found.name}"
+        if found.tag is not None and found.tag >= OWN_TAGS:
+            yield found.tag, message, path, found
+        yield from _tags_in(message, found.fields, f"{path}.")
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
