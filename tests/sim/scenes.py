@@ -295,8 +295,8 @@ class Scene:
         self.cluster.fabric.heal_all()
         await wait_until_whole(self.cluster, LIMIT_S)
         self.read()
-        await self.until(lambda: not self.watch.unfinished(), LIMIT_S)
-        await self.until(lambda: self._group.delivered.keys() >= self._stored(), LIMIT_S, 0.5)
+        # Both at once: a request whose response was lost may begin a resize only now.
+        await self.until(lambda: not self.is_unfinished() and self._group.delivered.keys() >= self._stored(), LIMIT_S)
         for tp in self.watch.tps():
             incarnation = self.watch.incarnation(tp)
             end = max(log_end(self.cluster.disks[f"broker{broker}"], tp) for broker in BROKERS)
