@@ -5,10 +5,8 @@ PySpark's files are located without importing it. The server listens on the loop
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 import trio
+
+from anabranch.runtime.child_processes import die_with_parent
 
 MIN_JAVA = 17
 START_DEADLINE_S = 30.0
@@ -41,7 +41,6 @@ _JARS = (
 _PORT_ATTEMPTS = 5
 _POLL_S = 0.05
 _PROBE_TIMEOUT_S = 2.0
-_PR_SET_PDEATHSIG = 1
 _LOG_CONFIG = """\
 status = error
 appender.console.type = Console
@@ -252,7 +251,7 @@ class EmbeddedZookeeper:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if tied else None,
+                preexec_fn=die_with_parent if tied else None,
             )
 
     def _wait(self, deadline_s: float) -> bool:
@@ -296,11 +295,3 @@ class EmbeddedZookeeper:
     ) -> None:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.stop)
-
-
-def _die_with_parent() -> None:
-    """Make the server end with its parent, also when that is killed (Linux). Called in the child, before exec.
-
-    The signal comes when the *thread* that forked ends, so only the main thread may use this.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

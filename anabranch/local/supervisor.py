@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import subprocess
 import sys
@@ -13,15 +12,10 @@ from pathlib import Path
 import trio
 
 from anabranch.local.plan import restart_delay_s
+from anabranch.runtime.child_processes import die_with_parent
 
 STOP_GRACE_S = 15.0
 SETTLED_AFTER_S = 10.0
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """Make the child end with its supervisor, also when that is killed (Linux). Runs in the child before exec."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -51,7 +45,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         self.started_at = trio.current_time()
 
