@@ -183,6 +183,10 @@ class MetadataCache:
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener)
 
+    def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
+        """The live brokers that have this listener, and where each is reached through it."""
+        return [(info, info.endpoints[listener]) for info in self.brokers.values() if listener in info.endpoints]
+
     def update(self, request: UpdateMetadataRequest) -> dict[TopicPartition, int]:
         """``update_in_steps`` at once."""
         removed: dict[TopicPartition, int] = {}

@@ -13,13 +13,10 @@ from anabranch.protocol.generated.describe_cluster import (
 
 def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:
     metadata = ctx.node.metadata
-    brokers = []
-    for broker_id, broker in metadata.brokers.items():
-        endpoint = broker.endpoints.get(ctx.listener)
-        if endpoint is not None:
-            brokers.append(
-                DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            )
+    brokers = [
+        DescribeClusterBroker(broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in metadata.endpoints(ctx.listener)
+    ]
     response = DescribeClusterResponse(
         cluster_id=ctx.node.cluster_id, controller_id=metadata.controller_id(), brokers=brokers
     )

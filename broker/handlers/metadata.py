@@ -204,13 +204,10 @@ def _partition(ctx: RequestContext, index: int, partition: PartitionInfo) -> Met
 
 def _response(ctx: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     metadata = ctx.node.metadata
-    brokers = []
-    for broker_id, broker in metadata.brokers.items():
-        endpoint = broker.endpoints.get(ctx.listener)
-        if endpoint is not None:
-            brokers.append(
-                MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            )
+    brokers = [
+        MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in metadata.endpoints(ctx.listener)
+    ]
     response = MetadataResponse(
         brokers=brokers, cluster_id=ctx.node.cluster_id, controller_id=metadata.controller_id(), topics=topics
     )
