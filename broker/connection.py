@@ -17,6 +17,7 @@ import trio
 from anabranch.broker import large_batches, large_requests
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.request_context import ClientSession, CloseConnectionError, RequestContext
+from anabranch.protocol.addresses import host_of
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import (
     LARGE_FRAME_BYTES,
@@ -134,7 +135,7 @@ class Connection:
         self._writer_runs = False
         self._sending = False
         self._closed_because: str | None = None
-        self.client_host = stream.peer.rpartition(":")[0].strip("[]")
+        self.client_host = host_of(stream.peer)
         self.last_active = node.env.clock.monotonic()
         self.frame_since: float | None = None
         """When the first byte of an incomplete frame arrived."""

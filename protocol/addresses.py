@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_PORT = 65_535
+_HOST = re.compile(r"(?:\[([^][]+)]|([^][:]+))(?::[0-9]*)?")
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -11,6 +14,15 @@ def split_address(text: str) -> tuple[str, int]:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise ValueError(f"{text!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def host_of(text: str) -> str:
+    """The host, without brackets, of an address whose port may be absent or empty, as in HTTP (RFC 9110, section 7.2).
+
+    Empty for another text, also for an IPv6 host without brackets: its last group could be a port.
+    """
+    found = _HOST.fullmatch(text)
+    return "" if found is None else found[1] or found[2]
 
 
 def join_address(host: str, port: int) -> str:

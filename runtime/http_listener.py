@@ -12,7 +12,7 @@ import structlog
 import trio
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from anabranch.protocol.addresses import split_address
+from anabranch.protocol.addresses import host_of, split_address
 from anabranch.runtime.accepting import accept_connections
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Network, Stream
@@ -267,8 +267,7 @@ def _is_loopback(host: str) -> bool:
 
 def _is_address_or_localhost(host: str) -> bool:
     """Whether a ``Host`` header has an address or ``localhost``, which no foreign DNS server can point at this host."""
-    name = host.rpartition(":")[0] if host.count(":") == 1 or (host.startswith("[") and "]:" in host) else host
-    name = name.strip("[]")
+    name = host_of(host)
     if name == "localhost":
         return True
     try:

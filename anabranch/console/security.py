@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from anabranch.protocol.addresses import host_of
+
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -42,7 +44,7 @@ class Guard:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if host_name(host) not in self._hosts:
+        if host_of(host).lower() not in self._hosts:
             await _refuse(send, 421, f"This console does not answer for {host!r}: start it with --allow-host NAME.")
         elif scope["method"] not in ("GET", "HEAD") and origin and urlsplit(origin).netloc != host:
             await _refuse(send, 403, "This form was sent by a page of another site.")
@@ -54,12 +56,6 @@ class Guard:
 
 def _length(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) < 20 else 0
-
-
-def host_name(host: str) -> str:
-    """A Host header without its port, in lower case."""
-    name = host.rsplit("]", 1)[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    return name.lower()
 
 
 def new_token() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.protocol.addresses import join_address, split_address
+from anabranch.protocol.addresses import host_of, join_address, split_address
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,26 @@ def test_text_that_is_no_address_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not host:port") as caught:
         split_address(text)
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("localhost", "localhost"),
+        ("localhost:8480", "localhost"),
+        ("localhost:", "localhost"),
+        ("10.0.0.1:9092", "10.0.0.1"),
+        ("[::1]", "::1"),
+        ("[fe80::1%eth0]:9092", "fe80::1%eth0"),
+        ("A.example", "A.example"),
+    ],
+)
+def test_a_host_is_read_with_and_without_a_port(text: str, host: str) -> None:
+    assert host_of(text) == host
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":80", "[]", "[]:80", "::1", "[::1", "::1]:80", "[::1]x", "a:80:90", "a:http", "a:²", "a:1\n"]
+)
+def test_text_that_is_no_address_has_no_host(text: str) -> None:
+    assert host_of(text) == ""

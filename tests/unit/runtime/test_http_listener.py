@@ -93,6 +93,7 @@ async def test_a_connection_is_kept_and_pipelined_requests_are_answered_in_order
         (b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
         (b"GET /metrics HTTP/1.1\r\nHost: evil.example:80\r\n\r\n", 421),
         (b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1.evil.example\r\n\r\n", 421),
+        (b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:80.evil.example\r\n\r\n", 421),
         (b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:9404\r\n\r\n", 200),
         (b"GET /metrics HTTP/1.1\r\nHost: [::1]:9404\r\n\r\n", 200),
         (b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\n\r\n", 200),
