@@ -12,7 +12,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from anabranch.controller.admin.create_topics import check_autoscale, checked_config, config_too_large
 from anabranch.controller.admin.outcome import Outcome
@@ -31,6 +31,7 @@ from anabranch.protocol.generated.alter_configs import (
     AlterConfigsResponse,
 )
 from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsResource as IncrementalResource
+from anabranch.protocol.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
 from anabranch.runtime.env import CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import Endpoint
@@ -43,6 +44,8 @@ ADVERTISED_LISTENERS = "advertised.listeners"
 WILDCARDS = ("0.0.0.0", "::")
 MAX_BROKER_ID_DIGITS = 10
 """The largest int32 has ten digits."""
+
+R = TypeVar("R")
 
 
 class ResourceType(enum.IntEnum):
@@ -82,13 +85,26 @@ class Demand:
 
 async def alter_configs(context: Context, request: AlterConfigsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    responses = await answer_each(context, request, given_keys, AlterConfigsResourceResponse)
+    return Outcome(AlterConfigsResponse(responses=responses))
+
+
+async def answer_each(
+    context: Context,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    changed: Callable[..., Mapping[str, str | None]],
+    response: type[R],
+) -> list[R]:
+    """Carry out a request for each resource. ``changed(resource, changes=...)`` returns its new overrides.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``.
+    """
     responses, named = [], counted(request.resources)
     for resource in request.resources:
-        given = functools.partial(given_keys, changes=resource.configs)
-        demand = Demand(resource, given, request.validate_only, named[key_of(resource)] > 1)
-        error = await answered(context, demand)
-        responses.append(response_of(AlterConfigsResourceResponse, resource, error))
-    return Outcome(AlterConfigsResponse(responses=responses))
+        of_resource = functools.partial(changed, changes=resource.configs)
+        demand = Demand(resource, of_resource, request.validate_only, named[key_of(resource)] > 1)
+        responses.append(response_of(response, resource, await answered(context, demand)))
+    return responses
 
 
 async def answered(context: Context, demand: Demand) -> KafkaError | None:

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import enum
-import functools
 
-from anabranch.controller.admin.alter_configs import Demand, Resource, answered, counted, key_of, response_of
+from anabranch.controller.admin.alter_configs import Resource, answer_each
 from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -32,12 +31,7 @@ class Operation(enum.IntEnum):
 
 async def incremental_alter_configs(context: Context, request: IncrementalAlterConfigsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    responses, named = [], counted(request.resources)
-    for resource in request.resources:
-        changed = functools.partial(changed_keys, changes=resource.configs)
-        demand = Demand(resource, changed, request.validate_only, named[key_of(resource)] > 1)
-        error = await answered(context, demand)
-        responses.append(response_of(AlterConfigsResourceResponse, resource, error))
+    responses = await answer_each(context, request, changed_keys, AlterConfigsResourceResponse)
     return Outcome(IncrementalAlterConfigsResponse(responses=responses))
 
 
