@@ -52,13 +52,18 @@ async def test_a_topic_that_is_newer_than_the_last_answer_is_found() -> None:
         await watch.existing_topic("none")
 
 
-async def test_a_page_that_was_shown_waits_for_a_silent_cluster_for_a_second(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def watch_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, Any]:
+    """A watch by trio's clock, and its admin client, which knows the topic ``t``."""
     monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time))
     admin: Any = FakeAdmin("t")
     reader: Any = None
-    watch = Watch(admin, reader)
+    return Watch(admin, reader), admin
+
+
+async def test_a_page_that_was_shown_waits_for_a_silent_cluster_for_a_second(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, admin = watch_in_virtual_time(monkeypatch)
     shown = (await watch.topics()).value
     admin.list_topics = trio.sleep_forever
     admin.silent_since = trio.current_time()
@@ -72,10 +77,7 @@ async def test_a_page_that_was_shown_waits_for_a_silent_cluster_for_a_second(
 async def test_a_slow_answer_is_waited_for_while_brokers_answer(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time))
-    admin: Any = FakeAdmin("t")
-    reader: Any = None
-    watch = Watch(admin, reader)
+    watch, admin = watch_in_virtual_time(monkeypatch)
     await watch.topics()
 
     async def slow() -> list[Listed]:
