@@ -15,6 +15,7 @@ from anabranch.protocol.generated.consumer_offsets import (
 )
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
 from anabranch.protocol.generated.transaction_log import TransactionLogKey, TransactionLogValue
+from anabranch.protocol.message import decode_tolerantly, decode_versioned, read_version
 from anabranch.protocol.messages.consumer_offsets import (
     GROUP_METADATA_KEY,
     GROUP_METADATA_VALUE,
@@ -22,7 +23,7 @@ from anabranch.protocol.messages.consumer_offsets import (
     OFFSET_COMMIT_VALUE,
 )
 from anabranch.protocol.messages.consumer_protocol import CONSUMER_PROTOCOL_ASSIGNMENT, CONSUMER_PROTOCOL_SUBSCRIPTION
-from anabranch.protocol.primitives import DecodeError, decode_tolerantly, decode_versioned, read_version
+from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.schema import Field
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, read_subscription
 

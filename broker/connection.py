@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import structlog
 import trio
 
 from anabranch.broker import large_batches, large_requests
+from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.request_context import ClientSession, CloseConnectionError, RequestContext
+from anabranch.broker.dispatch import Dispatcher
+from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.node import Node
+from anabranch.broker.request_context import CloseConnectionError, RequestContext
 from anabranch.protocol.addresses import host_of
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import (
@@ -30,14 +34,10 @@ from anabranch.protocol.framing import (
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.fetch import FetchRequest
-from anabranch.protocol.primitives import DecodeError, EncodeError, Message, has_more_items
+from anabranch.protocol.message import Message, has_more_items
+from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
 from anabranch.runtime.pauses import read_request, write_response
-
-if TYPE_CHECKING:
-    from anabranch.broker.dispatch import Dispatcher
-    from anabranch.broker.memory_budget import MemoryBudget
-    from anabranch.broker.node import Node
 
 logger = structlog.get_logger(__name__)
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from struct import Struct
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from anabranch.broker.client_session import ClientSession
 from anabranch.broker.log.append_validation import ReadBatch, codec_to_be, reads_records
 from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.replication.layout import Placement, named_layout, place_keys, verifies_keys
+from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.retry_order import can_be_awaited
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
 from anabranch.protocol.batch_layout import (
@@ -34,10 +36,6 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
-
-if TYPE_CHECKING:
-    from anabranch.broker.replication.replica_manager import ReplicaManager
-    from anabranch.broker.request_context import ClientSession
 
 _COUNT = Struct(">i")
 

@@ -16,7 +16,6 @@ from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.features import FinalizedFeatures
-from anabranch.broker.fetch_session import FetchSessionCache
 from anabranch.broker.layout_refusals import LayoutRefusals
 from anabranch.broker.lineages import Lineages
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
@@ -27,7 +26,8 @@ from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.registration import Registration
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
-from anabranch.broker.replication.fetcher import FetcherConfig
+from anabranch.broker.replication.fetch_session import FetchSessionCache
+from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.fetcher_per_leader import ReplicaFetchers
 from anabranch.broker.replication.flusher import Flusher
 from anabranch.broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
@@ -90,7 +90,7 @@ class Node:
         """Held while an UpdateMetadata of many partitions is applied: a repeated request must not overtake it."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
-        self.metrics.add_background(self.background)
+        self.background.show_in(self.metrics)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
         self.request_memory = MemoryBudget(config.values["queued.max.request.bytes"])
         self.stock_producers = StockProducers(
@@ -130,7 +130,9 @@ class Node:
             env, config, dynamic, self.metadata, self.replicas, self.lineages, self.metrics
         )
         self.metadata.is_held = self._holds_consumers
-        self.topic_creator = TopicCreator(self)
+        self.topic_creator = TopicCreator(
+            config.values, self.controller, self.metadata, self.wait_for_metadata, self.background, nursery
+        )
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed

@@ -13,7 +13,7 @@ from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.outcome import is_committed
 from anabranch.broker.coordinator.records import encode
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.log.cold_reads import load_records
+from anabranch.broker.log.load_records import load_records
 from anabranch.broker.log.partition_log import AppendOrigin
 from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.replication.appended import Appended

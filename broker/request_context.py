@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-from anabranch.broker.awaited_batches import AwaitedBatches
+from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.large_batches import NONE, LargeBatches
-from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES
-from anabranch.broker.retry_order import RetryOrder
-from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.primitives import Message
-from anabranch.protocol.records import RecordBatch
-from anabranch.protocol.sentinels import NO_EPOCH, NO_SEQUENCE
-from anabranch.protocol.types import TopicPartition
-
-if TYPE_CHECKING:
-    from anabranch.broker.node import Node
+from anabranch.broker.node import Node
+from anabranch.protocol.message import Message
 
 Answer: TypeAlias = Message | Deferred[Any] | None
 """A response, a response that is filled in later, or None if the request gets no response (acks=0)."""
@@ -29,109 +19,6 @@ Handler: TypeAlias = Callable[["RequestContext", Any], Answer]
 
 class CloseConnectionError(Exception):
     """Raised by a handler when the only answer is to close the connection."""
-
-
-OUR_SOFTWARE = "anabranch"
-"""The prefix of the software names of our own clients and tools in ApiVersions (KIP-511)."""
-_FAILS_WITHOUT_LEADER = frozenset({"sarama"})
-"""Libraries that fail a record less than a second after its partition lost its leader, and send nothing meanwhile."""
-IN_FLIGHT_S = 0.05
-"""Batches in flight when an idempotent producer is made to refresh metadata arrive within this time.
-They are refused like the first batch, which is milder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so
-soon."""
-
-
-_REFRESHES_SELDOM = frozenset({"kgo"})
-"""Libraries that request metadata every five seconds at most: franz-go.
-Until then they write nothing to a partition whose leader is uncertain."""
-
-
-class ClientSession:
-    """The state of the client at the other end of one connection."""
-
-    __slots__ = ("__weakref__", "_furthest", "_max_retried", "_refreshes", "awaited", "retry_orders", "software_name")
-
-    def __init__(self, max_retried: int) -> None:
-        self._max_retried = max_retried
-        """The largest number of topics, and of pairs of partition and producer, whose state is remembered."""
-        self.software_name = ""
-        """The name in the client's ApiVersions request; empty if there is none."""
-        self.retry_orders: dict[TopicPartition, RetryOrder] = {}
-        """Partitions for which a producer without idempotence has to repeat batches."""
-        self.awaited = AwaitedBatches()
-        """The batches that idempotent producers have to repeat."""
-        self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}
-        self._furthest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the client is Anabranch's own, which follows a resize by itself."""
-        return self.software_name.startswith(OUR_SOFTWARE)
-
-    @property
-    def waits_for_leaders(self) -> bool:
-        """Whether a split is announced to the client: a stock client that keeps its records for new partitions."""
-        return not self.is_ours and self.software_name not in _FAILS_WITHOUT_LEADER
-
-    @property
-    def repeats_until_led(self) -> bool:
-        """Whether the client is known to repeat a batch until its partition has a leader.
-
-        A client without a name may be sarama, which names itself only if it is configured for Kafka 2.4 or later.
-        """
-        return self.software_name != "" and self.waits_for_leaders
-
-    @property
-    def refreshes_seldom(self) -> bool:
-        """Whether a doubling must not depend on the client's metadata requests: until then the client writes on."""
-        return self.software_name in _REFRESHES_SELDOM
-
-    @property
-    def repeat_code(self) -> ErrorCode:
-        """The error that makes the client request metadata as soon as it can, and repeat a batch."""
-        return ErrorCode.REQUEST_TIMED_OUT if self.refreshes_seldom else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def refresh(
-        self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float, again_s: float = math.inf
-    ) -> bool:
-        """Note that the client is made to refresh a topic's metadata; False if it was, for this layout or a later one.
-
-        After ``again_s`` it is made to refresh again.
-
-        A topic that was deleted and created again has another id, and its layout versions begin anew.
-        """
-        before = self._refreshes.get(topic)
-        is_known = before is not None and before[0] == topic_id and before[1] >= layout_version
-        if before is not None and is_known and now - before[2] < again_s:
-            return False
-        _remember(self._refreshes, topic, (topic_id, layout_version, now), self._max_retried)
-        return True
-
-    def is_refreshing(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
-        """Whether a batch that comes now may have been in flight when the client was made to refresh metadata."""
-        before = self._refreshes.get(topic)
-        return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
-
-    def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
-        """Note a batch of an idempotent producer; returns whether none behind it came yet, so that none is repeated."""
-        named = (key, batch.producer_id)
-        epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
-        if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:
-            return False
-        _remember(self._furthest, named, (batch.producer_epoch, batch.base_sequence), self._max_retried)
-        return True
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def _remember(known: dict[K, V], key: K, value: V, most: int) -> None:
-    """Set a value; if there are more than ``most``, the least recently set one is dropped."""
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > most:
-        del known[next(iter(known))]
 
 
 class RequestContext:

@@ -21,11 +21,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from anabranch.broker.client_session import ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.metadata_cache import TopicInfo
 from anabranch.broker.replication.layout import Admission, LayoutRefusal, LegacyProducers
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.request_context import ClientSession
 from anabranch.broker.retry_order import RetryOrder, Turn, can_be_awaited
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError

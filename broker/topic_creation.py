@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import structlog
 import trio
 
+from anabranch.broker.controller_client import ControllerClient
+from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.create_topics import (
     CreatableTopic,
@@ -15,9 +18,7 @@ from anabranch.protocol.generated.create_topics import (
     CreateTopicsResponse,
 )
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
-
-if TYPE_CHECKING:
-    from anabranch.broker.node import Node
+from anabranch.runtime.background import Background
 
 CREATE_TOPICS_VERSION = 7
 MAX_WAIT_S = 1.0
@@ -31,9 +32,8 @@ def refused(response: CreateTopicsResponse) -> bool:
     return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in response.topics)
 
 
-def offsets_topic(node: Node) -> CreatableTopic:
-    """``__consumer_offsets`` as this broker's ``offsets.topic.*`` keys want it."""
-    values = node.config.values
+def offsets_topic(values: Mapping[str, Any]) -> CreatableTopic:
+    """``__consumer_offsets`` as the broker's ``offsets.topic.*`` values want it."""
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
@@ -50,8 +50,21 @@ def offsets_topic(node: Node) -> CreatableTopic:
 class TopicCreator:
     """Requests topics from the controller: one request per topic at a time, for any number of clients."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        controller: ControllerClient,
+        metadata: MetadataCache,
+        wait_for_metadata: Callable[[Callable[[], Any], float], Awaitable[bool]],
+        background: Background,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._values = values
+        self._controller = controller
+        self._metadata = metadata
+        self._wait_for_metadata = wait_for_metadata
+        self._background = background
+        self._nursery = nursery
         self._errors: dict[str, ErrorCode] = {}
         self._running: dict[str, trio.Event] = {}
 
@@ -60,7 +73,7 @@ class TopicCreator:
         fresh = [name for name in names if name not in self._running]
         for name in fresh:
             self._running[name] = trio.Event()
-            self._node.nursery.start_soon(self._create, name)
+            self._nursery.start_soon(self._create, name)
         return bool(fresh)
 
     async def create(self, names: list[str]) -> dict[str, ErrorCode]:
@@ -70,13 +83,12 @@ class TopicCreator:
         created. The wait is short because the client's next requests wait for the response; creation continues after
         it.
         """
-        node = self._node
         if self.start(names):
             with trio.move_on_after(MAX_WAIT_S):
                 for event in [self._running[name] for name in names]:
                     await event.wait()
-                await node.wait_for_metadata(
-                    lambda: all(name in self._errors or node.metadata.has_leaders(name) for name in names), MAX_WAIT_S
+                await self._wait_for_metadata(
+                    lambda: all(name in self._errors or self._metadata.has_leaders(name) for name in names), MAX_WAIT_S
                 )
         return {name: self._errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE) for name in names}
 
@@ -85,7 +97,7 @@ class TopicCreator:
             try:
                 code = await self._ask(name)
             except Exception as error:
-                self._node.background.failed_once("topic-creation", name, error)
+                self._background.failed_once("topic-creation", name, error)
                 code = ErrorCode.UNKNOWN_SERVER_ERROR
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
                 self._errors.pop(name, None)
@@ -95,10 +107,9 @@ class TopicCreator:
             self._running.pop(name).set()
 
     async def _ask(self, name: str) -> ErrorCode:
-        node = self._node
-        values = node.config.values
+        values = self._values
         if name == OFFSETS_TOPIC:
-            topic = offsets_topic(node)
+            topic = offsets_topic(values)
         else:
             topic = CreatableTopic(
                 name=name,
@@ -108,7 +119,7 @@ class TopicCreator:
         timeout_ms = values["request.timeout.ms"]
         request = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
         try:
-            response = await node.controller.request(request, CREATE_TOPICS_VERSION, timeout_ms / 1000, refused)
+            response = await self._controller.request(request, CREATE_TOPICS_VERSION, timeout_ms / 1000, refused)
         except KafkaError as error:
             logger.warning("topic.not_created", topic=name, error=str(error))
             return error.code

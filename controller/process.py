@@ -61,7 +61,7 @@ class _Process:
         self.active: ActiveController | None = None
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = ControllerMetrics()
-        self.metrics.add_background(self.background)
+        self.background.show_in(self.metrics)
         self.metrics.gauges += [
             Gauge(
                 "anabranch_active_controller", "1 while this controller is in office", lambda: self.active is not None

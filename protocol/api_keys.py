@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, cast
 
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.protocol.schema import LATEST
 from anabranch.protocol.schema import Message as Table
 

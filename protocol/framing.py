@@ -12,9 +12,11 @@ from collections.abc import Generator
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple
 
+from anabranch.protocol import steps
 from anabranch.protocol.api_keys import API_BY_NUMBER, ApiKey
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.primitives import DecodeError, Message, bad_length, skip_tags
+from anabranch.protocol.message import Message
+from anabranch.protocol.primitives import DecodeError, bad_length, skip_tags
 from anabranch.protocol.types import Part
 
 BUFFER_BYTES: Final = 64 * 1024
@@ -248,7 +250,7 @@ def decode_request_in_steps(frame: memoryview) -> Generator[None, None, Request]
     cls = API_BY_NUMBER[header.api_key].request
     if not supported:
         return Request(header, cls(), len(frame), unsupported=True)
-    body, _ = yield from cls.decode_in_steps(frame[pos:], header.api_version)
+    body, _ = yield from steps.decode_prefix(cls, frame[pos:], header.api_version)
     return Request(header, body, len(frame))
 
 
@@ -345,7 +347,7 @@ def _framed(out: bytearray, message: Message, version: int) -> list[Part]:
 
 def _framed_in_steps(out: bytearray, message: Message, version: int) -> Generator[None, None, list[Part]]:
     parts: list[Part] = []
-    yield from message.encode_in_steps(version, out, parts)
+    yield from steps.encode_into(message, version, out, parts)
     _write_size(out, 0, sum(map(len, parts)) - SIZE_BYTES)
     return parts
 
@@ -365,7 +367,7 @@ def decode_response_in_steps(
     """``decode_response`` for a large frame: yields after each item of an array."""
     correlation_id, pos, api_version = _response_header(api_key, api_version, frame)
     cls = API_BY_NUMBER[api_key].response
-    body, end = yield from cls.decode_in_steps(frame[pos:], api_version)
+    body, end = yield from steps.decode_prefix(cls, frame[pos:], api_version)
     if end != len(frame) - pos:
         raise DecodeError(f"{cls.__name__} v{api_version}: {len(frame) - pos - end} bytes are left over")
     return correlation_id, body

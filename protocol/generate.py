@@ -61,10 +61,9 @@ def _imports(body: str, codecs: Source) -> str:
     lines.append("from typing import ClassVar")
     if "UUID" in body:
         lines.append("from uuid import UUID")
+    bases = ["Decoder", "Encoder", "Message", *(["Struct as Base"] if "(Base)" in body else [])]
     helpers = [
         "EMPTY",
-        "Message",
-        "Struct as Base",
         "bad_length",
         "not_in_version",
         "not_nullable",
@@ -72,10 +71,10 @@ def _imports(body: str, codecs: Source) -> str:
         "read_uvarint",
     ]
     helpers += ["skip_tags", "whole", "write_uvarint"]
-    wanted = [h for h in helpers if (h == "Message" or "(Base)" in body if " as " in h else h in body)]
     lines.append("")
+    lines.append(f"from anabranch.protocol.message import {', '.join(bases)}")
     lines.append("from anabranch.protocol.primitives import (")
-    lines += [f"    {name}," for name in ["Decoder", "Encoder", *wanted]]
+    lines += [f"    {name}," for name in used(helpers)]
     lines.append(")")
     kinds = ["Part", *used(["ZERO_UUID"])]
     lines.append(f"from anabranch.protocol.types import {', '.join(kinds)}")

@@ -10,7 +10,6 @@ decode, it names the field at fault. A message is a mapping of field names to va
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 import construct
 
 from anabranch.protocol.primitives import MAX_UVARINT_BYTES
-from anabranch.protocol.schema import Field, Message, min_bytes, plain_fields, tagged_fields
+from anabranch.protocol.schema import Field, min_bytes, plain_fields, table_named, tagged_fields
 
 
 class BoundError(construct.ConstructError):
@@ -249,14 +248,6 @@ def _struct(fields: Sequence[Field], version: int, flexible: bool) -> construct.
     if not flexible:
         return plain
     return FlexibleStruct(plain, [(f, _field(f, version, True)) for f in tagged_fields(fields, version)])
-
-
-def table_named(reference: str) -> Message:
-    """The table for a message class's ``TABLE``: ``module:NAME`` under ``protocol.messages``."""
-    module, _, constant = reference.partition(":")
-    found = getattr(importlib.import_module(f"anabranch.protocol.messages.{module}"), constant)
-    assert isinstance(found, Message)
-    return found
 
 
 @functools.cache

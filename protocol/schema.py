@@ -11,6 +11,7 @@ a struct whose ``fields`` follow.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -217,3 +218,11 @@ def _layout(fields: Sequence[Field], version: int) -> Layout:
         for f in fields
         if version in f.versions or not f.ignorable
     )
+
+
+def table_named(reference: str) -> Message:
+    """The table for a message class's ``TABLE``: ``module:NAME`` under ``protocol.messages``."""
+    module, _, constant = reference.partition(":")
+    found = getattr(importlib.import_module(f"anabranch.protocol.messages.{module}"), constant)
+    assert isinstance(found, Message)
+    return found

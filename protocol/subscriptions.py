@@ -12,7 +12,8 @@ import struct
 from collections.abc import Iterable
 
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from anabranch.protocol.primitives import DecodeError, read_version
+from anabranch.protocol.message import read_version
+from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.types import TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"

@@ -18,7 +18,7 @@ import trio
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.plurals import counted
 from anabranch.runtime.env import ZkError
-from anabranch.runtime.metrics import Counter
+from anabranch.runtime.metrics import Counter, Gauge, Metrics
 
 logger = structlog.get_logger(__name__)
 
@@ -77,6 +77,17 @@ class Background:
             "anabranch_background_failures",
             "Failures of background work that the process survived; `python -m anabranch.health` names the items",
             "task",
+        )
+
+    def show_in(self, metrics: Metrics) -> None:
+        """Have ``metrics`` count and show the failures."""
+        metrics.counters = (*metrics.counters, self.failures)
+        metrics.gauges.append(
+            Gauge(
+                "anabranch_background_failing",
+                "Items of background work that fail now; `python -m anabranch.health` names them",
+                lambda: len(self.describe()),
+            )
         )
 
     def due(self, task: str, item: object = "") -> bool:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-if TYPE_CHECKING:
-    from anabranch.runtime.background import Background
 
 OTHERS = "(others)"
 """The label value for the sum of all series above a limit. No topic or group has this name."""
@@ -133,17 +129,6 @@ class Metrics(Collector):
         """The topics with series of their own; None when every topic has them."""
         self.most_series: int | None = None
         """Series of one counter or labelled gauge at most, besides the sum of the others; None for no limit."""
-
-    def add_background(self, background: Background) -> None:
-        """Count and show the failures of the process's background work."""
-        self.counters = (*self.counters, background.failures)
-        self.gauges.append(
-            Gauge(
-                "anabranch_background_failing",
-                "Items of background work that fail now; `python -m anabranch.health` names them",
-                lambda: len(background.describe()),
-            )
-        )
 
     def families(self) -> Iterator[Metric | None]:
         """Yields all families, and None where other tasks may run."""

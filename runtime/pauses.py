@@ -21,7 +21,7 @@ from anabranch.protocol.framing import (
     encode_response,
     encode_response_in_steps,
 )
-from anabranch.protocol.primitives import Message, has_more_items
+from anabranch.protocol.message import Message, has_more_items
 from anabranch.protocol.types import Part
 
 T = TypeVar("T")

@@ -13,9 +13,10 @@ from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetRecord
 from anabranch.broker.coordinator.expiry import GroupRemoved, remove_group
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
 from anabranch.broker.coordinator.responses import offset_append_error
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_groups import DeletableGroupResult
 from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember

@@ -12,8 +12,8 @@ from anabranch.broker.coordinator.deletions import Deletion
 from anabranch.broker.coordinator.durable import CoordinatorRecord, GroupRecord, OffsetAndMetadata, OffsetRecord
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
+from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE

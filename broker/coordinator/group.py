@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from anabranch.broker.coordinator.durable import OffsetAndMetadata, StableGeneration
 from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
-from anabranch.broker.coordinator.outcome import Token
 from anabranch.broker.coordinator.positions import GroupPositions
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from anabranch.protocol.types import TopicPartition

@@ -15,8 +15,8 @@ from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import check_member
 from anabranch.broker.coordinator.group import Group, Member, ParkedJoin, Protocols
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
-from anabranch.broker.coordinator.positions import refuse_poll
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
+from anabranch.broker.coordinator.position_answers import refuse_poll
 from anabranch.broker.coordinator.rebalance import (
     generation_response,
     maybe_complete_join,
@@ -26,7 +26,8 @@ from anabranch.broker.coordinator.rebalance import (
     stored_generation,
 )
 from anabranch.broker.coordinator.responses import group_append_error, join_error
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.join_group import JoinGroupRequest
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from anabranch.broker.coordinator.broker_services import OffsetsLog
 from anabranch.broker.coordinator.membership import on_deadlines, release_groups
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Write, is_committed
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn, Write, is_committed
 from anabranch.broker.coordinator.records import encode
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.timer import DeadlineTimer
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode, KafkaError

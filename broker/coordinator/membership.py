@@ -10,8 +10,8 @@ from anabranch.broker.coordinator.fencing import check_member, present_member
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
-from anabranch.broker.coordinator.outcome import Token
-from anabranch.broker.coordinator.positions import end_generation, on_poll_deadlines, will_poll
+from anabranch.broker.coordinator.outcome import Turn
+from anabranch.broker.coordinator.position_answers import end_generation, on_poll_deadlines, will_poll
 from anabranch.broker.coordinator.rebalance import (
     on_rebalance_deadline,
     on_sync_deadline,
@@ -20,7 +20,7 @@ from anabranch.broker.coordinator.rebalance import (
     remove_pending_member,
 )
 from anabranch.broker.coordinator.responses import join_error, sync_error
-from anabranch.broker.coordinator.shard import Turn
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.protocol.generated.leave_group import (

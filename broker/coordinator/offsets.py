@@ -25,10 +25,12 @@ from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMet
 from anabranch.broker.coordinator.fencing import check_generation
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
-from anabranch.broker.coordinator.positions import Processed, Report, on_committed, take_processed
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn, is_committed
+from anabranch.broker.coordinator.position_answers import Processed, on_committed, take_processed
+from anabranch.broker.coordinator.positions import Report
 from anabranch.broker.coordinator.responses import offset_append_error
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.offset_commit import (
     OffsetCommitRequest,

@@ -1,18 +1,15 @@
-"""The effects of a decision of the coordinator: records to write and requests to answer."""
+"""A decision of the coordinator: its frame, and its effects, which are records to write and requests to answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
+from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.durable import CoordinatorRecord
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from anabranch.broker.coordinator.shard import Shard
-
-Token: TypeAlias = object
-"""Stands for a request that waits for its answer; only ``LoadedPartition`` knows its type."""
 
 
 class Now(NamedTuple):
@@ -71,3 +68,16 @@ class Outcome:
     def write(self, group_id: str, records: list[CoordinatorRecord], then: Then | None = None) -> None:
         """Append ``records`` as one batch."""
         self.writes.append(Write(group_id, records, then))
+
+
+@dataclass(slots=True)
+class Turn:
+    """One decision: the shard it is about, the time it is made at, the effects so far."""
+
+    shard: Shard
+    now: Now
+    out: Outcome = field(default_factory=Outcome)
+
+    @property
+    def config(self) -> GroupConfig:
+        return self.shard.config

@@ -17,17 +17,11 @@ from anabranch.broker.coordinator.fencing import present_member
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
-from anabranch.broker.coordinator.outcome import Token
-from anabranch.broker.coordinator.positions import (
-    UNKNOWN_POSITION,
-    Poller,
-    answer,
-    answer_if_news,
-    known_of,
-    owner_of,
-    response_of,
-)
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.outcome import Turn
+from anabranch.broker.coordinator.position_answers import answer, answer_if_news, known_of, owner_of, response_of
+from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, Poller
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,

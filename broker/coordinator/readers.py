@@ -22,9 +22,11 @@ from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMet
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
+from anabranch.broker.coordinator.outcome import Turn
+from anabranch.broker.coordinator.position_answers import owner_of
 from anabranch.broker.coordinator.position_poll import ask_owners
-from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, owner_of
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.positions import UNKNOWN_POSITION
+from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
 from anabranch.protocol.sentinels import NO_EPOCH

@@ -28,13 +28,8 @@ from anabranch.protocol.generated.consumer_offsets import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from anabranch.protocol.primitives import (
-    DecodeError,
-    decode_tolerantly,
-    decode_versioned,
-    encode_versioned,
-    read_version,
-)
+from anabranch.protocol.message import decode_tolerantly, decode_versioned, encode_versioned, read_version
+from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.types import Buffer, TopicPartition
 
 OFFSET_KEY_VERSION = 1

@@ -1,4 +1,4 @@
-"""One partition of the offsets topic in memory, and the frame in which a decision about it is made."""
+"""One partition of the offsets topic in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Counted
 from anabranch.broker.coordinator.durable import DurableState
 from anabranch.broker.coordinator.group import Group
-from anabranch.broker.coordinator.outcome import Now, Outcome
 
 
 def _ignore(_seconds: float) -> None:
@@ -39,16 +38,3 @@ class Shard:
         group = self.groups[group_id] = Group.from_durable(group_id, stored)
         for member in group.members.values():
             group.keep_alive(member, monotonic_ms)
-
-
-@dataclass(slots=True)
-class Turn:
-    """One decision: the shard it is about, the time it is made at, the effects so far."""
-
-    shard: Shard
-    now: Now
-    out: Outcome = field(default_factory=Outcome)
-
-    @property
-    def config(self) -> GroupConfig:
-        return self.shard.config

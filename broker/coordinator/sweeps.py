@@ -13,7 +13,7 @@ import trio
 
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loaded import LoadedPartition
-from anabranch.broker.coordinator.shard import Turn
+from anabranch.broker.coordinator.outcome import Turn
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Clock

@@ -12,7 +12,7 @@ from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import present_member
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Token
+from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
 from anabranch.broker.coordinator.rebalance import (
     maybe_complete_join,
     maybe_prepare_rebalance,
@@ -21,7 +21,8 @@ from anabranch.broker.coordinator.rebalance import (
     synced,
 )
 from anabranch.broker.coordinator.responses import group_append_error, sync_error
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.shard import Shard
+from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 

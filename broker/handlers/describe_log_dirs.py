@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from anabranch.broker.log.log_moves import FutureReplica
 from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
@@ -22,10 +22,6 @@ from anabranch.protocol.generated.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from anabranch.protocol.types import TopicPartition
-
-if TYPE_CHECKING:
-    from anabranch.broker.log.log_moves import FutureReplica
-
 
 PARTITIONS_AT_ONCE = 256
 """Replicas that are looked at in one step."""

@@ -14,10 +14,16 @@ from collections.abc import Iterator
 import trio
 
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID, FetchSession, FetchTarget
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.log.cold_reads import ColdError
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    INVALID_SESSION_ID,
+    FetchSession,
+    FetchTarget,
+)
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse

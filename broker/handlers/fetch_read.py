@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from anabranch.broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
 from anabranch.broker.log.cold_reads import TRIES, ColdError
 from anabranch.broker.log.partition_log import LogRead
+from anabranch.broker.replication.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.replication.throttle import ReplicationQuota

@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
+from anabranch.broker.log.index_file import IndexFile
 from anabranch.runtime.env import File, Storage
-
-if TYPE_CHECKING:
-    from anabranch.broker.log.index_file import IndexFile
-    from anabranch.broker.log.partition_log import PartitionLog
 
 TRIES = 8
 """A look-up reads an index, and headers in a few places. After this many tries it waits for the disk itself."""
@@ -52,19 +48,3 @@ async def load_indexes(storage: Storage, indexes: Sequence[IndexFile]) -> None:
     await storage.read_through([index.path for index in indexes if not index.is_loaded])
     for index in indexes:
         index.load()
-
-
-async def load_records(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
-    """The batches from ``offset``, or the log start, up to the log end: at least one, where there is one.
-
-    Raises ``OSError`` and the errors of ``PartitionLog.read``.
-    """
-    for tried in range(TRIES + 1):
-        start = max(offset, log.log_start_offset)
-        try:
-            read = log.read(start, max_bytes, upper_bound=log.log_end_offset, waits=tried == TRIES)
-        except ColdError as cold:
-            await cold.warm()
-        else:
-            return read.records if isinstance(read.records, bytes) else await read.records.load()
-    raise AssertionError("the last try waits for the disk, so it raises no ColdError")

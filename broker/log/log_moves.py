@@ -14,10 +14,10 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from anabranch.broker.log.cold_reads import load_records
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.live_directories import LiveDirectories
+from anabranch.broker.log.load_records import load_records
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_directory import LogDirectory
 from anabranch.broker.log.open_segments import OpenSegments

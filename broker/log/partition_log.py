@@ -539,6 +539,10 @@ class PartitionLog:
         """Return when the identity of a new log is on disk. Raises 56, as ``flush``."""
         await self._durability.sync_identity()
 
+    def producers_are_behind(self) -> None:
+        """Have the rest of a ``rebuild`` done later."""
+        self.on_producers_behind(self)
+
     def release_caches(self) -> None:
         """Release the memory that look-ups in sealed segments use."""
         self._segments.release_sealed()

@@ -9,25 +9,58 @@ thread does it first.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
 from anabranch.broker.log.cold_reads import ColdError
 from anabranch.broker.log.disk_errors import passes
-from anabranch.broker.log.snapshot_files import Snapshot, replay_producers, restore_producers
+from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.snapshot_files import Snapshot, SnapshotFiles, replay_producers, restore_producers
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
-
-if TYPE_CHECKING:
-    from anabranch.broker.log.partition_log import PartitionLog
 
 STEPS_AT_ONCE = 256
 """Batch headers and snapshot entries that are read before other tasks run.
 A truncation that needs no more leaves no work for later."""
+
+
+class TruncatedLog(Protocol):
+    """The parts of a log that a rebuild reads and writes."""
+
+    rebuild: ProducerRebuild | None
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    snapshots: SnapshotFiles
+    producers: ProducerState
+    partition: TopicPartition
+
+    @property
+    def segments(self) -> Sequence[LogSegment]: ...
+
+    @property
+    def is_broken(self) -> bool: ...
+
+    @property
+    def failure(self) -> str: ...
+
+    @property
+    def awaits_cut(self) -> bool: ...
+
+    async def finish_truncation(self) -> None: ...
+
+    def producers_are_behind(self) -> None:
+        """Have the rest of the rebuild done later."""
+
+    def release_caches(self) -> None: ...
+
+    def fail(self, reason: str) -> None: ...
 
 
 class ProducerRebuild:
@@ -39,7 +72,7 @@ class ProducerRebuild:
 
     __slots__ = ("_clock", "_log", "_steps", "cold")
 
-    def __init__(self, log: PartitionLog, snapshot: Snapshot | None, clock: Clock) -> None:
+    def __init__(self, log: TruncatedLog, snapshot: Snapshot | None, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._steps = self._rebuild(snapshot)
@@ -54,7 +87,7 @@ class ProducerRebuild:
             if self._log.is_broken:
                 raise
         if self._log.rebuild is self:
-            self._log.on_producers_behind(self._log)
+            self._log.producers_are_behind()
 
     def advance(self, steps: int | None = None) -> None:
         """Do up to ``steps`` steps, fewer if the disk has to be waited for; None: all that are left.
@@ -100,7 +133,7 @@ class ProducerRebuild:
         producers.on_high_watermark(log.high_watermark)
 
 
-async def catch_up(log: PartitionLog) -> None:
+async def catch_up(log: TruncatedLog) -> None:
     """Return when the producers are up to the log's end, in slices.
 
     Raises 56 for a log that is broken, and after an error that passes: a later call continues.

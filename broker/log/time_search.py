@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from anabranch.broker.log.cold_reads import ColdError
+from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.runtime.env import Clock
-
-if TYPE_CHECKING:
-    from anabranch.broker.log.partition_log import PartitionLog
 
 Found: TypeAlias = tuple[int, int, int]
 """(timestamp, offset, leader epoch) of a record."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.fetch_session import FetchTarget
+from anabranch.broker.replication.fetch_session import FetchTarget
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.protocol.generated.fetch import FetchResponse
 

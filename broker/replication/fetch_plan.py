@@ -6,16 +6,13 @@ Only partitions that were added, moved or dropped since the last request are loo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from anabranch.broker.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, MAX_EPOCH
+from anabranch.broker.replication.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, MAX_EPOCH
+from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import FollowedPartition
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from anabranch.protocol.types import TopicPartition
-
-if TYPE_CHECKING:
-    from anabranch.broker.replication.fetcher import FetcherConfig
 
 
 class FetchPlan:

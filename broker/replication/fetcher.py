@@ -7,14 +7,14 @@ meanwhile, or in a new leader epoch, does not wait for that: another task makes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 import trio
 
 from anabranch.broker.replication.fetch_plan import FetchPlan
+from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import FollowedPartition, Outcome, in_pieces, storage_failure
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -33,35 +33,6 @@ FULL_RETRY_S = 2.0
 _LIST_OFFSETS_VERSION = 6
 _DESCRIBE_PRODUCERS_VERSION = 0
 _LATEST, _EARLIEST = -1, -2
-
-
-@dataclass(frozen=True, slots=True)
-class FetcherConfig:
-    """Kafka's ``replica.fetch.*`` and ``replica.socket.timeout.ms``."""
-
-    broker_id: int
-    max_bytes: int
-    min_bytes: int
-    response_max_bytes: int
-    wait_max_ms: int
-    backoff_s: float
-    socket_timeout_s: float
-    flushes: bool
-    """``log.flush=ack``: fetched records are on disk before the next fetch reports them."""
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> FetcherConfig:
-        """From parsed broker values by Kafka key."""
-        return cls(
-            broker_id=values["broker.id"],
-            max_bytes=values["replica.fetch.max.bytes"],
-            min_bytes=values["replica.fetch.min.bytes"],
-            response_max_bytes=values["replica.fetch.response.max.bytes"],
-            wait_max_ms=values["replica.fetch.wait.max.ms"],
-            backoff_s=values["replica.fetch.backoff.ms"] / 1000,
-            socket_timeout_s=values["replica.socket.timeout.ms"] / 1000,
-            flushes=values["log.flush"] == "ack",
-        )
 
 
 class Throttle(Protocol):

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import trio
 
-from anabranch.broker.replication.fetcher import FetcherConfig, ReplicaFetcher
+from anabranch.broker.replication.fetcher import ReplicaFetcher
+from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.protocol.sentinels import NO_LEADER

@@ -53,7 +53,7 @@ from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
 from anabranch.protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.release import SOFTWARE_NAME, software_version

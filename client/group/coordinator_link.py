@@ -21,7 +21,7 @@ from anabranch.protocol.generated.offset_commit import (
     OffsetCommitResponse,
 )
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal

@@ -40,7 +40,7 @@ from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatRe
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 

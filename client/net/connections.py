@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from anabranch.client.net.cluster import Node
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.runtime.channel import Channel, Failures
 from anabranch.runtime.env import Env
 

@@ -23,7 +23,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, READ_COMMITTED
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env

@@ -54,6 +54,7 @@ class Accumulator:
         self._max_outstanding = min(max_in_flight, MAX_OUTSTANDING_BATCHES) if idempotent else max_in_flight
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.topics: dict[str, TopicPlacement] = {}
+        self._queues_of: dict[str, list[PartitionQueue]] = {}
         self.buffered_bytes = 0
         self.flushing = 0
         """Number of running calls of flush and close. While there is one, no batch lingers."""
@@ -63,6 +64,7 @@ class Accumulator:
         topic = self.topics.get(info.name)
         if topic is None:
             topic = self.topics[info.name] = TopicPlacement(info)
+            self._queues_of[info.name] = []
         return topic
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
@@ -70,10 +72,13 @@ class Accumulator:
         tp = TopicPartition(topic, partition)
         queue = self.queues.get(tp)
         if queue is None:
-            placement = self.topics[topic]
-            queue = self.queues[tp] = PartitionQueue(tp, placement)
-            placement.queues.append(queue)
+            queue = self.queues[tp] = PartitionQueue(tp, self.topics[topic])
+            self._queues_of[topic].append(queue)
         return queue
+
+    def queues_of(self, topic: TopicPlacement) -> Sequence[PartitionQueue]:
+        """The queues of a topic's partitions."""
+        return self._queues_of[topic.name]
 
     # ------------------------------------------------------------ taking records
 
@@ -275,7 +280,7 @@ class Accumulator:
     def give_up_gone(self, topic: TopicPlacement) -> int:
         """Decide the batches sent to partitions that are gone. Returns the number of records of unknown outcome."""
         unknown = 0
-        for queue in topic.queues:
+        for queue in self.queues_of(topic):
             for batch in [*queue.outstanding]:
                 if batch.in_flight or not topic.is_gone(queue.tp.partition, batch.incarnation):
                     continue
@@ -295,13 +300,13 @@ class Accumulator:
         work = topic.replacement
         if work is None:
             after = topic.next
-            if after is None or not topic.confirmed or not all(queue.may_adopt for queue in topic.queues):
+            if after is None or not topic.confirmed or not all(queue.may_adopt for queue in self.queues_of(topic)):
                 return None
             work = topic.replacement = Replacement(topic.info, after, placing)
-            work.take([queue.drain() for queue in topic.queues])
+            work.take([queue.drain() for queue in self.queues_of(topic)])
         work.step()
         if not work.is_unfinished:
-            work.take([queue.drain() for queue in topic.queues])  # records sent meanwhile
+            work.take([queue.drain() for queue in self.queues_of(topic)])  # records sent meanwhile
         if work.is_unfinished:
             return None
         replaced = work.result()

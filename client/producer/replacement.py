@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
 from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.topic_placement import layout_of
 from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER, ancestor_below

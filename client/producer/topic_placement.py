@@ -11,25 +11,11 @@ key's records are in one queue, in order. The whole topic is held, which is more
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from anabranch.client.net.cluster import TopicInfo
-from anabranch.zk_schemas.partition_state import Layout
-
-if TYPE_CHECKING:
-    from anabranch.client.producer.partition_queue import PartitionQueue
-    from anabranch.client.producer.producer_batch import ProducerBatch
-    from anabranch.client.producer.replacement import Replacement
-
-NO_LAYOUT = Layout(-1, -1)
-"""The layout of a topic of a plain Kafka broker: its batches are sent without one."""
-
-
-def layout_of(info: TopicInfo) -> Layout:
-    """The layout that a batch placed by ``info`` carries."""
-    if info.undeleted_partition_count < 0 or info.layout_version < 0:
-        return NO_LAYOUT
-    return Layout(info.undeleted_partition_count, info.layout_version)
+from anabranch.client.producer.named_layout import NO_LAYOUT, layout_of
+from anabranch.client.producer.producer_batch import ProducerBatch
+from anabranch.client.producer.replacement import Replacement
 
 
 class TopicPlacement:
@@ -44,7 +30,6 @@ class TopicPlacement:
         "layout",
         "name",
         "next",
-        "queues",
         "refusals",
         "replacement",
         "retry_at_ms",
@@ -61,7 +46,6 @@ class TopicPlacement:
         self.held = False
         self.replacement: Replacement | None = None
         """The replacement in progress, with the batches taken out of the queues for the next layout."""
-        self.queues: list[PartitionQueue] = []
         self.refusals = 0
         """Pauses taken since a broker first refused the layout in force and the metadata had no newer one."""
         self.retry_at_ms = 0.0

@@ -16,7 +16,7 @@ from anabranch.protocol.generated.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.runtime import broker_loggers
 
 _WHAT = "a controller has only the levels of its loggers as configs: ask a broker for all others"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import ClassVar
 
+from anabranch.protocol.message import Decoder, Encoder, Message
 from anabranch.protocol.primitives import (
-    Decoder,
-    Encoder,
-    Message,
     bad_length,
     not_in_version,
     read_tags,

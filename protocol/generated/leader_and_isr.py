@@ -6,12 +6,9 @@ from struct import Struct, pack, unpack_from
 from typing import ClassVar
 from uuid import UUID
 
+from anabranch.protocol.message import Decoder, Encoder, Message, Struct as Base
 from anabranch.protocol.primitives import (
-    Decoder,
-    Encoder,
     EMPTY,
-    Message,
-    Struct as Base,
     bad_length,
     read_tags,
     read_uvarint,

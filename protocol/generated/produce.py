@@ -5,12 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import ClassVar
 
+from anabranch.protocol.message import Decoder, Encoder, Message, Struct as Base
 from anabranch.protocol.primitives import (
-    Decoder,
-    Encoder,
     EMPTY,
-    Message,
-    Struct as Base,
     bad_length,
     not_in_version,
     read_tags,

@@ -15,7 +15,7 @@ from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest
-from anabranch.protocol.primitives import encode_versioned
+from anabranch.protocol.message import encode_versioned
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_world import FakeBroker, Log, World
 from tests.support.resize.resize_world import (

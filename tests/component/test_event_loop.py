@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from anabranch.broker.log import producer_rebuild, time_search
-from anabranch.broker.log.cold_reads import load_records
 from anabranch.broker.log.compaction import KeyOffsets
+from anabranch.broker.log.load_records import load_records
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
@@ -38,7 +38,8 @@ from anabranch.broker.log.producer_rebuild import catch_up
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.log.time_search import TimeSearch
-from anabranch.broker.replication.fetcher import FetcherConfig, ReplicaFetcher
+from anabranch.broker.replication.fetcher import ReplicaFetcher
+from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.protocol import batch_builder, records
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder, build_batch
 from anabranch.protocol.batch_layout import SMALL_BODY_BYTES

@@ -28,7 +28,7 @@ from anabranch.protocol.generated.offset_commit import (
 )
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from anabranch.protocol.primitives import encode_versioned
+from anabranch.protocol.message import encode_versioned
 from anabranch.runtime.channel import Channel
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 

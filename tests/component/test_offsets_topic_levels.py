@@ -18,7 +18,7 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from anabranch.protocol.primitives import read_version
+from anabranch.protocol.message import read_version
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.sim_zk import FakeZk

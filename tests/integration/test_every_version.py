@@ -83,7 +83,7 @@ from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRe
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from anabranch.protocol.primitives import Message
+from anabranch.protocol.message import Message
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.testing.processes import ProcessCluster

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.broker.coordinator import offsets, positions
+from anabranch.broker.coordinator import offsets, position_answers
 from anabranch.broker.delayed_produce import AwaitedRefusal
 from anabranch.broker.handlers import offset_for_leader_epoch, produce
 from anabranch.broker.handlers.fetch_read import FetchRead
@@ -20,9 +20,10 @@ from anabranch.broker.replication.partition import Partition
 from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.replacement import replace_records
 from anabranch.client.producer.sender import Sender
-from anabranch.client.producer.topic_placement import TopicPlacement, layout_of
+from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.controller import request_batch
 from anabranch.controller.resize import view
 from anabranch.controller.store import GuardedStore
@@ -94,7 +95,7 @@ def nothing_waits_for_what_is_not_answered(patch: Patch) -> None:
         if after is None:
             return None
         drained: list[list[Any]] = []
-        for queue in topic.queues:
+        for queue in acc.queues_of(topic):
             never_sent = [batch for batch in queue.waiting if batch not in queue.outstanding]
             if queue.may_adopt:
                 drained.append(queue.drain())
@@ -121,8 +122,8 @@ def nothing_waits_for_what_is_not_answered(patch: Patch) -> None:
 
 
 def a_batch_of_a_partition_that_is_gone_is_placed_again(patch: Patch) -> None:
-    def give_up_gone(_self: Any, topic: Any) -> int:
-        for queue in topic.queues:
+    def give_up_gone(acc: Any, topic: Any) -> int:
+        for queue in acc.queues_of(topic):
             for batch in queue.outstanding:
                 if not batch.in_flight and topic.is_gone(queue.tp.partition, batch.incarnation):
                     batch.refused = True
@@ -196,13 +197,13 @@ def a_refusal_is_told_before_all_have_followed(patch: Patch) -> None:
 
 
 def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
-    original = positions.position_of
+    original = position_answers.position_of
 
     def position_of(*of: Any) -> int:
         known = original(*of)
         return known if known >= 0 else 2**31
 
-    patch.setattr(positions, "position_of", position_of)
+    patch.setattr(position_answers, "position_of", position_of)
 
 
 # ---------------------------------------------------------------- controllers

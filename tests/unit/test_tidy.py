@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +79,13 @@ def test_pure_packages_import_nothing_that_touches_the_world() -> None:
         if relative(path) not in PURE_EXEMPT and (found := imported_roots(ast.parse(path.read_text())) & IMPURE_MODULES)
     }
     assert offenders == {}
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    graph = grimp.build_graph("anabranch")
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    files = {name: found for name, found in imports.items() if not graph.find_children(name)}
+    graphlib.TopologicalSorter(files).prepare()  # CycleError names the circle
 
 
 def test_only_runtime_reads_clocks_and_global_randomness() -> None:

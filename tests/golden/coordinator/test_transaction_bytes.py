@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.protocol.generated.transaction_log import TransactionLogKey, TransactionLogValue, TransactionPartitions
-from anabranch.protocol.primitives import DecodeError, decode_tolerantly, decode_versioned, encode_versioned
+from anabranch.protocol.message import decode_tolerantly, decode_versioned, encode_versioned
+from anabranch.protocol.primitives import DecodeError
 from tests.golden.coordinator.test_record_bytes import GOLDEN
 
 KEY = TransactionLogKey(transactional_id="tx-1")

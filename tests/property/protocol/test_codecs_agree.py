@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.log.slices import at_once
+from anabranch.protocol import steps
 from anabranch.protocol.reference import struct_for
 from anabranch.protocol.types import Part
 from tests.support.protocol.protocol_tables import (
@@ -32,10 +33,10 @@ def check(case: Case, mapping: dict[str, object]) -> None:
     assert made.encode(case.version) == wire
     assert made == decoded
     assert plain(reference.parse(wire)) == mapping
-    in_steps = at_once(case.cls.decode_in_steps(memoryview(wire), case.version))
+    in_steps = at_once(steps.decode_prefix(case.cls, memoryview(wire), case.version))
     assert in_steps == (decoded, len(wire))
     parts: list[Part] = []
-    at_once(made.encode_in_steps(case.version, bytearray(), parts))
+    at_once(steps.encode_into(made, case.version, bytearray(), parts))
     assert b"".join(bytes(part) for part in parts) == wire  # type: ignore[arg-type]
 
 

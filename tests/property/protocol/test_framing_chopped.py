@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from anabranch.protocol.framing import BufferPool, FrameError, RequestHeader, ServerConnection, encode_request
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from anabranch.protocol.primitives import DecodeError, Message
+from anabranch.protocol.message import Message
+from anabranch.protocol.primitives import DecodeError
 
 
 def _produce(size: int) -> ProduceRequest:

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from anabranch.broker.fetch_session import FetchTarget
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.log.checkpoint_files import PartitionMetadata
 from anabranch.broker.log.log_config import LogConfig
@@ -21,7 +20,8 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_snapshot import encode_snapshot
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.replication.fetch_plan import FetchPlan
-from anabranch.broker.replication.fetcher import FetcherConfig
+from anabranch.broker.replication.fetch_session import FetchTarget
+from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import FollowedPartition, Outcome
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory

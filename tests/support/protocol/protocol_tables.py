@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from anabranch.protocol.generate import table_modules, tables
 from anabranch.protocol.generated import __name__ as generated_package
-from anabranch.protocol.primitives import Message
-from anabranch.protocol.reference import table_named
-from anabranch.protocol.schema import Field
+from anabranch.protocol.message import Message
+from anabranch.protocol.schema import Field, table_named
 from anabranch.protocol.schema import Message as Table
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}

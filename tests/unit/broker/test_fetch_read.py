@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.protocol.errors import ErrorCode, KafkaError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from anabranch.broker.fetch_session import EVICTION_S, MAX_EPOCH, FetchSession, FetchSessionCache
+from anabranch.broker.replication.fetch_session import EVICTION_S, MAX_EPOCH, FetchSession, FetchSessionCache
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.types import TopicPartition

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anabranch.broker.fetch_session import FetchSession
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.fetch_session import FetchSession
 from anabranch.broker.replication.layout import DeliveryRules, LegacyConsumers
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap

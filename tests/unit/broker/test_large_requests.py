@@ -21,8 +21,7 @@ from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteResponse,
 )
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from anabranch.protocol.reference import table_named
-from anabranch.protocol.schema import Field
+from anabranch.protocol.schema import Field, table_named
 from tests.support.broker.loop_probe import LoopProbe
 
 

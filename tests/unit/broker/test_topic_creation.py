@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.topic_creation import TopicCreator
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.runtime.background import Background
 from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 
 pytestmark = pytest.mark.trio
@@ -36,11 +37,16 @@ class Controller:
         return CreateTopicsResponse(topics=[result])
 
 
+async def never(*_: object) -> bool:
+    """No metadata comes."""
+    return False
+
+
 def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
     values = {"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 50, "request.timeout.ms": 1000}
-    config = SimpleNamespace(values={**{key.name: key.default for key in BROKER_CONFIGS}, **values})
-    node: Any = SimpleNamespace(config=config, controller=controller, nursery=nursery)
-    return TopicCreator(node)
+    values = {**{key.name: key.default for key in BROKER_CONFIGS}, **values}
+    fake: Any = controller
+    return TopicCreator(values, fake, MetadataCache(), never, Background(), nursery)
 
 
 async def test_the_offsets_topic_is_requested_again_after_there_were_too_few_brokers(nursery: Any) -> None:

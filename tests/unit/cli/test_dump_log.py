@@ -13,7 +13,7 @@ import pytest
 from anabranch.cli.main import main
 from anabranch.protocol.batch_builder import build_batch, build_control_batch
 from anabranch.protocol.generated.consumer_offsets import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
-from anabranch.protocol.primitives import encode_versioned
+from anabranch.protocol.message import encode_versioned
 from tests.support.log.batches import batch_of
 
 

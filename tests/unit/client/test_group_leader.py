@@ -16,7 +16,7 @@ from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssig
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
-from anabranch.protocol.primitives import encode_versioned
+from anabranch.protocol.message import encode_versioned
 from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink, reading
 
 

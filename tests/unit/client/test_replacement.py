@@ -27,7 +27,7 @@ def records_of(world: World) -> dict[int, list[Record]]:
     """Return the waiting records by partition, in order."""
     return {
         queue.tp.partition: [record for batch in queue.waiting for record in RecordBatch(batch.encode())]
-        for queue in world.topic.queues
+        for queue in world.accumulator.queues_of(world.topic)
         if queue.waiting
     }
 
@@ -65,7 +65,7 @@ def test_keys_are_placed_by_the_layout_in_order_and_the_memory_is_counted(counts
             assert numbers.get(record.key, -1) < int(record.value)
             numbers[record.key] = int(record.value)
     assert sum(map(len, found.values())) == 200
-    held = [batch for queue in world.topic.queues for batch in queue.waiting]
+    held = [batch for queue in world.accumulator.queues_of(world.topic) for batch in queue.waiting]
     assert world.accumulator.buffered_bytes == sum(batch.builder.size_bytes for batch in held)
     world.accumulator.flushing = 1
     world.settle()
@@ -287,7 +287,7 @@ def test_records_sent_between_steps_follow_those_sent_before() -> None:
             assert place(positive_hash(record.key), 2, 4) == partition
             assert numbers.get(record.key, -1) < int(record.value)
             numbers[record.key] = int(record.value)
-    held = [batch for queue in world.topic.queues for batch in queue.waiting]
+    held = [batch for queue in world.accumulator.queues_of(world.topic) for batch in queue.waiting]
     assert world.accumulator.buffered_bytes == sum(batch.builder.size_bytes for batch in held)
     world.accumulator.flushing = 1
     world.settle()
@@ -312,7 +312,7 @@ def test_a_flush_between_steps_waits_for_batches_that_are_taken_apart() -> None:
     sources = [batch for batch in waiting_for if batch.moved is not None]
     assert sources, "a flush continues with the batches that have the records now"
     known = {id(batch) for batch in waiting_for} | {id(part) for batch in sources for part, _ in batch.moved or ()}
-    assert {id(batch) for queue in world.topic.queues for batch in queue.waiting} <= known
+    assert {id(batch) for queue in world.accumulator.queues_of(world.topic) for batch in queue.waiting} <= known
 
 
 def test_an_abort_between_steps_fails_every_record() -> None:

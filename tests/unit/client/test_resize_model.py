@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from anabranch.client.errors import OutcomeUnknownError
 from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.producer.accumulator import Accumulator
+from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.replacement import Placing, Replaced, replace_records
-from anabranch.client.producer.topic_placement import TopicPlacement, layout_of
+from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.protocol.key_placement import place, positive_hash
 from tests.unit.client.resize_model import INITIAL, NODES, World
 
@@ -303,7 +304,7 @@ def _no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         if after is None:
             return None
         never_sent: list[list[ProducerBatch]] = []
-        for queue in topic.queues:
+        for queue in acc.queues_of(topic):
             never_sent.append([b for b in queue.waiting if b not in queue.outstanding])
             for batch in never_sent[-1]:
                 queue.waiting.remove(batch)
@@ -326,7 +327,7 @@ def _place_again_what_may_be_in_a_partition_that_is_gone(monkeypatch: pytest.Mon
     """Switch off the rule ``failgone``."""
 
     def refused(acc: Accumulator, topic: TopicPlacement) -> int:
-        for queue in topic.queues:
+        for queue in acc.queues_of(topic):
             for batch in queue.outstanding:
                 if not batch.in_flight and topic.is_gone(queue.tp.partition, batch.incarnation):
                     batch.refused = True

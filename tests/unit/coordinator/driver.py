@@ -14,9 +14,9 @@ from anabranch.broker.coordinator import admin, expiry, join, membership, offset
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.deletions import Deletion
 from anabranch.broker.coordinator.durable import CoordinatorRecord, DurableState
-from anabranch.broker.coordinator.outcome import Now, Outcome, Write, is_committed
+from anabranch.broker.coordinator.outcome import Now, Outcome, Turn, Write, is_committed
 from anabranch.broker.coordinator.records import UnknownRecord, decode, encode
-from anabranch.broker.coordinator.shard import Shard, Turn
+from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
@@ -40,7 +40,7 @@ from anabranch.protocol.generated.offset_delete import (
 )
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from anabranch.protocol.primitives import encode_versioned
+from anabranch.protocol.message import encode_versioned
 from anabranch.protocol.types import TopicPartition
 from tests.unit.coordinator.fakes import EveryTopic
 

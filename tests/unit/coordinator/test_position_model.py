@@ -19,7 +19,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from anabranch.broker.coordinator import positions
+from anabranch.broker.coordinator import position_answers
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
@@ -233,7 +233,7 @@ def first_polls_are_not_waited_for(group: Group) -> None:
 def test_the_model_finds_a_position_that_is_too_early_without_a_rule(
     switched_off: Callable[[Group], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = positions.position_of
+    real = position_answers.position_of
 
     def mutated(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
         kept = group.positions.pollers, group.positions.without_poll
@@ -243,6 +243,6 @@ def test_the_model_finds_a_position_that_is_too_early_without_a_rule(
         finally:
             group.positions.pollers, group.positions.without_poll = kept
 
-    monkeypatch.setattr(positions, "position_of", mutated)
+    monkeypatch.setattr(position_answers, "position_of", mutated)
     with pytest.raises(AssertionError, match="too early"):
         run_state_machine_as_test(PositionMachine, settings=SEARCH)

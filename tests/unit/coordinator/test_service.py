@@ -16,9 +16,9 @@ from anabranch.broker.coordinator.deletions import Deletion
 from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loader import read_state
+from anabranch.broker.coordinator.outcome import Turn
 from anabranch.broker.coordinator.records import encode
 from anabranch.broker.coordinator.service import GroupCoordinator
-from anabranch.broker.coordinator.shard import Turn
 from anabranch.broker.log.slices import SLICE_S, TimeSlice
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
@@ -35,7 +35,7 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
-from anabranch.protocol.primitives import read_version
+from anabranch.protocol.message import read_version
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA
 from tests.unit.coordinator.calls import (

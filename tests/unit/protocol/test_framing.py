@@ -26,7 +26,8 @@ from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsReq
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from anabranch.protocol.primitives import DecodeError, Message
+from anabranch.protocol.message import Message
+from anabranch.protocol.primitives import DecodeError
 
 
 def wire(body: Message, version: int, correlation_id: int = 1, client_id: str | None = "me") -> bytes:

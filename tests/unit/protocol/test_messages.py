@@ -38,14 +38,8 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from anabranch.protocol.primitives import (
-    DecodeError,
-    EncodeError,
-    decode_tolerantly,
-    decode_versioned,
-    encode_versioned,
-    read_version,
-)
+from anabranch.protocol.message import decode_tolerantly, decode_versioned, encode_versioned, read_version
+from anabranch.protocol.primitives import DecodeError, EncodeError
 
 
 def produce_request(records: object, **topic: int) -> ProduceRequest:

@@ -7,7 +7,8 @@ import pytest
 from anabranch.client.group.group_protocol import decode_subscription
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolSubscription
 from anabranch.protocol.generated.consumer_protocol import TopicPartition as OwnedPartitions
-from anabranch.protocol.primitives import DecodeError, encode_versioned
+from anabranch.protocol.message import encode_versioned
+from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.subscriptions import read_subscription, subscribed_topics
 
 OWNED = [OwnedPartitions(topic="a", partitions=[3])]

@@ -47,7 +47,7 @@ def test_failures_are_described_and_counted() -> None:
     clock = ManualClock()
     background = Background(clock)
     metrics = Metrics()
-    metrics.add_background(background)
+    background.show_in(metrics)
     fail_with(background, FULL)
     fail_with(background, ValueError("no batch at byte 0"), "retention", "/logs")
     assert background.describe() == [

@@ -13,7 +13,8 @@ import trio.testing
 
 from anabranch.broker.handlers import describe_producers
 from anabranch.broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
-from anabranch.broker.replication.fetcher import FULL_RETRY_S, FetcherConfig, ReplicaFetcher
+from anabranch.broker.replication.fetcher import FULL_RETRY_S, ReplicaFetcher
+from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import Outcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest

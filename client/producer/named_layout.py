@@ -1,0 +1,16 @@
+"""The layout that a batch names in its Produce request (KIP-253)."""
+
+from __future__ import annotations
+
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.zk_schemas.partition_state import Layout
+
+NO_LAYOUT = Layout(-1, -1)
+"""The layout of a topic of a plain Kafka broker: its batches are sent without one."""
+
+
+def layout_of(info: TopicInfo) -> Layout:
+    """The layout that a batch placed by ``info`` carries."""
+    if info.undeleted_partition_count < 0 or info.layout_version < 0:
+        return NO_LAYOUT
+    return Layout(info.undeleted_partition_count, info.layout_version)
