@@ -93,8 +93,7 @@ class BrokerMetrics(Metrics):
         )
         self.hand_overs = Histogram(
             "anabranch_hand_over_seconds",
-            "How long members of groups coordinated here waited for how far another partition is read, each time until"
-            " they did not any more",
+            "How long records waited at members of groups coordinated here until another partition was read",
             HAND_OVER_BOUNDS_S,
         )
         self.histograms.append(self.hand_overs)

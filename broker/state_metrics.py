@@ -417,7 +417,7 @@ class GroupMetrics:
             self._limits.partitions,
             (
                 "anabranch_consumergroup_wait_seconds",
-                "How long a member has waited for how far a partition is read, by the client ids of both",
+                "How long records have waited at a member until another has read a partition, by their client ids",
             ),
         )
         now_ms = self._node.env.clock.monotonic() * 1000
@@ -427,13 +427,13 @@ class GroupMetrics:
                 waiting = group.members.get(member_id)
                 if waiting is None:
                     continue
-                for tp, since_ms in poller.since_ms.items():
+                for tp, wait in poller.awaited.items():
                     owner_id = owner_of(shard, group, tp)
                     owner = group.members.get(owner_id) if owner_id is not None else None
                     clients = (waiting.client_id, "" if owner is None else owner.client_id)
                     labels: tuple[str, ...] = (group_id, *_labels(tp), *clients)
                     is_shown = group_id in shown and tp.topic in self._shown
-                    waited_s = max(0.0, now_ms - since_ms) / 1000
+                    waited_s = max(0.0, now_ms - wait.since_ms) / 1000
                     waits[labels] = (max(waited_s, waits.get(labels, (0.0, True))[0]), is_shown)
         for labels, (waited_s, is_shown) in waits.items():
             rows.add(labels, waited_s, is_shown=is_shown)

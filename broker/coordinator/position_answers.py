@@ -90,6 +90,8 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
     to_report = _to_report(shard, group, member_id)
     poller.asked = dict.fromkeys(to_report)
     poller.answered = {tp: known_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
+    for tp in [tp for tp, wait in poller.awaited.items() if poller.answered[tp].position >= wait.until]:
+        end_wait(turn, poller, tp)
     named = {**{tp: positions.newest_wanted(tp) for tp in to_report}, **poller.wants}
     found = [
         (
@@ -105,6 +107,12 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
     ]
     turn.out.reply(poller.token, response_of(found))
     poller.token = None
+
+
+def end_wait(turn: Turn, poller: Poller, tp: TopicPartition) -> None:
+    """Measure a wait that is over."""
+    wait = poller.awaited.pop(tp)
+    turn.shard.on_waited((turn.now.monotonic_ms - wait.since_ms) / 1000)
 
 
 def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:

@@ -10,7 +10,8 @@ has read.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from anabranch.broker.coordinator.broker_services import IncarnationOf
 from anabranch.broker.coordinator.fencing import present_member
@@ -18,8 +19,16 @@ from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.position_answers import answer, answer_if_news, known_of, owner_of, response_of
-from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, Poller
+from anabranch.broker.coordinator.position_answers import (
+    answer,
+    answer_if_news,
+    end_wait,
+    known_of,
+    owner_of,
+    position_of,
+    response_of,
+)
+from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, Awaited, Poller
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
@@ -72,15 +81,17 @@ def _poll(
     is_repeated = poller.token is not None
     if is_repeated:
         answer(turn, group, member_id)  # its connection broke, or it would not ask again
-    moved, wants = [], {}
-    for tp, meant, wanted, position in partitions_of(request, incarnation_of):
-        if wanted:
-            wants[tp] = meant
-        is_report = position > UNKNOWN_POSITION and owner_of(turn.shard, group, tp) == member_id
-        if is_report and positions.report(tp, meant, position):
-            moved.append(tp)
-    _note_waits(turn, poller, wants)
+    asked = partitions_of(request, incarnation_of)
+    wants = {one.tp: one.incarnation for one in asked if one.is_wanted}
+    moved = [
+        one.tp
+        for one in asked
+        if one.position > UNKNOWN_POSITION
+        and owner_of(turn.shard, group, one.tp) == member_id
+        and positions.report(one.tp, one.incarnation, one.position)
+    ]
     new = positions.want(member_id, poller, wants)
+    _note_waits(turn, group, poller, {one.tp: one.awaited_until for one in asked if one.is_wanted})
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
     _wait_for_first_polls(turn, group, is_wanted=bool(wants))
@@ -96,13 +107,16 @@ def _poll(
     answer_if_news(turn, group, list(positions.pollers) if may_change_all else affected)
 
 
-def _note_waits(turn: Turn, poller: Poller, wants: Collection[TopicPartition]) -> None:
+def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping[TopicPartition, int]) -> None:
     """Measure the waits that are over, and note the beginning of the others."""
-    now_ms = turn.now.monotonic_ms
-    for tp in [tp for tp in poller.since_ms if tp not in wants]:
-        turn.shard.on_waited((now_ms - poller.since_ms.pop(tp)) / 1000)
-    for tp in wants:
-        poller.since_ms.setdefault(tp, now_ms)
+    waits = {
+        tp: until for tp, until in awaited_until.items() if position_of(turn.shard, group, tp, poller.wants[tp]) < until
+    }
+    for tp in [tp for tp in poller.awaited if tp not in waits]:
+        end_wait(turn, poller, tp)
+    for tp, until in waits.items():
+        known = poller.awaited.get(tp)
+        poller.awaited[tp] = Awaited(until, turn.now.monotonic_ms if known is None else known.since_ms)
 
 
 def _hear(group: Group, member_id: str) -> bool:
@@ -128,16 +142,25 @@ def _members_without_poll(group: Group) -> dict[str, int | None]:
     return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
 
-def partitions_of(
-    request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
-) -> list[tuple[TopicPartition, int, bool, int]]:
-    """(partition, incarnation meant, whether its position is wanted, reported position), without negative indexes."""
+class Asked(NamedTuple):
+    """A partition of a request, with the incarnation it means and the reported position."""
+
+    tp: TopicPartition
+    incarnation: int
+    is_wanted: bool
+    position: int
+    awaited_until: int
+
+
+def partitions_of(request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf) -> list[Asked]:
+    """The partitions of a request, without negative indexes."""
     return [
-        (
+        Asked(
             TopicPartition(topic.name, partition.partition_index),
             _meant(partition.incarnation, topic.name, partition.partition_index, incarnation_of),
             partition.need_position,
             partition.position,
+            partition.awaited_until,
         )
         for topic in request.topics
         for partition in topic.partitions
@@ -163,8 +186,8 @@ def _positions(
     positions = group.positions
     if request.topics:
         partitions = partitions_of(request, incarnation_of)
-        named = {tp: meant for tp, meant, _, _ in partitions}
-        ask_owners(turn, group, {tp: meant for tp, meant, wanted, _ in partitions if wanted})
+        named = {one.tp: one.incarnation for one in partitions}
+        ask_owners(turn, group, {one.tp: one.incarnation for one in partitions if one.is_wanted})
     else:
         named = {tp: report.incarnation for tp, report in positions.reports.items()}
         named.update({tp: positions.newest_wanted(tp) for tp in positions.waiting})

@@ -47,6 +47,13 @@ class Report(NamedTuple):
     position: int
 
 
+class Awaited(NamedTuple):
+    """A wait of a member for a partition: the group must reach offset ``until``."""
+
+    until: int
+    since_ms: int
+
+
 @dataclass(slots=True, eq=False)
 class Poller:
     """A member that polled in this generation: its wanted partitions, its last answers, and its waiting poll."""
@@ -57,8 +64,8 @@ class Poller:
     """The last answer for each wanted partition."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions that it owns and whose positions were requested from it."""
-    since_ms: dict[TopicPartition, int] = field(default_factory=dict)
-    """Since when it has waited for each partition."""
+    awaited: dict[TopicPartition, Awaited] = field(default_factory=dict)
+    """The wanted partitions for which records wait at the member, until the group is far enough."""
     token: Token | None = None
     deadline_ms: int = 0
 

@@ -7,7 +7,7 @@ and reports processed records. The order is: flush callback, commit, report; loa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
@@ -42,6 +42,15 @@ from anabranch.runtime.signal import Signal
 
 _PASSED = 2**63 - 1
 """A position past every threshold."""
+
+
+def _awaited(blocked: Iterable[BlockedPartition]) -> dict[TopicPartition, int]:
+    """The highest known offset that the group must reach, by partition."""
+    awaited: dict[TopicPartition, int] = {}
+    for wait in (wait for one in blocked for wait in one.waits_for):
+        if wait.position < wait.until:
+            awaited[wait.on] = max(wait.until, awaited.get(wait.on, -1))
+    return awaited
 
 
 class OrderedDelivery:
@@ -86,6 +95,8 @@ class OrderedDelivery:
         self._revoked: dict[TopicPartition, None] = {}
         """Partitions whose keys the user has yet to flush."""
         self._wants: dict[TopicPartition, int] = {}
+        self._awaited: dict[TopicPartition, int] = {}
+        """By awaited partition, the offset that the group must reach."""
         self._unassigned: dict[TopicPartition, int] = {}
         """With manual assignment: the incarnations of awaited partitions that are not assigned here."""
         self._unknown_to_group: set[TopicPartition] = set()
@@ -247,8 +258,10 @@ class OrderedDelivery:
             awaited = {wait.on: self._gates.incarnation(wait.on) for one in waits for wait in one.waits_for}
             self._view.look_at({tp: known for tp, known in awaited.items() if tp not in partitions})
         questions = self._questions(False)
-        if questions.positions != self._wants or is_assigned_anew:
-            self._wants = questions.positions
+        unreached = {tp: until for tp, until in self._awaited.items() if self._gates.position(tp) < until}
+        wanted_before, self._wants, self._awaited = self._wants, questions.positions, _awaited(waits)
+        # The coordinator sees by itself that an awaited offset is reached.
+        if self._wants != wanted_before or self._awaited != unreached or is_assigned_anew:
             self._want()
         self._queries.ask()
 
@@ -275,7 +288,7 @@ class OrderedDelivery:
         if self._is_managed:
             assert self._exchange is not None
             self._unassigned = {}
-            self._exchange.want(self._wants)
+            self._exchange.want(self._wants, self._awaited)
             return
         own = {tp: (inc, self._gates.position(tp)) for tp, inc in self._wants.items() if tp in self._partitions}
         self._reports.on_asked(own, self._reports.number)

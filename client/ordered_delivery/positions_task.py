@@ -68,12 +68,13 @@ def build_request(
     *,
     wants: Mapping[TopicPartition, int],
     reports: Mapping[TopicPartition, Position],
+    awaited: Mapping[TopicPartition, int] | None = None,
     generation_id: int = -1,
     member_id: str = "",
     group_instance_id: str | None = None,
     max_wait_ms: int = 0,
 ) -> ConsumerGroupPositionRequest:
-    """A request for positions; ``wants`` are incarnations by partition.
+    """A request for positions. ``wants`` are incarnations, and ``awaited`` the offsets to reach, by partition.
 
     Without member and generation it is the request of a client that is no member.
     """
@@ -86,6 +87,7 @@ def build_request(
                 incarnation=wants[tp] if report is None else report.incarnation,
                 need_position=tp in wants,
                 position=-1 if report is None else report.position,
+                awaited_until=-1 if awaited is None else awaited.get(tp, -1),
             )
         )
     return ConsumerGroupPositionRequest(
@@ -137,6 +139,7 @@ class PositionExchange:
         self._on_answer = on_answer
         self._generation = -1
         self._wants: dict[TopicPartition, int] = {}
+        self._awaited: dict[TopicPartition, int] = {}
         self._unsaid: dict[TopicPartition, Position] = {}
         self._said = 0
         self._number = 0
@@ -167,10 +170,10 @@ class PositionExchange:
         if generation >= 0:
             self._news.set()
 
-    def want(self, wants: dict[TopicPartition, int]) -> None:
-        """Ask for the positions of exactly these partitions, by incarnation."""
-        if wants != self._wants:
-            self._wants = wants
+    def want(self, wants: dict[TopicPartition, int], awaited: dict[TopicPartition, int]) -> None:
+        """Ask for the positions of exactly these partitions, by incarnation. Records wait for offsets ``awaited``."""
+        if (wants, awaited) != (self._wants, self._awaited):
+            self._wants, self._awaited = wants, awaited
             self._news.set()
 
     def report(
@@ -277,6 +280,7 @@ class PositionExchange:
             self._link.group_id,
             wants=wants,
             reports=unsaid,
+            awaited=self._awaited,
             generation_id=generation,
             member_id=self._membership.member_id,
             group_instance_id=self._config.group_instance_id,

@@ -20,12 +20,13 @@ from anabranch.protocol.types import Part
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
 _pack_iqtq = Struct(">iq?q").pack
-_pack_iqtqB = Struct(">iq?qB").pack
+_pack_q = Struct(">q").pack
 _pack_t = Struct(">?").pack
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_iqtqB = Struct(">iq?qB").unpack_from
+_unpack_q = Struct(">q").unpack_from
 _unpack_t = Struct(">?").unpack_from
 
 class ConsumerGroupPositionRequestPartition(Base):
@@ -34,6 +35,7 @@ class ConsumerGroupPositionRequestPartition(Base):
         "incarnation",
         "need_position",
         "position",
+        "awaited_until",
     )
     __slots__ = FIELDS
 
@@ -44,11 +46,13 @@ class ConsumerGroupPositionRequestPartition(Base):
         incarnation: int = -1,
         need_position: bool = False,
         position: int = -1,
+        awaited_until: int = -1,
     ) -> None:
         self.partition_index = partition_index
         self.incarnation = incarnation
         self.need_position = need_position
         self.position = position
+        self.awaited_until = awaited_until
 
 
 class ConsumerGroupPositionRequestTopic(Base):
@@ -113,6 +117,15 @@ class ConsumerGroupPositionResponseTopic(Base):
         self.name = name
         self.partitions = [] if partitions is EMPTY else partitions
 
+
+def _decode_tag_topics_partitions_awaited_until(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    awaited_until, = _unpack_q(data, pos)
+    pos += 8
+    return awaited_until, pos
+
+def _encode_tag_topics_partitions_awaited_until(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_tag_topics_partitions_awaits_report(data: memoryview) -> tuple[bool, int]:
     pos = 0
@@ -200,13 +213,18 @@ def _decode_consumer_group_position_request_v0(data: memoryview) -> tuple[Consum
         for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_incarnation, topics_partitions_need_position, topics_partitions_position, n = _unpack_iqtqB(data, pos)
             pos += 22
+            topics_partitions_awaited_until: int = -1
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10283)
+                if value is not None:
+                    topics_partitions_awaited_until = whole(_decode_tag_topics_partitions_awaited_until(value), value, "topics[].partitions[].awaited_until")
             topics_partitions.append(ConsumerGroupPositionRequestPartition(
                 partition_index=topics_partitions_partition_index,
                 incarnation=topics_partitions_incarnation,
                 need_position=topics_partitions_need_position,
                 position=topics_partitions_position,
+                awaited_until=topics_partitions_awaited_until,
             ))
         n = data[pos]
         pos += 1
@@ -275,7 +293,16 @@ def _encode_consumer_group_position_request_v0(message: ConsumerGroupPositionReq
         else:
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
-            out += _pack_iqtqB(topics_partitions_item.partition_index, topics_partitions_item.incarnation, topics_partitions_item.need_position, topics_partitions_item.position, 0)
+            out += _pack_iqtq(topics_partitions_item.partition_index, topics_partitions_item.incarnation, topics_partitions_item.need_position, topics_partitions_item.position)
+            tag_count = (1 if topics_partitions_item.awaited_until != -1 else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partitions_item.awaited_until != -1:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_awaited_until(topics_partitions_item.awaited_until, tagged)
+                    write_uvarint(out, 10283)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)

@@ -13,6 +13,10 @@ Any client may send a request with an empty member id and generation -1, and get
 ``need_position`` means that a member waits for the partition, or may do so. Without topics the response has all
 partitions that a member waits for or has reported.
 
+Tag 10283 of a request has the offset that the group must reach before the member delivers records that wait: -1 if
+none wait for this partition, or if the offset is not known yet. It only serves metrics. A position is wanted for longer
+than it is waited for, because it may be lowered.
+
 Tag 10263 of a response means that only a live member knows the position: it owns the partition and polls, or may do so
 soon. Until it reports, a log start beyond the wanted offset proves nothing, because the member's user may still hold
 the records.
@@ -58,7 +62,7 @@ REQUEST = message(
         field("member_id", "string", "0+"),
         field("group_instance_id", "string", "0+", nullable="0+", default=None),
         field("max_wait_ms", "int32", "0+"),
-        _topics("Request"),
+        _topics("Request", field("awaited_until", "int64", "0+", default=-1, ignorable=True, tag=10283)),
     ],
 )
 

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 DEADLINE_S = 60.0
 KEYS = [b"key-%d" % number for number in range(32)]
 NEVER_MS = 600_000
+WAIT = "anabranch_consumergroup_wait_seconds"
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,64 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
     controller = of_controller(cluster)
     assert (controller["anabranch_active_controller", ()], controller["anabranch_unfinished_resizes", ()]) == (1, 0)
     assert controller["anabranch_resize_steps_total", ("asked-for", topic)] == 2
+
+
+def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: ProcessCluster) -> None:
+    """A member goes on asking for the position after the wait, because it may be lowered. That is not shown."""
+    topic = "waited"
+
+    def owners() -> set[tuple[str, str]]:
+        """The partitions waited for, each with the client that reads it."""
+        waits = [labels for name, labels in of_brokers(cluster) if name == WAIT and labels[0] == "waiters"]
+        return {(partition, owner) for _, owner, partition, _, _ in waits}
+
+    async def shown(expected: set[tuple[str, str]]) -> None:
+        with anyio.fail_after(DEADLINE_S):
+            while await anyio.to_thread.run_sync(owners) != expected:
+                await anyio.sleep(0.05)  # polls: until the page has exactly these waits
+
+    async def keep_reading(consumer: Consumer) -> None:
+        while True:
+            await consumer.getmany(timeout_ms=100)
+
+    async def work() -> None:
+        def member(client_id: str) -> Consumer:
+            return Consumer(
+                bootstrap_servers=cluster.bootstrap,
+                group_id="waiters",
+                client_id=client_id,
+                auto_offset_reset="earliest",
+                metadata_max_age_ms=200,
+                partition_assignment_strategy=("cooperative-sticky",),  # others forget the pause at a rebalance
+            )
+
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+            member("first") as first,
+            member("second") as second,
+            anyio.create_task_group() as tasks,
+        ):
+            await admin.create_topics([NewTopic(topic, 2, 2)])
+            parent = TopicPartition(topic, 0)
+            for one in (first, second):
+                one.subscribe([topic])
+                tasks.start_soon(keep_reading, one)
+            with anyio.fail_after(DEADLINE_S):
+                while not (first.assignment() and second.assignment()):
+                    await anyio.sleep(0.05)  # polls: until both members have a partition
+            owner, name = (first, "first") if parent in first.assignment() else (second, "second")
+            owner.pause(parent)
+            await send(producer, topic)
+            before = of_brokers(cluster)["anabranch_hand_over_seconds_count", ()]
+            await resize(cluster, topic, 4)
+            await shown({("0", name)})
+            owner.resume(parent)
+            await shown(set())
+            assert of_brokers(cluster)["anabranch_hand_over_seconds_count", ()] > before
+            tasks.cancel_scope.cancel()
+
+    anyio.run(work)
 
 
 def refused_by(cluster: ProcessCluster, topic: str, key: bytes, partitions: Sequence[int]) -> list[int]:

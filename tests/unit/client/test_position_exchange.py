@@ -125,6 +125,10 @@ def wants(body: Any) -> dict[int, int]:
     return {p.partition_index: p.incarnation for t in body.topics for p in t.partitions if p.need_position}
 
 
+def awaited(body: Any) -> dict[int, int]:
+    return {p.partition_index: p.awaited_until for t in body.topics for p in t.partitions if p.awaited_until >= 0}
+
+
 def reports(body: Any) -> dict[int, int]:
     return {p.partition_index: p.position for t in body.topics for p in t.partitions if p.position >= 0}
 
@@ -135,7 +139,7 @@ def test_a_member_does_not_poll_before_its_assignment_is_settled(run: Run) -> No
     async def check() -> None:
         coordinator = Coordinator()
         async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.want({tp(1): 101}, {})
             await anyio.wait_all_tasks_blocked()
             assert not coordinator.seen
             fixture.exchange.settle()
@@ -144,6 +148,20 @@ def test_a_member_does_not_poll_before_its_assignment_is_settled(run: Run) -> No
             assert purposes == [GROUP, POSITIONS] and fixture.generations == 1
             assert [wants(body) for _, body in coordinator.seen] == [{1: 101}, {1: 101}]
             assert {(b.generation_id, b.member_id) for _, b in coordinator.seen} == {(3, "m")}
+
+    run(check)
+
+
+def test_the_awaited_offsets_are_named_and_a_changed_one_is_news(run: Run) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.want({tp(1): 101, tp(2): 102}, {})
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            fixture.exchange.want({tp(1): 101, tp(2): 102}, {tp(1): 50})
+            await until(lambda: awaited(coordinator.seen[-1][1]) == {1: 50} and coordinator.is_parked)
+            assert [awaited(body) for body in coordinator.bodies(GROUP)] == [{}, {1: 50}]
 
     run(check)
 
@@ -172,7 +190,7 @@ def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once(run: Run)
             said = [reports(body) for _, body in coordinator.seen if reports(body)]
             assert said[0] == {0: 7}
             before = len(coordinator.seen)
-            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.want({tp(1): 101}, {})
             await until(lambda: len(coordinator.seen) > before)
             assert not any(reports(body) for _, body in coordinator.seen[before:])
 
@@ -183,7 +201,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
     async def check() -> None:
         coordinator = Coordinator()
         async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.want({tp(1): 101}, {})
             fixture.exchange.settle()
             await until(lambda: coordinator.is_parked)
             coordinator.positions[1] = 100
@@ -264,7 +282,7 @@ def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
         coordinator = Coordinator()
         coordinator.positions[1] = 40
         async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.want({tp(1): 101}, {})
             fixture.exchange.settle()
             await until(lambda: coordinator.is_parked)
             coordinator.positions[1] = 100
@@ -288,7 +306,7 @@ def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked(run: Run) -> N
             await until(lambda: coordinator.is_parked)
             coordinator.answers_parked = False
             before = len(coordinator.bodies(GROUP))
-            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.want({tp(1): 101}, {})
             await until(lambda: len(coordinator.bodies(GROUP)) >= before + 2)
             coordinator.answers_parked = True
             await until(lambda: wants(coordinator.bodies(POSITIONS)[-1]) == {1: 101})
@@ -401,7 +419,7 @@ def test_a_member_that_waits_polls_until_the_cluster_accepts_polls_again(run: Ru
         coordinator = Coordinator()
         coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 3
         async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.want({tp(1): 101}, {})
             fixture.exchange.settle()
             await until(lambda: coordinator.is_parked)
             assert not coordinator.refused and coordinator.pauses == 3
@@ -415,7 +433,7 @@ def test_a_response_of_an_earlier_generation_is_ignored(run: Run) -> None:
         coordinator = Coordinator()
         coordinator.positions[1] = 100
         async with exchanging(coordinator) as fixture:
-            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.want({tp(1): 101}, {})
             fixture.exchange.settle()
             await until(lambda: coordinator.is_parked)
             taken = len(fixture.answers)

@@ -314,12 +314,16 @@ class Driver:
         generation: int,
         *wants: tuple[str, int],
         reports: dict[tuple[str, int], int] | None = None,
+        awaited: dict[tuple[str, int], int] | None = None,
         incarnation: int = -1,
         max_wait_ms: int = 60_000,
         group: str = GROUP,
         instance: str | None = None,
     ) -> str:
-        """Send ConsumerGroupPosition: request the positions of ``wants`` and report those in ``reports``."""
+        """Send ConsumerGroupPosition: request the positions of ``wants`` and report those in ``reports``.
+
+        Records wait for the offsets in ``awaited``.
+        """
         token = self._token(None)
         topics: dict[str, list[ConsumerGroupPositionRequestPartition]] = {}
         for topic, index in dict.fromkeys([*wants, *(reports or {})]):
@@ -329,6 +333,7 @@ class Driver:
                     incarnation=incarnation,
                     need_position=(topic, index) in wants,
                     position=(reports or {}).get((topic, index), -1),
+                    awaited_until=(awaited or {}).get((topic, index), -1),
                 )
             )
         request = ConsumerGroupPositionRequest(

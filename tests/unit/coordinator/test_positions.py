@@ -17,6 +17,22 @@ def two_members(driver: Driver) -> tuple[str, str]:
     return owner, waiter
 
 
+class Waits:
+    """A driver, the members of ``two_members`` and the seconds of each measured wait."""
+
+    def __init__(self) -> None:
+        self.driver = Driver()
+        self.owner, self.waiter = two_members(self.driver)
+        self.measured: list[float] = []
+        self.driver.shard.on_waited = self.measured.append
+
+    @property
+    def shown(self) -> dict[tuple[str, int], int]:
+        """The offset awaited in each partition that the second member waits for."""
+        poller = self.driver.shard.groups[GROUP].positions.pollers[self.waiter]
+        return {tp: wait.until for tp, wait in poller.awaited.items()}
+
+
 # ---------------------------------------------------------------- the hand-over
 
 
@@ -657,3 +673,46 @@ def test_during_a_rebalance_commits_do_not_count() -> None:
     driver.commit({PARENT: 100}, owner, 1)
     driver.join(client="c")
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+
+
+# ---------------------------------------------------------------- how long a member waits
+
+
+def test_a_wait_lasts_until_the_group_reaches_the_awaited_offset() -> None:
+    waits = Waits()
+    driver = waits.driver
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    driver.advance(2_000)
+    driver.poll(waits.owner, 1, reports={PARENT: 99})
+    assert (waits.shown, waits.measured) == ({PARENT: 100}, [])
+    driver.advance(1_000)
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    driver.poll(waits.owner, 1, reports={PARENT: 100})
+    assert (waits.shown, waits.measured) == ({}, [3.0])
+
+
+def test_a_position_is_wanted_for_longer_than_it_is_waited_for() -> None:
+    """A member goes on asking, because a position may be lowered; that is no wait."""
+    waits = Waits()
+    waits.driver.poll(waits.waiter, 1, PARENT)
+    waits.driver.poll(waits.owner, 1, reports={PARENT: 100})
+    waits.driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    assert (waits.shown, waits.measured) == ({}, [])
+
+
+def test_a_wait_ends_when_the_member_no_longer_names_it() -> None:
+    waits = Waits()
+    waits.driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    waits.driver.advance(5_000)
+    waits.driver.poll(waits.waiter, 1, PARENT)
+    assert (waits.shown, waits.measured) == ({}, [5.0])
+
+
+def test_a_wait_begins_again_after_a_rewind() -> None:
+    waits = Waits()
+    driver = waits.driver
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    driver.poll(waits.owner, 1, reports={PARENT: 100})
+    driver.poll(waits.owner, 1, reports={PARENT: 40})
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    assert (waits.shown, waits.measured) == ({PARENT: 100}, [0.0])
