@@ -334,6 +334,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         if not spans:
             return None
         self._since_poll += 1
+        self._traffic.records += 1
         records: Records[Any, Any] = Records(state.tp, spans, self._deserializers)
         return records[0]
 

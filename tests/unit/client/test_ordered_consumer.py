@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from anabranch import Consumer
-from anabranch.client.client_metrics import CONSUMER_GROUP
+from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC
 from anabranch.client.errors import ErrorCode, UnassignedParentError
 from anabranch.client.subscription.fetched import FetchedBatch
 from anabranch.ordered_resize.facts import Lineage
@@ -128,6 +128,7 @@ def test_getone_waits_for_the_parent_as_well(run: Run) -> None:
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([CHILD, PARENT])
             found = [(r.partition, r.offset) for r in [await consumer.getone() for _ in range(15)]]
+            assert consumer.metrics()[CONSUMER_TRAFFIC]["records-consumed-total"] == 15
         assert found == [(0, n) for n in range(10)] + [(1, n) for n in range(5)]
 
     run(check)
