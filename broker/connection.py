@@ -14,7 +14,7 @@ from typing import Any, cast
 import structlog
 import trio
 
-from anabranch.broker import large_batches, large_requests
+from anabranch.broker import large_batches, large_requests, request_log
 from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dispatch import Dispatcher
@@ -56,6 +56,7 @@ class _Slot:
         "api_version",
         "arrived",
         "begun",
+        "client_id",
         "correlation_id",
         "filled",
         "handled",
@@ -73,6 +74,7 @@ class _Slot:
         """When the handler returned, and when the response was ready."""
         self.is_follower = ctx.is_follower
         self.api_version = ctx.api_version
+        self.client_id = ctx.client_id
         self.correlation_id = ctx.correlation_id
         self.response: Message | None = None
         self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
@@ -144,12 +146,14 @@ class Connection:
 
     async def run(self) -> None:
         """Serve until the connection ends. Never raises anything but a cancellation."""
+        logger.debug("connection.opened", client=self._stream.peer, listener=self.listener)
         try:
             async with trio.open_nursery() as self._nursery:
                 await self._read()
                 self._nursery.cancel_scope.cancel()
         finally:
             self.close("ended")
+            logger.debug("connection.closed", client=self._stream.peer, reason=self._closed_because)
             self._frames.close()
             self._settle_budget(0)
 
@@ -252,8 +256,7 @@ class Connection:
                 answer = await large_requests.serve(self._dispatcher.handle, ctx, request.body)
         handled = clock.monotonic()
         if answer is None:
-            times = (arrived, ctx.begun, handled, handled, handled)
-            self._metrics.requests.answered(ctx.api_key, ctx.api_version, ctx.is_follower, *times)
+            self._note_answered(ctx, arrived, ctx.begun, handled, handled, handled)
         elif isinstance(answer, Deferred):
             await self._enqueue_deferred(ctx, answer, handled)
         else:
@@ -312,8 +315,13 @@ class Connection:
         slot = self._slots.popleft()
         self._progress.set()
         now = self.last_active = self._node.env.clock.monotonic()
-        times = (slot.arrived, slot.begun, slot.handled, slot.filled, now)
-        self._metrics.requests.answered(slot.api_key, slot.api_version, slot.is_follower, *times)
+        self._note_answered(slot, slot.arrived, slot.begun, slot.handled, slot.filled, now)
+
+    def _note_answered(self, of: _Slot | RequestContext, *times: float) -> None:
+        """``times``: when the request arrived, its handling began and ended, its answer was ready, and had left."""
+        self._metrics.requests.answered(of.api_key, of.api_version, of.is_follower, *times)
+        if request_log.is_on():
+            request_log.answered(of, self._stream.peer, *times)
 
     async def _wait_for_slot(self) -> None:
         if len(self._slots) >= MAX_SLOTS:

@@ -295,7 +295,9 @@ class ActiveController:
         times.queue_ms.observe(self._events.waited_s(event) * 1000)
         began = self._env.clock.monotonic()
         await self._take_on(event)
-        times.processing_ms.observe((self._env.clock.monotonic() - began) * 1000)
+        took_ms = (self._env.clock.monotonic() - began) * 1000
+        times.processing_ms.observe(took_ms)
+        logger.debug("event.handled", kind=type(event).__name__, took_ms=round(took_ms, 3))
 
     async def _take_on(self, event: Event) -> None:
         try:

@@ -142,6 +142,7 @@ class Senders:
             await self._connected.wait()
             response = await channel.request(request, timeout_s=self._request_timeout_s)
             sender.queue.popleft()
+            logger.debug("broker.request_answered", broker=sender.broker.id, request=type(request).__name__)
             self._background.succeeded("broker-requests", sender.broker.id)
             self._answered(sender.broker, request, response)
 

@@ -72,7 +72,7 @@ def begin(stream: TextIO, levels: Iterable[str] = ("INFO",), form: str = CONSOLE
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[*shared, _name_foreign],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.ExceptionRenderer(),
@@ -133,6 +133,14 @@ def _add_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventDi
         event["level"] = record.levelname.lower()
     else:
         event["level"] = "error" if method == "exception" else method
+    return event
+
+
+def _name_foreign(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Name the event of a library that logs texts, such as kazoo."""
+    library = event["logger"].partition(".")[0]
+    if library != _OURS:
+        event["message"], event["event"] = event["event"], f"{library}.message"
     return event
 
 

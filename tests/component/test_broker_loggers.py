@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.trio
 LOGGER, TOPIC = 8, 2
 SET, DELETE, APPEND = 0, 1, 2
 NAME = "anabranch.broker.connection"
+REQUESTS = "anabranch.broker.request_log"
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,8 @@ def restored() -> Iterator[None]:
     before = logging.root.level
     yield
     logging.root.setLevel(before)
-    logging.getLogger(NAME).setLevel(logging.NOTSET)
+    for name in (NAME, REQUESTS):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def resource(*changes: tuple[str, int, str | None], name: str = "1", kind: int = LOGGER) -> AlterConfigsResource:
@@ -69,6 +72,18 @@ async def test_the_level_of_a_logger_is_set_and_deleted(tmp_path: Path) -> None:
         assert await level(broker) == "ERROR"
         everything = {config.name for config in (await levels(broker)).configs}
         assert {"root", "anabranch", NAME, "anabranch.broker.log.cleaner"} <= everything
+
+
+async def test_answered_requests_are_logged_at_debug(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        with structlog.testing.capture_logs() as before:
+            await levels(broker, REQUESTS)
+        await alter(broker, resource((REQUESTS, SET, "DEBUG")))
+        with structlog.testing.capture_logs() as after:
+            await levels(broker, REQUESTS)
+    assert [line for line in before if line["event"] == "request.answered"] == []
+    (line,) = [line for line in after if line["event"] == "request.answered" and line["api"] == "DESCRIBE_CONFIGS"]
+    assert line["log_level"] == "debug" and line["local_ms"] >= 0 and line["correlation_id"] > 0
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,15 @@ def test_lines_of_structlog_and_of_logging_have_the_same_fields() -> None:
     assert first["timestamp"] <= second["timestamp"]
 
 
+def test_a_line_of_a_library_has_a_stable_event_and_its_text_as_message() -> None:
+    stream = io.StringIO()
+    log_setup.begin(stream, form=log_setup.JSON)
+    logging.getLogger("kazoo.client").warning("Connection dropped: %s", "socket")
+    (line,) = map(json.loads, lines(stream))
+    assert (line["logger"], line["event"]) == ("kazoo.client", "kazoo.message")
+    assert line["message"] == "Connection dropped: socket"
+
+
 def test_a_console_line_begins_with_timestamp_level_logger_and_event() -> None:
     stream = io.StringIO()
     log_setup.begin(stream)
