@@ -156,7 +156,9 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
     """Refuse every waiting poll and forget the positions."""
     for member_id in group.positions.pollers:
         refuse_poll(turn, group, member_id, error)
-    group.positions.clear()
+    positions = group.positions
+    positions.clear()
+    positions.waits_before = {m: waits for m, waits in positions.waits_before.items() if waits and m in group.members}
 
 
 # ---------------------------------------------------------------- what else moves a position

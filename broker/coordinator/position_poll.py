@@ -128,7 +128,7 @@ def _hear(group: Group, member_id: str) -> bool:
     positions = group.positions
     if member_id in positions.pollers:
         return False
-    positions.pollers[member_id] = Poller()
+    positions.pollers[member_id] = Poller(awaited=positions.waits_before.pop(member_id, {}))
     positions.has_polled = True
     group.members[member_id].polls_positions = True
     if positions.without_poll is None:

@@ -95,11 +95,14 @@ class GroupPositions:
     waited_since_ms: int | None = None
     """The time at which a member first wanted a position: the group waits for first polls from then on."""
     ownership: Ownership | None = None
+    waits_before: dict[str, dict[TopicPartition, Awaited]] = field(default_factory=dict)
+    """The waits of members that have not polled since an earlier generation ended: they may go on."""
     has_polled: bool = False
     """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
 
     def clear(self) -> None:
         """Forget the positions: the generation is over."""
+        self.waits_before |= {member_id: poller.awaited for member_id, poller in self.pollers.items()}
         self.pollers = {}
         self.reports = {}
         self.waiting = {}

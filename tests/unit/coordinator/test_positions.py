@@ -678,6 +678,14 @@ def test_during_a_rebalance_commits_do_not_count() -> None:
 # ---------------------------------------------------------------- how long a member waits
 
 
+def rebalance(driver: Driver, leader: str, member: str) -> None:
+    """Begin generation 2 of the group of ``two_members``."""
+    for one in (leader, member):
+        driver.join(one)
+    driver.sync(member, 2)
+    driver.sync(leader, 2, {leader: assignment(PARENT), member: assignment(CHILD)})
+
+
 def test_a_wait_lasts_until_the_group_reaches_the_awaited_offset() -> None:
     waits = Waits()
     driver = waits.driver
@@ -716,3 +724,17 @@ def test_a_wait_begins_again_after_a_rewind() -> None:
     driver.poll(waits.owner, 1, reports={PARENT: 40})
     driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
     assert (waits.shown, waits.measured) == ({PARENT: 100}, [0.0])
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_wait_lasts_beyond_a_rebalance(goes_on: bool) -> None:
+    waits = Waits()
+    driver = waits.driver
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    driver.advance(2_000)
+    rebalance(driver, waits.owner, waits.waiter)
+    driver.poll(waits.waiter, 2, PARENT, awaited={PARENT: 100} if goes_on else {})
+    assert waits.measured == ([] if goes_on else [2.0])
+    driver.advance(1_000)
+    driver.poll(waits.owner, 2, reports={PARENT: 100})
+    assert (waits.shown, waits.measured) == ({}, [3.0] if goes_on else [2.0])
