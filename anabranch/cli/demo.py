@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.options import Int, JsonFile
+from anabranch.cli.own_command import this_command
 from anabranch.command_error import CommandError, UsageError
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, TOPIC, DemoResult, run_demo
@@ -135,9 +136,10 @@ def show(result: DemoResult, directory: Path, console: Console) -> None:
         for violation in check.get("violations", []):
             console.print(f"{check['name']}: {violation}", style="red", highlight=False)
     console.print("[bold green]PASS[/]" if result.passed else "[bold red]FAIL[/]")
+    command = this_command()
     for line in (
-        f"The audit again: anabranch audit {directory / 'export'} --order-by tsv:0",
-        f"Every split and merge: {directory / PAGE_NAME}; live, in the console: anabranch demo --watch",
+        f"The audit again: {command} audit {directory / 'export'} --order-by tsv:0",
+        f"Every split and merge: {directory / PAGE_NAME}; live, in the console: {command} demo --watch",
     ):
         console.print(line, highlight=False, soft_wrap=True)
 

@@ -19,6 +19,7 @@ from rich.progress import Progress as Bars
 from anabranch import Admin
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.cli.own_command import this_command
 from anabranch.command_error import CommandError, UsageError
 from anabranch.export_offline import export_offline
 from anabranch.export_run import ExportReport, NoProgress, Progress
@@ -103,7 +104,7 @@ def _print(report: ExportReport) -> None:
     for broker in report.unread:
         print(f"replicas on broker {broker} were not exported: it names no log directory that has them")
     if "://" not in report.directory:  # the audit reads only directories
-        print(f"anabranch audit {report.directory}")
+        print(f"{this_command()} audit {report.directory}")
 
 
 class _Bar:

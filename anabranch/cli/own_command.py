@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 NAME = "anabranch"
+
+
+def this_command() -> str:
+    """The text to type for ``anabranch`` in the shell that this process was started from."""
+    return own_command(shutil.which(NAME), sys.executable, os.getcwd())
 
 
 def own_command(found: str | None, executable: str, directory: str) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Int, Settings
-from anabranch.cli.own_command import NAME, own_command
+from anabranch.cli.own_command import this_command
 from anabranch.local.cluster import LocalCluster, run_local_cluster
 from anabranch.local.plan import LocalClusterConfig, parse_overrides
 
@@ -72,8 +69,7 @@ async def _serve(config: LocalClusterConfig, ready_file: Path | None) -> None:
             if ready_file is not None:
                 cluster.on_change.append(lambda: cluster.write_ready_file(ready_file))
                 cluster.write_ready_file(ready_file)
-            command = own_command(shutil.which(NAME), sys.executable, os.getcwd())
-            console.print(welcome(cluster, command), soft_wrap=True)
+            console.print(welcome(cluster, this_command()), soft_wrap=True)
             await trio.sleep_forever()
 
 
