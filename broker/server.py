@@ -43,10 +43,6 @@ class Server:
         self.closed: Counter[str] = Counter()
         self.refused = 0
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     async def listen(self) -> None:
         """Bind every listener. Raises ``OSError``."""
         values = self._node.config.values
