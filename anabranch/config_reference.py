@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
-Written by `make gen` from the tables in `zk_schemas/config_keys.py`, `zk_schemas/controller_keys.py` and
-`client/config.py`.
+Written by `make gen` from the tables in `zk_schemas/topic_keys.py`, `zk_schemas/broker_keys.py`,
+`zk_schemas/controller_keys.py` and `client/config.py`.
 
 A broker or controller reads its keys in this order; the last value counts:
 

@@ -135,7 +135,7 @@ def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> A
 
 def _check_configured_broker(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
     from anabranch.broker.config import BrokerConfig
-    from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+    from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
     from anabranch.zk_schemas.static_keys import for_broker, gather
 
     given, _ = for_broker(gather(BROKER_CONFIGS, properties, where, os.environ, settings))

@@ -14,7 +14,7 @@ from anabranch.runtime.env import ZkError
 from anabranch.runtime.real_trio import real_env
 from anabranch.runtime.server_program import ServerProgram, Settings
 from anabranch.runtime.zk_kazoo import KazooZk
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.features import IncompatibleFeaturesError
 from anabranch.zk_schemas.static_keys import for_broker
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from anabranch.protocol.addresses import split_address
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, VersionRange
 from anabranch.zk_schemas.config_def import ConfigError
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.features import supported_by
 
 

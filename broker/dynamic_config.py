@@ -20,9 +20,10 @@ from anabranch.broker.replication.layout import DeliveryRules, LegacyConsumers, 
 from anabranch.ordered_resize.marked import Marked
 from anabranch.runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS, topic_defaults
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)

@@ -25,7 +25,7 @@ from anabranch.runtime.env import CreateOp, SetOp, ZkError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
-from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 UNCLEAN: Final = "unclean.leader.election.enable"

@@ -8,7 +8,7 @@ from anabranch.controller.image import ClusterImage
 from anabranch.controller.stored_config import StoredConfig
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, topic_defaults
+from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, topic_defaults
 
 ORDERED_KEY = "enable.ordered.delivery"
 

@@ -15,7 +15,6 @@ from anabranch.runtime import log_setup
 
 logger = structlog.get_logger(__name__)
 
-RESOURCE = 8
 _DYNAMIC_BROKER_LOGGER = 6
 _SET, _DELETE = 0, 1
 

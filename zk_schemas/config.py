@@ -11,7 +11,7 @@ from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_
 
 @dataclass(frozen=True, slots=True)
 class ConfigZnode:
-    """The overrides of one topic or broker, as text; ``config_keys`` defines the keys."""
+    """The overrides of one topic or broker, as text; ``topic_keys`` and ``broker_keys`` define the keys."""
 
     config: dict[str, str]
     version: int = 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import REQUIRED, Between, ConfigDef, ConfigKey, ConfigType, NotEmpty
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 
 FIRST_CONTROLLER_ID = 1000
 """Controller ids start here, apart from broker ids."""

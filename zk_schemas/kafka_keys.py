@@ -1,7 +1,7 @@
 """The keys that Kafka 3.9.1 takes in a broker's ``server.properties``, and the reasons why some have no effect here.
 
-The names are those of ``KafkaConfig`` with its dynamic keys. The tables of ``config_keys`` and ``controller_keys``
-have the keys with an effect.
+The names are those of ``KafkaConfig`` with its dynamic keys. The tables of ``topic_keys``, ``broker_keys`` and
+``controller_keys`` have the keys with an effect.
 """
 
 from __future__ import annotations

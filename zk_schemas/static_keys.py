@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode, parse_properties
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.kafka_keys import is_kafka_key, why_without_effect
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter, Token
 from anabranch import Admin, ConfigEntry, TopicDescription
 from anabranch.cli.options import INT32
 from anabranch.ordered_resize.autoscale import Policy, decide
-from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
+from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
 
 AUTO: Literal["auto"] = "auto"
 

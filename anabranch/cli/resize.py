@@ -26,7 +26,7 @@ from anabranch.command_error import CommandError
 from anabranch.ordered_resize.lineage import has_keys, last_merges
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
 from anabranch.protocol.plurals import counted, one_or_many
-from anabranch.zk_schemas.config_keys import TOPIC_CONFIGS
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 
 CHECK_EVERY_S = 0.1
 REFUSALS = frozenset(

@@ -47,7 +47,7 @@ from anabranch.client.admin.types import CreatedTopic
 from anabranch.command_error import UsageError
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from anabranch.protocol.plurals import counted
-from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY
+from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY
 from anabranch.zk_schemas.znode import format_id
 
 app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")

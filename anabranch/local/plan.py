@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from anabranch.protocol.addresses import join_address, split_address
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import ConfigError
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
 from anabranch.zk_schemas.static_keys import for_broker
 

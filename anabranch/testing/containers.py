@@ -21,7 +21,7 @@ from testcontainers.core.network import Network
 from anabranch.local.ports import held_port
 from anabranch.testing.cluster import settings_for_tests
 from anabranch.testing.processes import serves, wait_for
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
 
 IMAGE_VARIABLE = "ANABRANCH_IMAGE"

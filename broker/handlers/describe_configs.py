@@ -12,6 +12,7 @@ import enum
 from collections.abc import Mapping
 
 from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
@@ -23,12 +24,10 @@ from anabranch.protocol.generated.describe_configs import (
 )
 from anabranch.runtime import broker_loggers
 from anabranch.runtime.env import NoNodeError
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
-
-RESOURCE_TOPIC = 2
-RESOURCE_BROKER = 4
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 
 
 class ConfigSource(enum.IntEnum):
@@ -117,7 +116,7 @@ async def _describe(
 ) -> list[DescribeConfigsResourceResult]:
     node = ctx.node
     name = resource.resource_name
-    if resource.resource_type == RESOURCE_TOPIC:
+    if resource.resource_type == ResourceType.TOPIC:
         if name not in node.metadata.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         layers = await _layers(ctx, name)
@@ -127,9 +126,9 @@ async def _describe(
             for key in TOPIC_CONFIGS
             if _wanted(resource, key)
         ]
-    if resource.resource_type == broker_loggers.RESOURCE:
+    if resource.resource_type == ResourceType.BROKER_LOGGER:
         return broker_loggers.describe(node.config.broker_id, resource)
-    if resource.resource_type != RESOURCE_BROKER:
+    if resource.resource_type != ResourceType.BROKER:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"resource type {resource.resource_type} has no configs; topics (2), brokers (4) and loggers (8) have",

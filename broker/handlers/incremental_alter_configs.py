@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anabranch.broker.forwarding import forward, refused_resources
 from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.incremental_alter_configs import (
     AlterConfigsResourceResponse,
@@ -19,7 +20,7 @@ def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> Answ
             responses=refused_resources(request, error, AlterConfigsResourceResponse)
         )
 
-    loggers = [each for each in request.resources if each.resource_type == broker_loggers.RESOURCE]
+    loggers = [each for each in request.resources if each.resource_type == ResourceType.BROKER_LOGGER]
     if not loggers:
         return forward(ctx, request, 0, lambda response: response.responses, lambda _: True, failed)
     if len(loggers) < len(request.resources):

@@ -21,6 +21,7 @@ from anabranch.client.admin.types import (
 from anabranch.client.errors import ErrorCode, KafkaError, error_for
 from anabranch.client.group.group_protocol import PROTOCOL_TYPE, decode_assignment
 from anabranch.client.net.cluster import Node
+from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.generated import alter_configs as alter
 from anabranch.protocol.generated import incremental_alter_configs as incremental
 from anabranch.protocol.generated.alter_partition_reassignments import (
@@ -63,9 +64,6 @@ from anabranch.protocol.generated.offset_delete import (
 )
 from anabranch.protocol.types import TopicPartition
 
-_TOPIC = 2
-_BROKER = 4
-_BROKER_LOGGER = 8
 _INT16_MAX = 2**15 - 1
 _INT32_MAX = 2**31 - 1
 
@@ -78,16 +76,16 @@ class Resource(NamedTuple):
 
     @classmethod
     def topic(cls, name: str) -> Resource:
-        return cls(_TOPIC, name)
+        return cls(ResourceType.TOPIC, name)
 
     @classmethod
     def broker(cls, broker_id: int) -> Resource:
         """The resource of a broker; ``ALL_BROKERS`` stands for the default of all brokers."""
-        return cls(_BROKER, "" if broker_id == ALL_BROKERS else str(broker_id))
+        return cls(ResourceType.BROKER, "" if broker_id == ALL_BROKERS else str(broker_id))
 
     @classmethod
     def loggers(cls, broker_id: int) -> Resource:
-        return cls(_BROKER_LOGGER, str(broker_id))
+        return cls(ResourceType.BROKER_LOGGER, str(broker_id))
 
 
 def code_error(code: int, what: str | None = None, message: str | None = None) -> KafkaError | None:
@@ -269,7 +267,7 @@ def read_configs(response: DescribeConfigsResponse) -> dict[str | int, dict[str,
         if error is not None:
             raise error
         name: str | int = result.resource_name
-        if result.resource_type == _BROKER:
+        if result.resource_type == ResourceType.BROKER:
             name = int(result.resource_name) if result.resource_name else ALL_BROKERS
         found[name] = {
             c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive, c.documentation)

@@ -7,7 +7,6 @@ runs.
 
 from __future__ import annotations
 
-import enum
 import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.topic_config import ORDERED_KEY
 from anabranch.controller.topic_names import name_problem
+from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_configs import AlterableConfig as GivenConfig
 from anabranch.protocol.generated.alter_configs import (
@@ -34,11 +34,12 @@ from anabranch.protocol.generated.incremental_alter_configs import AlterConfigsR
 from anabranch.protocol.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
 from anabranch.runtime.env import CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.broker_registration import Endpoint
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 
 ADVERTISED_LISTENERS = "advertised.listeners"
 WILDCARDS = ("0.0.0.0", "::")
@@ -46,13 +47,6 @@ MAX_BROKER_ID_DIGITS = 10
 """The largest int32 has ten digits."""
 
 R = TypeVar("R")
-
-
-class ResourceType(enum.IntEnum):
-    """A config resource's type on the wire."""
-
-    TOPIC = 2
-    BROKER = 4
 
 
 @dataclass(frozen=True, slots=True)

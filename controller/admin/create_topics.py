@@ -38,8 +38,8 @@ from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequ
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
-from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_topic_values
 from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_topic_values
 from anabranch.zk_schemas.znode import MAX_PARTITIONS
 
 _SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5

@@ -5,6 +5,7 @@ All other resources of these APIs belong to the cluster. Only the active control
 
 from __future__ import annotations
 
+from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
@@ -28,7 +29,7 @@ def answer(controller_id: int, request: Message) -> Message | None:
         return DescribeConfigsResponse(results=[_described(controller_id, each) for each in request.resources])
     if not isinstance(request, IncrementalAlterConfigsRequest) or not request.resources:
         return None
-    if any(each.resource_type != broker_loggers.RESOURCE for each in request.resources):
+    if any(each.resource_type != ResourceType.BROKER_LOGGER for each in request.resources):
         return None
     dry = request.validate_only
     return IncrementalAlterConfigsResponse(
@@ -44,7 +45,7 @@ def _described(controller_id: int, resource: DescribeConfigsResource) -> Describ
         resource_name=resource.resource_name,
     )
     try:
-        if resource.resource_type != broker_loggers.RESOURCE:
+        if resource.resource_type != ResourceType.BROKER_LOGGER:
             raise KafkaError(ErrorCode.INVALID_REQUEST, _WHAT)
         result.configs = broker_loggers.describe(controller_id, resource)
     except KafkaError as error:

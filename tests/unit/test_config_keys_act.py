@@ -10,11 +10,12 @@ import structlog
 from anabranch.broker import __main__ as broker_main
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.controller import __main__ as controller_main
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import ConfigKey, UpdateMode
-from anabranch.zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, SHARED_KEYS
 from anabranch.zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
 from anabranch.zk_schemas.static_keys import for_broker, for_controller
+from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_KEYS = {name.replace("_", ".") for name in LogConfig.__slots__}

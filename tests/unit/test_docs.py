@@ -27,8 +27,9 @@ from anabranch.config_reference import TARGET, render
 from anabranch.protocol.api_keys import API
 from anabranch.runtime import env, sim_clock, sim_network, sim_scheduler, sim_zk
 from anabranch.runtime.env import Env
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 from tests.support.seen.prometheus_tools import KAFKAS_OWN
 
 ROOT = Path(__file__).resolve().parents[2]

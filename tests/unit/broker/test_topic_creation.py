@@ -14,7 +14,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.background import Background
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 
 pytestmark = pytest.mark.trio
 

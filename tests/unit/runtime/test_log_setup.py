@@ -12,8 +12,9 @@ import pytest
 import structlog
 
 from anabranch.runtime import log_setup
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import ConfigError
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, LOG_LEVELS
+from anabranch.zk_schemas.key_rules import LOG_LEVELS
 
 ONE, OTHER = "anabranch.broker.one", "anabranch.controller.other"
 

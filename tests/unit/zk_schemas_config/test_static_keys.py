@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.static_keys import gather
 

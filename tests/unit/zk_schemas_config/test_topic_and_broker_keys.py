@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import LONG_MAX, REQUIRED, ConfigError
-from anabranch.zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, check_topic_values, topic_defaults
+from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS, check_topic_values, topic_defaults
 
 PER_TOPIC = {
     *(key.name for key in TOPIC_CONFIGS if key.name.startswith("autoscale.")),
