@@ -11,6 +11,7 @@ import pytest
 
 from anabranch import Admin, Consumer, KafkaError, NewTopic, Producer, TopicPartition
 from anabranch import sync as blocking
+from anabranch.client.errors import ErrorCode
 from anabranch.testing.cluster import Cluster
 
 pytestmark = pytest.mark.integration
@@ -251,6 +252,40 @@ def test_changes_by_the_admin_client_are_seen(cluster: Cluster, fresh_name: Name
             await admin.delete_topics([topic])
             while topic in {listing.name for listing in await admin.list_topics()}:
                 await anyio.sleep(0.05)  # polls: the condition of the loop
+
+    run(check)
+
+
+def test_committed_offsets_are_set_returned_to_and_deleted(cluster: Cluster, fresh_name: Names, run: Run) -> None:
+    topic, group = fresh_name("client-offsets"), fresh_name("client-offsets")
+    tp = TopicPartition(topic, 0)
+
+    async def check() -> None:
+        await create(cluster.bootstrap, topic)
+        settings: Any = {"bootstrap_servers": cluster.bootstrap, "group_id": group, "enable_auto_commit": False}
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        ):
+            for number in range(5):
+                await (await producer.send(topic, value=b"%d" % number, partition=0))
+            await admin.alter_group_offsets(group, {tp: 3})
+            async with Consumer(**settings) as consumer:
+                consumer.assign([tp])
+                assert consumer.highwater(tp) is None
+                assert [(await consumer.getone()).offset for _ in range(2)] == [3, 4]
+                assert consumer.highwater(tp) == 5
+                await consumer.seek_to_committed(tp)
+                assert (await consumer.getone()).offset == 3
+            async with Consumer(**settings) as member:
+                member.subscribe([topic])
+                while not member.assignment():
+                    await member.getmany(timeout_ms=100)
+                with pytest.raises(KafkaError) as refused:
+                    await admin.delete_group_offsets(group, [tp])
+                assert refused.value.code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            await admin.delete_group_offsets(group, [tp])
+            assert tp not in await admin.list_group_offsets(group)
 
     run(check)
 
