@@ -63,6 +63,7 @@ def build_app() -> App:
 def main(argv: list[str] | None = None) -> None:
     """Entry point. Exit status: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
+    _open_closed_streams()
     try:
         _check_texts(arguments)
         result = build_app()(arguments, result_action="return_value", error_formatter=_wrong_usage)
@@ -77,6 +78,13 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         sys.exit(report_error(error))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Discard output where the shell has closed its stream (``>&-``), so that no other file gets the descriptor."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _wrong_usage(error: CycloptsError) -> RenderableType:

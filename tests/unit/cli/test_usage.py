@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from anabranch.cli.main import main
 from anabranch.cli.output import RED, coloured
+from anabranch.protocol.batch_builder import build_batch
 
 
 class Terminal(io.StringIO):
@@ -126,3 +128,12 @@ def test_an_audit_with_invalid_options_is_not_begun(
     with pytest.raises(SystemExit, match=r"^2$"):
         main(["audit", *arguments])
     assert said in capsys.readouterr().err
+
+
+def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:
+    """``>&-``: the shell starts the command without the descriptor."""
+    log = tmp_path / "00000000000000000000.log"
+    log.write_bytes(build_batch([(b"k", b"v", (), 5)]))
+    command = [sys.executable, "-m", "anabranch.cli.main", "dump-log", str(log)]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
