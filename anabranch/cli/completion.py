@@ -6,13 +6,18 @@ from typing import Literal
 
 from anabranch.cli.own_command import NAME
 
+_WHEN_SOURCED = f"""
+if [[ ${{funcstack[1]}} == _{NAME} ]]; then _{NAME} "$@"; else compdef _{NAME} {NAME}; fi
+"""
+"""zsh runs a file of fpath as the function of its name. A script that is sourced has to register the function."""
+
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
     """Print a script that completes commands and options in a shell.
 
-    bash: source <(anabranch completion bash), in ~/.bashrc. zsh: anabranch completion zsh > ~/.zfunc/_anabranch, with
-    fpath=(~/.zfunc $fpath) before compinit. fish: anabranch completion fish >
-    ~/.config/fish/completions/anabranch.fish.
+    bash: source <(anabranch completion bash), in ~/.bashrc. zsh: source <(anabranch completion zsh), in ~/.zshrc after
+    compinit; or anabranch completion zsh > ~/.zfunc/_anabranch, with fpath=(~/.zfunc $fpath) before compinit. fish:
+    anabranch completion fish > ~/.config/fish/completions/anabranch.fish.
 
     Parameters
     ----------
@@ -24,6 +29,6 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
     script = build_app().generate_completion(prog_name=NAME, shell=shell)
     if shell == "zsh":
         # zsh calls only the function that has the name of its file in fpath.
-        script = script.replace(f"_cyclopts_{NAME}", f"_{NAME}")
+        script = script.replace(f"_cyclopts_{NAME}", f"_{NAME}") + _WHEN_SOURCED
     print(script)
     return 0

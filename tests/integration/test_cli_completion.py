@@ -77,12 +77,16 @@ def typed_into_zsh(lines: list[str], directory: Path) -> str:
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="the package zsh is not installed")
-def test_zsh_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script_of("zsh", tmp_path, capsys)
+@pytest.mark.parametrize("is_sourced", [False, True])
+def test_zsh_completes_commands_and_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_sourced: bool
+) -> None:
+    script = script_of("zsh", tmp_path, capsys)
+    start = "autoload -Uz compinit; compinit -u -D"
     said = tmp_path / "said"
     shown = typed_into_zsh(
         [
-            f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D",
+            f"{start}; source {script}" if is_sourced else f"fpath=({tmp_path} $fpath); {start}",
             f'anabranch() {{ print -r -- "$@" >> {said} }}',
             "anabranch topics desc\t",
             "anabranch topics list --under-r\t",
