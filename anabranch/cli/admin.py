@@ -37,6 +37,13 @@ def parse_configs(settings: list[str] | None, option: str = "--config") -> dict[
     return pairs_of(option, settings, "retention.ms=3600000")
 
 
+async def existing_topics(admin: Admin, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The names of topics that exist, and those of topics that do not."""
+    wanted = list(names)
+    existing = {listing.name for listing in await admin.list_topics()} if wanted else set()
+    return [name for name in wanted if name in existing], [name for name in wanted if name not in existing]
+
+
 def absent_topic(name: str) -> CommandError:
     return CommandError(f"topic {name} does not exist; anabranch topics list shows those that do")
 

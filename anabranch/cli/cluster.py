@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from anabranch import Admin, TopicDescription, TopicPartition
-from anabranch.cli.admin import with_admin
+from anabranch.cli.admin import absent_topic, existing_topics, with_admin
+from anabranch.cli.errors import report_some
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, TsvFlag
 from anabranch.cli.output import RED, coloured, print_json, print_rows, size
 from anabranch.cli.times import milliseconds
@@ -101,13 +102,16 @@ def log_dirs(
         Only the replicas of these topics.
     """
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
+        known, absent = await existing_topics(admin, topics)
+        if absent and not known:
+            return [], absent
         chosen = None
-        if topics:
-            described = await admin.describe_topics(list(topics))
+        if known:
+            described = await admin.describe_topics(known)
             chosen = [TopicPartition(name, p.partition) for name, topic in described.items() for p in topic.partitions]
         found = await admin.describe_log_dirs(partitions=chosen)
-        return [
+        rows = [
             {
                 "broker": broker,
                 "directory": directory.path,
@@ -120,15 +124,18 @@ def log_dirs(
             for broker, directories in sorted(found.items())
             for directory in directories
         ]
+        return rows, absent
 
-    rows = with_admin(bootstrap_server, work)
+    rows, absent = with_admin(bootstrap_server, work)
     columns = ["broker", "directory", "replicas", "size_bytes", "total_bytes", "usable_bytes", "error"]
-    if json_ or tsv:
+    if absent and not rows:
+        pass
+    elif json_ or tsv:
         print_rows(rows, columns, as_json=json_, as_tsv=tsv)
     else:
         shown = [{**row, "size": size(row["size_bytes"]), "free": _size_or_none(row["usable_bytes"])} for row in rows]
         print_rows(shown, ["broker", "directory", "replicas", "size", "free", "error"], as_json=False, as_tsv=False)
-    return 0
+    return report_some(absent_topic(name) for name in absent)
 
 
 def _size_or_none(size_bytes: int | None) -> str | None:

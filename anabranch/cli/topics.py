@@ -17,7 +17,7 @@ from anabranch import (
     PartitionReassignment,
     TopicPartition,
 )
-from anabranch.cli.admin import absent_topic, each, parse_configs, with_admin
+from anabranch.cli.admin import absent_topic, each, existing_topics, parse_configs, with_admin
 from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
 from anabranch.cli.cluster import all_topics, unhealthy
 from anabranch.cli.errors import failures, report_deleted, report_some
@@ -170,9 +170,8 @@ def describe(
     """
 
     async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
-        existing = {listing.name for listing in await admin.list_topics()} if topics else set()
-        known = [name for name in topics if name in existing]
-        return await describe_topics(admin, known) if known or not topics else [], [t for t in topics if t not in known]
+        known, absent = await existing_topics(admin, topics)
+        return await describe_topics(admin, known) if known or not topics else [], absent
 
     described, absent = with_admin(bootstrap_server, work)
     if json_:

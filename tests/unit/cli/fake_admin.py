@@ -136,7 +136,7 @@ class FakeAdmin:
         return self.advice
 
     async def describe_log_dirs(
-        self, brokers: Iterable[int], partitions: Iterable[TopicPartition]
+        self, brokers: Iterable[int] = (1,), partitions: Iterable[TopicPartition] = ()
     ) -> dict[int, list[LogDirDescription]]:
         if self.held is None:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
