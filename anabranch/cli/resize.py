@@ -269,7 +269,9 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
                 f"{error.message}; a resize that has begun goes on: anabranch topics describe {name} shows it{done}"
             ) from error
     except KafkaError as error:
-        raise CommandError(f"{error.code.name}: {error.message}{done}") from error
+        is_waited_for_again = waits and error.code is ErrorCode.INVALID_PARTITIONS
+        if not (is_waited_for_again and (await admin.describe_topics([name]))[name].partition_count == count):
+            raise CommandError(f"{error.code.name}: {error.message}{done}") from error
 
 
 async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[int]:
@@ -292,6 +294,7 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
 async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[int]:
     """Wait until no partition is marked for deletion. Returns an empty list; raises ``CommandError`` on timeout."""
     marked: list[int] = []
+    why = ""
     with anyio.move_on_after(timeout_ms / 1000):
         while True:
             topic = (await admin.describe_topics([name]))[name]
@@ -302,11 +305,14 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
             left = {group: _left(of_topic, ends, marked) for group, of_topic in committed.items()}
             behind = [f"{group} has {counted(count, 'record')}" for group, count in sorted(left.items()) if count]
             draining = f"{name}: {named_partitions(marked, 'drains', 'drain')}"
-            progress.say(draining + (f"; {', '.join(behind)} to read" if behind else ""))
+            why = f"{', '.join(behind)} to read" if behind else ""
+            if not committed:
+                why = "no group has committed offsets of the topic, so the partitions are deleted only by expiry"
+            progress.say(draining + (f"; {why}" if why else ""))
             await anyio.sleep(CHECK_EVERY_S)
+    because = f": {why}" if why else ""
     raise CommandError(
-        f"{name} still has {named_partitions(marked)} after {timeout_ms} ms; anabranch topics describe {name} shows"
-        f" which groups have yet to read {one_or_many(len(marked), 'it', 'them')}"
+        f"{name} still has {named_partitions(marked)} after {timeout_ms} ms{because}; the same command waits again"
     )
 
 

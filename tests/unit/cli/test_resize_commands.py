@@ -650,7 +650,28 @@ def test_wait_drained_waits_until_merged_partitions_are_removed(run: Run, monkey
     assert status == 0 and "take no records" not in out and admin.total == 4
     never = FakeAdmin(**SHRUNK)
     status, _, err = run(never, "topics", "alter", "t", "--partitions", "4", "--wait-drained", "--timeout-ms", "300")
-    assert status == 1 and "t still has partitions 4, 5 after 300 ms" in err
+    assert status == 1 and "t still has partitions 4, 5 after 300 ms: no group has committed" in err
+
+
+def test_a_wait_for_a_drain_can_be_repeated(run: Run) -> None:
+    """The topic has the count already. Without a wait that is an error, as in Kafka."""
+    refused = KafkaError(ErrorCode.INVALID_PARTITIONS, "t: Topic already has 4 partitions.")
+    again = FakeAdmin(
+        **{**SHRUNK, "refusal": refused, "groups": {"g": {4: 0, 5: 10}}, "ends": {4: (0, 10), 5: (0, 10)}}
+    )
+    status, _, err = run(again, "topics", "alter", "t", "--partitions", "4", "--wait-drained", "--timeout-ms", "300")
+    assert status == 1 and "after 300 ms: g has 10 records to read; the same command waits again" in err
+    status, _, err = run(again, "topics", "alter", "t", "--partitions", "4")
+    assert status == 1 and "INVALID_PARTITIONS" in err
+
+
+def test_log_dirs_shows_the_topics_that_exist_and_names_the_others(run: Run) -> None:
+    admin = FakeAdmin(held={})
+    status, out, err = run(admin, "log-dirs", "t", "nope", "--tsv")
+    assert (status, len(out.splitlines())) == (1, 2)
+    assert "topic nope does not exist" in err
+    status, out, _ = run(admin, "log-dirs", "nope", "--tsv")
+    assert (status, out) == (1, "")
 
 
 def test_a_topic_of_many_partitions_is_summed_up(run: Run) -> None:
