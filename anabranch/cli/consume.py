@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from anabranch import Admin, Consumer, TopicPartition
 from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Natural, Offset, Settings, client_settings
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, Settings, client_settings
 from anabranch.cli.record_text import FormatError, FormatString, TextFormat, to_json, to_tsv
 from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError, UsageError
@@ -56,6 +56,7 @@ def consume(
     print_timestamp: bool = False,
     print_headers: bool = False,
     set_: Settings = None,
+    json_: JsonFlag = False,
 ) -> int:
     r"""Print records until Ctrl-C, --max-messages, or --timeout-ms without a new one.
 
@@ -105,7 +106,7 @@ def consume(
     )
     _check(start, topics, group, from_beginning=from_beginning)
     separator = None if key_separator is None else key_separator.encode()
-    show = _printer(format, TextFormat(separator, print_place, print_timestamp, print_headers))
+    show = _printer(_format(format, json=json_), TextFormat(separator, print_place, print_timestamp, print_headers))
     settings: dict[str, Any] = {
         "group_id": group,
         "auto_offset_reset": "earliest" if from_beginning else "latest",
@@ -172,6 +173,13 @@ def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beg
         )
     if sum((start.offset is not None, start.tail is not None, start.timestamp_ms is not None, from_beginning)) > 1:
         raise UsageError("give only one of --from-beginning --offset --tail --from-timestamp")
+
+
+def _format(text: str, *, json: bool) -> str:
+    """The format by ``--format`` and ``--json``."""
+    if json and text not in (TEXT, JSON):
+        raise UsageError(f"give --json or --format {text}, not both")
+    return JSON if json else text
 
 
 def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:

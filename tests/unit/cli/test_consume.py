@@ -18,6 +18,7 @@ from anabranch.cli.main import main
         (("t", "--from-timestamp", "yesterday"), "--from-timestamp yesterday: expected a time"),
         (("t", "--format", "xml"), "--format xml is neither"),
         (("t", "--format", "%q"), "%q is none of"),
+        (("t", "--json", "--format", "tsv"), "give --json or --format tsv, not both"),
         (("t", "--set", "max_poll_records=no"), "max_poll_records"),
     ],
 )
