@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError, CycloptsPanel, UnusedCliTokensError
+from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, UnusedCliTokensError
 from rich.console import RenderableType
 
 from anabranch.cli.errors import report_error
+from anabranch.cli.own_command import NAME
 from anabranch.command_error import UsageError
 
 SERVERS = {
@@ -90,6 +91,11 @@ def _open_closed_streams() -> None:
 def _wrong_usage(error: CycloptsError) -> RenderableType:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return CycloptsPanel(f"Unexpected: {' '.join(error.unused_tokens)}. --help shows what the command takes.")
+    missing = error.argument if isinstance(error, MissingArgumentError) else None
+    if missing is not None and missing.field_info.is_positional:
+        name = missing.name.lstrip("-").upper()
+        usage = " ".join([NAME, *(error.command_chain or ()), name])
+        return CycloptsPanel(f"{name} is missing: {usage}")
     return CycloptsPanel(error)
 
 

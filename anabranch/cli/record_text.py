@@ -50,7 +50,7 @@ def parse_text(line: bytes, separator: bytes | None) -> Input:
         return Input(None, line)
     key, found, value = line.partition(separator)
     if not found:
-        raise InputError(f"no key separator {separator.decode()!r} in {line[:60]!r}")
+        raise InputError(f"no key separator {separator.decode()!r} in {line[:60].decode(errors='replace')!r}")
     return Input(key, value)
 
 

@@ -18,7 +18,7 @@ RECORD = SimpleNamespace(
 def test_a_line_is_a_value_or_a_key_and_a_value() -> None:
     assert parse_text(b"a:b:c", None) == Input(None, b"a:b:c")
     assert parse_text(b"a:b:c", b":") == Input(b"a", b"b:c")
-    with pytest.raises(InputError, match="no key separator ':'"):
+    with pytest.raises(InputError, match="no key separator ':' in 'abc'"):
         parse_text(b"abc", b":")
 
 
