@@ -21,6 +21,7 @@ from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
 from anabranch.cli.output import duration, print_json
 from anabranch.cli.topic_view import known_offsets, marked_partitions
+from anabranch.command_error import UsageError
 from anabranch.protocol.plurals import counted
 
 Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
@@ -42,6 +43,9 @@ class Sample:
     states: Mapping[str, str] = field(default_factory=dict)
 
 
+SHORTEST_INTERVAL_MS = 100
+
+
 def top(
     *,
     interval_ms: Natural = 1_000,
@@ -61,8 +65,10 @@ def top(
     max_rounds
         Stop after this many measurements.
     """
+    if interval_ms < SHORTEST_INTERVAL_MS:
+        raise UsageError(f"--interval-ms {interval_ms} is below {SHORTEST_INTERVAL_MS}")
     console = Console(highlight=False)
-    run = partial(_run, bootstrap_server, max(interval_ms, 100) / 1000, max_rounds)
+    run = partial(_run, bootstrap_server, interval_ms / 1000, max_rounds)
     if json_:
         with warnings_shown():
             return anyio.run(run, lambda topics, groups: print_json({"topics": topics, "groups": groups}))

@@ -28,6 +28,7 @@ WRONG = [
     ("topics", "reassign", "t", "--replicas", "1,-2"),
     ("topics", "elect-leaders", "--partition", "1"),
     ("groups", "describe"),
+    ("top", "--interval-ms", "99"),
     ("groups", "delete"),
     ("groups", "reset-offsets", "g", "--topic", "t"),
     ("groups", "reset-offsets", "g", "--topic", "t", "--to-offset", "99999999999999999999"),
@@ -137,3 +138,9 @@ def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "anabranch.cli.main", "dump-log", str(log)]
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_missing_argument_is_named_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["topics", "create"])
+    assert "TOPIC is missing: anabranch topics create TOPIC" in capsys.readouterr().err
