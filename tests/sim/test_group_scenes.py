@@ -63,8 +63,8 @@ def positions_are_taken_of_whoever_is_thrown_out(patch: Patch) -> None:
     def take(turn: Any, token: Any, request: Any, incarnation_of: Any) -> None:
         group = turn.shard.groups.get(request.group_id)
         if group is not None and request.member_id and request.member_id not in group.members:
-            for tp, meant, _, position in position_poll.partitions_of(request, incarnation_of):
-                if position >= 0 and group.positions.report(tp, meant, position):
+            for one in position_poll.partitions_of(request, incarnation_of):
+                if one.position >= 0 and group.positions.report(one.tp, one.incarnation, one.position):
                     answer_if_news(turn, group, list(group.positions.pollers))
         poll(turn, token, request, incarnation_of)
 
