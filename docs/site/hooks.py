@@ -1,4 +1,4 @@
-"""What the site has beyond the files of ``docs/``: the command line, and pages from elsewhere in the repository.
+"""Adds pages to the site: the command line, and files from outside of ``docs/``; adapts the links of all pages.
 
 Links are written for readers of the repository. A link to a page of the site leads there; a link to another file of the
 repository becomes the file's name.
@@ -48,7 +48,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def command_line() -> str:
-    """Every command with its options, from the docstrings. The site has tables of contents of its own."""
+    """Every command with its options, from the docstrings, without the table of contents: the site makes its own."""
     text = build_app().generate_docs()
     return re.sub(r"^## Table of Contents\n.*?(?=^\*\*)", "", text, flags=re.MULTILINE | re.DOTALL)
 

@@ -208,8 +208,8 @@ def test_every_metric_is_explained() -> None:
     assert sorted(name for name in (named - of_times) | times if f"`{name}`" not in text) == []
 
 
-def test_metrics_that_promtool_finds_fault_with_are_explained() -> None:
-    section = METRICS.read_text().partition("## What promtool finds fault with\n")[2].partition("\n## ")[0]
+def test_metrics_with_faults_that_promtool_reports_are_explained() -> None:
+    section = METRICS.read_text().partition("## Faults that promtool reports\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"`(kafka_\w+)`", section)) == {name for name, _ in KAFKAS_OWN}
 
 
