@@ -34,13 +34,13 @@ LIMITS = {
 """Shorter limits for alerts that take minutes in operation, as replacements in their expressions."""
 NOT_HERE = {
     "Errors by API and code",
-    "Who waits for whom",
+    "Members that wait",
     "Refused for their layout",
     "Hand-overs",
     "Steps",
     "Age",
     "Marked partitions",
-    "What marked partitions wait for",
+    "Waits of marked partitions",
     "Records left to drain",
 }
 """Panels that are empty except during a resize or an error."""
