@@ -31,7 +31,7 @@ key needs a restart. The other keys can be altered while the cluster runs, and t
 - `all brokers`: for all brokers (`anabranch configs alter broker all --set k=v`)
 - `cluster-wide`: for one broker or for all; the value for one broker counts first
 """
-NO_EFFECT = """A `server.properties` of Kafka's may have these keys. A broker names each of them in a warning. With
+NO_EFFECT = """A `server.properties` file of Kafka may have these keys. A broker names each of them in a warning. With
 `--strict` it does not start. The same is true for a controller key in a broker's file, and for a broker key in a
 controller's file."""
 
@@ -56,7 +56,7 @@ def render() -> str:
                 for key in sorted(table, key=lambda key: key.name)
             ),
         )
-    parts += ["## Keys of Kafka's that do nothing", NO_EFFECT, ""]
+    parts += ["## Kafka's keys without effect", NO_EFFECT, ""]
     idle = sorted(name for name in KAFKA_BROKER_KEYS if name not in BROKER_CONFIGS and name not in CONTROLLER_CONFIGS)
     parts += _table(["key", "reason"], ([name, why_without_effect(name)] for name in idle))
     for title, config in (("Producer", ProducerConfig), ("Consumer", ConsumerConfig), ("Admin", AdminConfig)):
@@ -85,7 +85,7 @@ def _synonyms(key: ConfigKey) -> str:
 
 
 def _topic_key(key: ConfigKey) -> str:
-    """The text of a broker key without one: the topic keys whose default it is."""
+    """The text for a broker key without a description: the topic keys of which it is the default."""
     topics = [topic.name for topic in TOPIC_CONFIGS if key.name in {synonym.name for synonym in topic.synonyms}]
     return "default of " + ", ".join(f"`{name}`" for name in topics) if topics else ""
 

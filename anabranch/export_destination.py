@@ -1,7 +1,7 @@
 """The destination of an export: a directory, or a URI for fsspec (``s3://``, ``gs://``, ``memory://``, ...).
 
-Where the storage can do that, a file appears with all its bytes or not at all. The manifest does not depend on it,
-because it names only files that were written completely.
+If the storage supports it, a file appears with all its bytes or not at all. The manifest does not need this, because it
+names only files that were written completely.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def open_destination(to: str | Path) -> Destination:
     except ImportError as error:
         raise CommandError(f"{to}: no driver for {protocol}://: {error} (with pip)") from None
     except ValueError as error:
-        raise CommandError(f"{to}: {error}; pip install the package that brings this protocol to fsspec") from None
+        raise CommandError(f"{to}: {error}; install the package that adds this protocol to fsspec, with pip") from None
     return FsspecDestination(str(to), filesystem, root)
 
 

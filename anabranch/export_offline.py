@@ -106,7 +106,7 @@ def _identities(log_dir: Path, partitions: list[TopicPartition]) -> dict[int, Pa
 
 
 def _cleanup_policy(log_dir: Path, topic: str) -> str:
-    """The cleanup policy, as known without the cluster: the cleaner's checkpoint lists compacted partitions."""
+    """The cleanup policy, from the log directory alone: the cleaner's checkpoint lists compacted partitions."""
     cleaned = any(tp.topic == topic for tp in read_offsets(log_dir / CLEANER_CHECKPOINT))
     return "compact" if cleaned or topic in INTERNAL_TOPICS else "delete"
 

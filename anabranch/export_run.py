@@ -52,7 +52,7 @@ from anabranch.segment_copy import (
 )
 
 PARTIAL_EVERY_BYTES = 64 << 20
-"""Bytes between two partial manifests: an export that is killed loses at most so many."""
+"""The bytes between two partial manifests: an export that is killed loses at most this many copied bytes."""
 
 
 class StoppedError(Exception):
@@ -100,7 +100,7 @@ class ExportReport:
 class Source:
     """A replica's directory, and the offsets that it must have.
 
-    ``may_lag``: it may have less than was exported before from it, or from its leader.
+    ``may_lag``: its log may end before the end of an earlier export from it, or from its leader.
     """
 
     broker: int
@@ -140,7 +140,7 @@ class ExportRun:
                 raise CommandError(
                     f"{self._destination.name} is not empty and holds no export; export into a new directory"
                 )
-            self._put(PARTIAL_NAME, [self._manifest().encode()])  # marks the coming files as an export's
+            self._put(PARTIAL_NAME, [self._manifest().encode()])  # marks the directory as that of an export
         for manifest in (self._previous, partial):
             if manifest is not None:
                 with _conflicts():

@@ -40,7 +40,7 @@ class ExportConflictError(Exception):
 
 
 class CopyKey(NamedTuple):
-    """One copy of a partition: its leaders' (``broker`` None), or one broker's replica."""
+    """One copy of a partition: from its leaders (``broker`` None), or from one broker's replica."""
 
     partition: int
     broker: int | None
@@ -226,9 +226,10 @@ def files_of(segment: SegmentEntry) -> list[tuple[str, int]]:
 
 
 def resumed(published: Manifest | None, partial: Manifest | None, sizes: Mapping[str, int]) -> dict[CopyKey, Copy]:
-    """The copies to continue: an interrupted export's as far as its files are complete, or the last complete export's.
+    """The copies to continue: those of an interrupted export, or else those of the last complete export.
 
-    ``published`` is None before the first complete export. A ``partial`` of another generation is ignored.
+    An interrupted export counts as far as its files are complete. ``published`` is None before the first complete
+    export. A ``partial`` of another generation is ignored.
     """
     base = copies_of(published) if published else {}
     if partial is None or partial.generation != (published.generation if published else 0) + 1:
@@ -258,7 +259,8 @@ def resumed(published: Manifest | None, partial: Manifest | None, sizes: Mapping
 def leftovers(copies: Mapping[CopyKey, Copy], topic: str, paths: Iterable[str]) -> list[str]:
     """The files that an interrupted export left and no manifest names.
 
-    A segment's file counts only from the end of the last complete export on. The audit reports other unnamed files.
+    A segment's file is among them only if it begins at or behind the end of the last complete export. The audit reports
+    other unnamed files.
     """
     kept = {key.directory(topic): copy for key, copy in copies.items()}
     named = {f"{d}/{name}" for d, copy in kept.items() for segment in copy.segments for name, _ in files_of(segment)}

@@ -91,7 +91,7 @@ def list_segments(directory: Path) -> list[SourceSegment]:
     """The segments of a replica, ascending. Raises SourceChangedError while they are being replaced.
 
     The directory is read twice, so that segments removed by a compaction do not look like a gap. A compaction that ends
-    between the two reads changes the result, and one that continues has its ``.swap`` file there in both.
+    between the two reads makes them differ. One that continues has a ``.swap`` file in both.
     """
     first, second = _scan(directory), _scan(directory)
     if {base: inode for base, (inode, _) in first.items()} != {base: inode for base, (inode, _) in second.items()}:
@@ -153,7 +153,7 @@ def open_piece(directory: Path, segment: SourceSegment, start_offset: int, limit
 def _piece(path: Path, segment: SourceSegment, descriptor: int, start_offset: int, limit: int) -> Piece:
     raw = {suffix: _read(path.with_suffix(suffix)) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)}
     snapshot = _read(path.with_suffix(SNAPSHOT_SUFFIX))
-    # A compaction replaces the files beside a log first, so they belong to this log if it is still in its place.
+    # A compaction replaces the files beside a log first, so they belong to this log unless it was replaced.
     now = _inode(path)
     if not segment.inode == os.fstat(descriptor).st_ino == now:
         raise SourceChangedError(f"{path} was {'removed' if now is None else 'replaced'}")
@@ -198,7 +198,7 @@ def _boundary(
     for at, first, last, end in _batches(descriptor, position, size):
         if last >= offset:
             if first < offset and not at_most:
-                raise HistoryChangedError(f"one has the offsets {first}-{last}")
+                raise HistoryChangedError(f"a batch has the offsets {first}-{last}")
             return at, reached
         position, reached = end, last + 1
     return position, reached

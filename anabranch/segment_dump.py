@@ -35,7 +35,7 @@ RECORDS = "records"
 
 
 class UnknownFileError(ValueError):
-    """The file's name is none of a file that this program can read."""
+    """This program cannot read files with this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class What:
 
 
 def dump_file(path: Path, what: What) -> Iterator[Line]:
-    """The rows of ``path``. A batch's row has its records under ``RECORDS``, if they are wanted.
+    """The rows of ``path``. A batch's row has its records under ``RECORDS``, if ``what`` selects them.
 
     Raises ``UnknownFileError`` for a name with another suffix, and ``OSError``.
     """
     for suffix, reader in READERS.items():
         if path.name.endswith(suffix):
             return reader(path, what)
-    raise UnknownFileError(f"{path} is no file of a partition: these end with {', '.join(READERS)}")
+    raise UnknownFileError(f"{path} is not a file of a partition; the suffixes are {', '.join(READERS)}")
 
 
 def _mapped(path: Path) -> memoryview:
@@ -299,7 +299,7 @@ def _text(path: Path, _what: What) -> Iterator[Line]:
 def _base_offset(path: Path) -> int:
     name = path.name.split(".")[0]
     if not name.isdecimal():
-        raise UnknownFileError(f"{path}: the file's name has to begin with its base offset")
+        raise UnknownFileError(f"{path}: the file's name must begin with its base offset")
     return int(name)
 
 

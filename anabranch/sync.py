@@ -35,7 +35,7 @@ T = TypeVar("T", AsyncAdmin, AsyncConsumer, AsyncProducer)
 
 
 class _Blocking(Generic[T]):
-    """Runs an async client in a portal. Other attributes than its own are the client's, as blocking functions."""
+    """Runs an async client in a portal. It also has the client's attributes, with its methods as blocking functions."""
 
     _factory: ClassVar[Callable[..., Any]]
 
@@ -67,7 +67,7 @@ class _Blocking(Generic[T]):
         return self.__enter__()
 
     def stop(self) -> None:
-        """Exit, like the end of ``with``; does nothing when it was not started or is stopped."""
+        """Exit, like the end of ``with``; does nothing when the client is not started or already stopped."""
         self.__exit__(None, None, None)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

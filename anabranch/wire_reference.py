@@ -32,7 +32,7 @@ A request of a version that is not in its range gets UNSUPPORTED_VERSION (35). A
 response of version 0 with the range.
 """
 ALSO = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS}
-"""What controllers serve besides their handlers."""
+"""APIs that controllers serve without an entry in their table of handlers."""
 
 
 def render() -> str:

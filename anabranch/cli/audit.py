@@ -37,30 +37,30 @@ def audit(
     html_lanes: Int = 16,
     class_archive: bool = True,
 ) -> int:
-    """Check exported segment files. Exit status: 0 without a violation, 1 with one, 2 where nothing could be checked.
+    """Check exported segment files. Exit status: 0 without a violation, 1 with one, 2 if nothing could be checked.
 
     Parameters
     ----------
     directory
-        What `anabranch export` wrote, or a log directory of Anabranch or Kafka.
+        A directory that `anabranch export` wrote, or a log directory of Anabranch or Kafka.
     order_by
-        Where a value holds its place in its key's order: tsv:COLUMN (from 0) or json:FIELD.
+        The field of a value that orders the records of a key: tsv:COLUMN (from 0) or json:FIELD.
     master
         A Spark master; by default two threads of this machine.
     first
-        How many offending records of each check to name.
+        The number of offending records of each check that are named.
     consumer_log
-        What consumers delivered, as JSON lines: group, member, topic, partition, offset, time (docs/audit.md).
+        The delivered records as JSON lines: group, member, topic, partition, offset, time (docs/audit.md).
     max_decompressed_bytes
-        A batch that decompresses to more bytes than this is not read, and counts as one that cannot be read.
+        A batch that decompresses to more bytes than this is not read, and counts as unreadable.
     strict
         Exit with 1 also when a check could not be decided.
     html
-        Write a page to this file: what happened at every split and merge, and where violations lie.
+        Write a page to this file, with every split and merge, and the place of each violation.
     html_rows
-        The most rows that a table of the page has.
+        The largest number of rows in a table of the page.
     html_lanes
-        The most partitions that the page's tree shows side by side; further ones share boxes.
+        The largest number of boxes side by side in the page's tree; with more partitions, a box stands for several.
     class_archive
         Keep the classes of Spark's JVM in ~/.cache/anabranch (170 MB), so that the next audit starts sooner.
     """

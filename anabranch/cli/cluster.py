@@ -39,7 +39,7 @@ async def all_topics(admin: Admin) -> list[TopicDescription]:
 
 
 def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
-    """Show the cluster in a few numbers, and how many partitions are not as they should be."""
+    """Show the numbers of brokers, topics and partitions, and of partitions without a leader or under-replicated."""
 
     async def work(admin: Admin) -> dict[str, Any]:
         described, topics = await admin.describe_cluster(), await all_topics(admin)
@@ -67,7 +67,7 @@ def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
 
 
 def brokers(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False) -> int:
-    """List the brokers with their addresses, and how many partitions each leads and has."""
+    """List the brokers with their addresses, and the number of partitions that each leads and has."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         described, topics = await admin.describe_cluster(), await all_topics(admin)
@@ -94,7 +94,7 @@ def brokers(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
 def log_dirs(
     *topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False
 ) -> int:
-    """Show how much each log directory of each broker holds, and what of its file system is free.
+    """Show the size of each log directory of each broker, and the free space of its file system.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def delete_records(
     all_
         Delete every record that exists now.
     dry_run
-        Delete nothing; show what would be deleted.
+        Delete nothing; show the offsets that would be deleted.
     """
     if sum((before_offset is not None, before_timestamp is not None, all_)) != 1:
         raise UsageError("give exactly one of --before-offset --before-timestamp --all")

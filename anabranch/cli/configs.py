@@ -116,7 +116,7 @@ def alter(
     bootstrap_controller: Controller = None,
     json_: JsonFlag = False,
 ) -> int:
-    """Set configs of one topic or broker, or take them back to their default. They take effect at once.
+    """Set configs of one topic or broker, or reset them to their default. They take effect at once.
 
     Levels of loggers hold until the process ends: anabranch configs alter loggers 1 --set anabranch.broker.log=DEBUG.
 

@@ -22,16 +22,16 @@ def console(
     allow_changes: Annotated[bool, Parameter(negative=())] = False,
     schema_registry: str | None = None,
 ) -> int:
-    """Serve a page that shows a cluster: what is wrong, how keys move, who waits for whom. Until Ctrl-C.
+    """Serve a web page of a cluster, until Ctrl-C: its problems, the moves of keys, and the waits of partitions.
 
     Parameters
     ----------
     listen
         HOST:PORT to listen on; port 0 takes a free one.
     allow_host
-        A name besides localhost that browsers may call the console by; may be given many times.
+        A host name, besides localhost, by which browsers may reach the console; may be given many times.
     allow_changes
-        Let the page resize topics, set offsets and write records. Anybody who reaches the page can.
+        Let the page resize topics, set offsets and write records. Everyone who can reach the page can do this.
     schema_registry
         URL of a schema registry: messages in Avro and Protobuf are shown by their schemas.
     """

@@ -60,8 +60,8 @@ def consume(
 ) -> int:
     r"""Print records until Ctrl-C, --max-messages, or --timeout-ms without a new one.
 
-    Partitions that are added meanwhile are read from their start. Ctrl-C and SIGTERM commit what was printed and leave
-    the group.
+    Partitions that are added meanwhile are read from their start. After Ctrl-C or SIGTERM, the printed records are
+    committed, and the group is left.
 
     Parameters
     ----------

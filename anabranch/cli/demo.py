@@ -1,4 +1,4 @@
-"""``anabranch demo``: the main job, from an empty directory to a verdict."""
+"""``anabranch demo``: runs the demo in an empty directory, and prints its verdict."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def demo(
 
     Starts ZooKeeper, a controller and three brokers; producers stream real events into a topic of 4 partitions, which
     is resized to 6, 9, 6, 4, 8 and 4, the last two while marked partitions drain. A group of three consumers keeps a
-    state for every key. One broker is killed meanwhile. A control topic beside it gets the same without ordered
-    delivery. Then the exported segment files are audited with Spark. Exit status 0 and PASS, or 1 and the first
+    state for every key. One broker is killed meanwhile. A control topic gets the same events and resizes without
+    ordered delivery. Then the exported segment files are audited with Spark. Exit status 0 and PASS, or 1 and the first
     offending records.
 
     Parameters
@@ -51,12 +51,12 @@ def demo(
     events
         Stream only this many events, the first ones.
     seconds
-        How long to stream them. The resizes happen during this time, and prolong it if they are slow.
+        The duration of the stream. The resizes happen during this time, and prolong it if they are slow.
     dir
-        Where everything goes and stays: logs, the workers' files, the exported segments. What an earlier demo left
-        there is replaced.
+        The directory for logs, the workers' files and the exported segments. They stay there until the next demo
+        replaces them.
     watch
-        Open the console beside it; afterwards the cluster and the console go on until Ctrl-C.
+        Open the console in a browser. After the demo, the cluster and the console run until Ctrl-C.
     """
     if events is not None and events < 1:
         raise UsageError(f"--events {events}: must be at least 1")

@@ -28,9 +28,9 @@ def dump_log(
     max_bytes: Int | None = None,
     json_: JsonFlag = False,
 ) -> int:
-    """Print what segments, indexes, snapshots and checkpoints hold, in the words of kafka-dump-log.
+    """Print the contents of segments, indexes, snapshots and checkpoints, in the format of kafka-dump-log.
 
-    What is wrong with a file goes to standard error. Exit status 1 when it is damaged.
+    Faults of a file are printed on standard error. The exit status is 1 when a file is damaged.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def dump_log(
 
 
 def _dump(path: Path, what: What, *, as_json: bool) -> int:
-    """Print a file. Returns how many places in it are damaged."""
+    """Print a file. Returns the number of damaged places in it."""
     faults = []
     try:
         lines = dump_file(path, what)

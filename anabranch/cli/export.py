@@ -39,7 +39,7 @@ def export(
 ) -> int:
     """Copy a topic's segment files up to the high watermark, with a manifest for the audit.
 
-    A second export into the same place adds what is new. One that was interrupted goes on.
+    A second export into the same place adds the new records. It also continues an interrupted export.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ Chosen: TypeAlias = Callable[[FeatureMetadata], list[plan.Change]]
 
 @app.command
 def describe(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
-    """Show what a broker supports of each feature, and what is finalized in the cluster."""
+    """Show the range of levels that a broker supports, and the levels that are finalized, for each feature."""
     known = with_admin(bootstrap_server, lambda admin: admin.describe_features())
     if json_:
         supported = {name: levels._asdict() for name, levels in known.supported.items()}
@@ -59,7 +59,7 @@ def upgrade(
     all_
         Each feature, to the highest level of this release.
     dry_run
-        Ask whether the cluster would do it; change nothing.
+        Let the cluster check the request; change nothing.
     """
     chosen = _chosen(feature, all_, plan.upgrade_all)
     return apply(bootstrap_server, chosen, "upgrade", dry_run=dry_run, as_json=json_)
@@ -85,11 +85,11 @@ def downgrade(
     all_
         Each feature, to the highest level of this release; those that it does not have are deleted.
     force
-        Also if something is lost by it (unsafe downgrade).
+        Allow a change by which something is lost (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run
-        Ask whether the cluster would do it; change nothing.
+        Let the cluster check the request; change nothing.
     """
     chosen = _chosen(feature, all_, plan.downgrade_all)
     return apply(bootstrap_server, chosen, "downgrade", force=force, yes=yes, dry_run=dry_run, as_json=json_)
@@ -112,11 +112,11 @@ def disable(
     feature
         Its name; may be given many times.
     force
-        Also if something is lost by it (unsafe downgrade).
+        Allow a change by which something is lost (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run
-        Ask whether the cluster would do it; change nothing.
+        Let the cluster check the request; change nothing.
     """
     names = feature or []
     if not names:
@@ -144,7 +144,7 @@ def update(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
-    """Several changes in one request; each feature has its own result.
+    """Make several changes in one request; each feature has its own result.
 
     Parameters
     ----------
@@ -155,11 +155,11 @@ def update(
     delete
         FEATURE,... whose finalized level is deleted.
     force
-        Also if something is lost by it (unsafe downgrade).
+        Allow a change by which something is lost (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run
-        Ask whether the cluster would do it; change nothing.
+        Let the cluster check the request; change nothing.
     """
     raised, lowered = plan.parse_levels(_items(upgrade), ":"), plan.parse_levels(_items(downgrade), ":")
     deleted = _items(delete)

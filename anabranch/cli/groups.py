@@ -34,8 +34,8 @@ from anabranch.command_error import CommandError, UsageError
 from anabranch.ordered_resize.explain import Wait
 
 EXPIRING_WITHIN_MS = 600_000
-"""Awaited records are shown as expiring this long before retention removes them: as controllers' warnings have it
-(``retention.warning.ms``)."""
+"""Awaited records are shown as expiring this long before retention removes them: the default of
+``retention.warning.ms``, by which controllers warn."""
 
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
@@ -371,7 +371,7 @@ def reset_offsets(
     shift_by
         This many offsets forward, or back if the number is negative.
     dry_run
-        Only show what would be set.
+        Set nothing; show the new offsets.
     """
     choices = [to_earliest or None, to_latest or None, to_offset, to_datetime, shift_by]
     if sum(choice is not None for choice in choices) != 1:

@@ -14,7 +14,7 @@ _METADATA = "--metadata names a version of KRaft's metadata.version, which a clu
 
 
 def kafka_features(*arguments: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
-    """Takes what Kafka's kafka-features takes: `--describe`, `--upgrade-all`, `--downgrade-all`, `--dry-run`; or
+    """Takes the options of Kafka's kafka-features: `--describe`, `--upgrade-all`, `--downgrade-all`, `--dry-run`; or
     `describe`, `upgrade`, `downgrade`, `disable` with `--feature FEATURE=LEVEL`. Confirms a downgrade with `--yes`.
     """
     given = _parser().parse_args(arguments)

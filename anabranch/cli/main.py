@@ -35,7 +35,7 @@ CLIENTS = {
     "kafka-features": ("anabranch.cli.kafka_features:kafka_features", "The same with the options of Kafka's tool."),
     "cluster": ("anabranch.cli.cluster:cluster", "The cluster in a few numbers."),
     "brokers": ("anabranch.cli.cluster:brokers", "List the brokers."),
-    "log-dirs": ("anabranch.cli.cluster:log_dirs", "How much each log directory holds."),
+    "log-dirs": ("anabranch.cli.cluster:log_dirs", "Show the size of each log directory."),
     "delete-records": ("anabranch.cli.cluster:delete_records", "Delete the oldest records of a topic."),
     "top": ("anabranch.cli.top:top", "Rates of topics and lags of groups, live."),
     "configs": ("anabranch.cli.configs:app", "Describe and alter configs of topics and brokers."),
@@ -43,7 +43,7 @@ CLIENTS = {
 SHELL = {"completion": ("anabranch.cli.completion:completion", "Print a script that completes commands in a shell.")}
 FILES = {
     "export": ("anabranch.cli.export:export", "Copy a topic's segment files."),
-    "dump-log": ("anabranch.cli.dump_log:dump_log", "Print what segment and index files hold."),
+    "dump-log": ("anabranch.cli.dump_log:dump_log", "Print the contents of segment and index files."),
     "audit": ("anabranch.cli.audit:audit", "Check exported segment files with Spark."),
 }
 

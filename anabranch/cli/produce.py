@@ -34,10 +34,10 @@ def produce(
     set_: Settings = None,
     json_: JsonFlag = False,
 ) -> int:
-    """Write each line of standard input as a record, as soon as the line is there.
+    """Write each line of standard input as a record, as soon as the line is complete.
 
-    Exit status 0 when every one was acknowledged. A line that is no record, or is refused, ends the command; so does
-    Ctrl-C. The records before it are written, and a line on standard error says how many were written.
+    Exit status 0 when every record was acknowledged. The command ends at a line that is not a valid record, at a
+    refused record, and at Ctrl-C. The records before are written, and a line on standard error has their number.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class Input:
 
 
 class InputError(ValueError):
-    """A line that is no record; the message gives the reason."""
+    """A line is not a valid record; the message gives the reason."""
 
 
 def parse_text(line: bytes, separator: bytes | None) -> Input:
@@ -192,7 +192,7 @@ class FormatString:
             if letter == "%":
                 directive = next(rest, "")
                 if directive not in _DIRECTIVES or not directive:
-                    raise FormatError(f"%{directive} is none of %{' %'.join(sorted(_DIRECTIVES - {'%'}))} %%")
+                    raise FormatError(f"%{directive} is not one of %{' %'.join(sorted(_DIRECTIVES - {'%'}))} %%")
                 self._parts.append(b"%" if directive == "%" else directive)
             elif letter == "\\":
                 escape = next(rest, "")
@@ -205,7 +205,7 @@ class FormatString:
                 elif escape in _ESCAPES:
                     self._parts.append(_ESCAPES[escape])
                 else:
-                    raise FormatError(f"\\{escape} is none of \\n \\r \\t \\0 \\\\ \\xHH")
+                    raise FormatError(f"\\{escape} is not one of \\n \\r \\t \\0 \\\\ \\xHH")
             else:
                 self._parts.append(letter.encode())
 

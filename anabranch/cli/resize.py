@@ -41,7 +41,7 @@ REFUSALS = frozenset(
 """Errors by which the controller refuses a resize; any other error means that the request failed."""
 
 NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
-"""The errors for an impossible count and for an internal topic; any other refusal may pass."""
+"""The errors for an impossible count and for an internal topic; the reason for any other refusal can end."""
 
 
 _DRAINS = frozenset({DRAIN_KEY, LOSS_KEY, "cleanup.policy", "retention.ms"})

@@ -11,7 +11,7 @@ from anabranch.protocol.key_placement import ancestor_below, children, modulus
 
 
 class Move(NamedTuple):
-    """Keys that go from one partition to another. ``share`` is their share of all keys when hashes are even."""
+    """Keys that go from one partition to another. ``share`` is their share of all keys if hashes are uniform."""
 
     source: int
     target: int

@@ -8,7 +8,7 @@ from anabranch.command_error import UsageError
 
 
 def milliseconds(option: str, text: str, zone: tzinfo | None = None) -> int:
-    """Milliseconds since 1970, from such a number or from a time in ISO 8601.
+    """Milliseconds since 1970, from a number of milliseconds or from a time in ISO 8601.
 
     A time without a zone is in ``zone``, or in this machine's zone when that is None. Raises ``UsageError``.
     """

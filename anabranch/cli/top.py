@@ -53,10 +53,10 @@ def top(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
-    """Show, until Ctrl-C, what is written to each topic and how far behind each group is.
+    """Show the write rate of each topic and the lag of each group, until Ctrl-C.
 
-    The topics with the highest rates and the groups with the highest lags come first. If standard output is no
-    terminal, or a dumb one, one table follows the other.
+    The topics with the highest rates and the groups with the highest lags come first. If standard output is not
+    a terminal, or is a dumb one, each new table is printed below the previous one.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ async def take_sample(admin: Admin) -> Sample:
 
 
 def topic_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
-    """The topics, the most written first. Of a new partition all records count."""
+    """The topics, those with the highest write rate first. In a new partition all records count."""
     seconds = max(now.at_s - before.at_s, 0.001)
     rows = []
     for name, bad in now.unhealthy.items():

@@ -57,7 +57,7 @@ async def consumer_hold_rows(
         return []
     try:
         holds = await admin.consumer_holds(topic)
-    except KafkaError:  # a broker is older or a leader is away; the rest can still be shown
+    except KafkaError:  # a broker is older or a leader is not available; the rest can still be shown
         return []
     return [
         {"partition": p, "from_epoch": hold.served_epoch + 1, "is_held": hold.is_held, **wait._asdict()}
@@ -67,7 +67,7 @@ async def consumer_hold_rows(
 
 
 async def unfinished_resize(admin: Admin, topic: TopicDescription) -> str | None:
-    """The reasons why resizes of the topic wait, or why it is frozen; None when neither is the case."""
+    """The reasons why resizes of the topic wait, or why the topic is frozen; None if there are none."""
     count = topic.undeleted_partition_count
     if count < 0 or topic.internal:
         return None
@@ -303,7 +303,7 @@ def layout_lines(topic: Mapping[str, Any]) -> list[str]:
 
 
 def _story(row: Mapping[str, Any]) -> str:
-    """The past and the future of one partition, in a few words."""
+    """The split, the merge and the unread records of one partition, in a few words."""
     parts = [] if row["state"] == IN_USE else [row["state"]]
     if row["created_from"] is not None:
         parts.append(f"split from {_epoch(row['created_from'], row['leader_epoch_after_creation'])}")

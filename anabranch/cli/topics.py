@@ -158,8 +158,9 @@ def describe(
     """Show the partitions of topics with their leaders and offsets, and the configs that were set.
 
     A resized topic also has a tree of its splits. It shows the partition that each one was split from or is merged
-    into, and for those marked for deletion the records that each group has yet to read. With
-    ordered.delivery.retention.waits, also the records kept beyond retention.ms, for which group and until when.
+    into. For partitions marked for deletion it shows the records that each group has yet to read. With
+    ordered.delivery.retention.waits there is a line for records that stay after retention.ms: the group that they are
+    kept for, and the time limit.
 
     Parameters
     ----------
@@ -210,8 +211,8 @@ def alter(
     topic
         Its name.
     partitions
-        The new count; not below the one the topic was created with. Or auto: the controller doubles and halves it by
-        the bytes that are written, see the configs autoscale.*; setting a count ends that.
+        The new count; not below the count at the topic's creation. With auto the controller doubles and halves the
+        count by the bytes that are written (configs autoscale.*), until a count is set.
     config
         A config to set, key=value; may be given many times.
     delete_config
@@ -241,7 +242,7 @@ def alter(
     changes |= {key: "true" for key, is_given in flags.items() if is_given}
     wait = wait or wait_drained
     if partitions == AUTO and (loses or wait):
-        raise UsageError(f"{LOSS_FLAG if loses else '--wait'} goes with a count, not with --partitions {AUTO}")
+        raise UsageError(f"{LOSS_FLAG if loses else '--wait'} needs a count, not --partitions {AUTO}")
     if partitions == AUTO:
         return _alter_auto(bootstrap_server, topic, {**changes, AUTOSCALE_KEY: "true"}, dry_run=dry_run, as_json=json_)
     if partitions is None and not changes:
@@ -443,7 +444,7 @@ def reassign(
     replicas
         Ids of the brokers that are to have the partitions, the preferred leader first: 2,3,1.
     cancel
-        Cancel the moves in progress; the partitions go back to their replicas from before.
+        Cancel the moves in progress; the partitions return to their previous replicas.
     """
     if replicas is not None and cancel:
         raise UsageError("give --replicas or --cancel, not both")

@@ -40,8 +40,8 @@ def up(
     controllers
         How many controllers; one is active, the others stand by.
     dir
-        Where logs, configuration and ZooKeeper's data go. What is there from an earlier run is used
-        again; one cluster at a time runs in it.
+        The directory of logs, configuration and ZooKeeper's data. Data of an earlier run is used again. Only one
+        cluster at a time can run in it.
     port
         The first broker's port, the others take the next ones; 0 takes free ones.
     console_port

@@ -127,7 +127,7 @@ class Resizer:
             await _ask(admin, name, partitions)
             await wait_until_resized(admin, name, partitions, RESIZE_DEADLINE_MS)
             took_s.append((time.monotonic_ns() - began_ns[-1]) / 1e9)
-            await trio.sleep(APART_S)  # pause: else the groups rebalance at once, and two cores are full
+            await trio.sleep(APART_S)  # otherwise both groups rebalance at the same time, and two cores are full
         return began_ns[-1], took_s[0]
 
     def _kill(self, broker: int) -> None:

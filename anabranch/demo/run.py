@@ -2,7 +2,8 @@
 
 The control topic has the same events from the same producers at the same time, the same number of consumers, and the
 same resizes, but ``enable.ordered.delivery=false``. As in Kafka, a key's partition is then its hash modulo the count,
-and no consumer waits for another. Kafka can only grow, so violations before the first shrink are counted separately.
+and no consumer waits for another. In Kafka a topic can only grow, so violations before the first shrink are counted
+separately.
 """
 
 from __future__ import annotations

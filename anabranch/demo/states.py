@@ -2,8 +2,8 @@
 
 The state of a file is the number of its changes, the last change, and a checksum over all changes in order. A change
 that is lost, repeated or out of order is therefore visible for ever. The owner of a partition keeps the states of its
-keys in memory. It saves them regularly, and when their keys may go to another partition or member; the regular saving
-keeps that last save small. A new owner reads them again.
+keys in memory. It saves them regularly, and when their keys may go to another partition or member; the regular saves
+keep that last one small. A new owner reads them again.
 """
 
 from __future__ import annotations

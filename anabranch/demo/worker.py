@@ -34,7 +34,7 @@ AHEAD_S = 0.01
 BEHIND_S = 0.1
 POLL_MS = 200
 SAVE_EVERY_S = 0.05
-"""A consumer saves its changes at this interval, so that the next owner waits only for few when keys move."""
+"""A consumer saves its changes at this interval, so that the next owner waits only for a few when keys move."""
 
 
 class Reporter:
@@ -54,7 +54,7 @@ class Reporter:
 class Pace:
     """The schedule of the events, at ``rate`` events a second; times are seconds of one monotonic clock.
 
-    After a pause, a burst makes up for at most ``BEHIND_S``; all later events are due later.
+    After a pause, a burst makes up for at most ``BEHIND_S``. All later events are due later by the rest of the pause.
     """
 
     def __init__(self, rate: float, started: float) -> None:

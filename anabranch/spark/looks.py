@@ -55,7 +55,7 @@ class _Topic:
     leader_epochs: dict[int, int] = field(default_factory=dict)
     """The leader epochs in which the ends in ``view.ends`` were read."""
     judged: dict[int, int] = field(default_factory=dict)
-    """The layout version under which a removed partition was found to be over."""
+    """The layout version for which brokers last reported that a partition is removed."""
     begun: dict[tuple[int, int], int] = field(default_factory=dict)
     """The log start of a new partition when it was first seen, by number and incarnation."""
 
@@ -194,7 +194,7 @@ class Looks:
                 self._lost(f"the query no longer reads {name}-{left[0]}, which its checkpoint has")
 
     def _look_for_deleted(self, cluster: Cluster, offsets: Offsets) -> None:
-        """Report deleted topics of a pattern, after a while: before, the metadata may be of a broker that is behind."""
+        """Report deleted topics of a pattern, after a time limit: until then, a broker's metadata may lag."""
         matches = self._options.subscription.matches
         missing = {name for name in offsets.topics if matches(name) and not _has_partitions(cluster, name)}
         now = anyio.current_time()
@@ -229,9 +229,9 @@ class Looks:
         return begin
 
     async def _judge_removed(self, topic: TopicInfo, removed: Mapping[int, Position], begin: dict[int, int]) -> None:
-        """Check that removed incarnations were read to their ends, or report a loss; the next ones begin at these ends.
+        """Check that removed incarnations were read to their ends; otherwise report a loss, and begin at these ends.
 
-        A partition that no broker reports as over keeps its position: the metadata may be of a broker that is behind.
+        A partition that no broker reports as removed keeps its position: the metadata may be of a broker that lags.
         """
         state = self._topic(topic)
         over = state.view.over
@@ -239,7 +239,7 @@ class Looks:
         def is_open(p: int) -> bool:
             return over.get(p, -1) < max(removed[p].leader_epoch, 0)
 
-        # It takes two resizes to create and remove a number again, so a response is valid for its layout.
+        # Only two further resizes create and remove this partition again, so a response is valid for its layout.
         asked = [p for p in removed if is_open(p) or state.judged.get(p) != topic.layout_version]
         if asked:
             await self._ask_lineages(topic, asked)

@@ -65,7 +65,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
 def _read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The records of a range, on an executor."""
     wanted = getattr(partition, "wanted", None)
-    if wanted is None:  # Spark's stand-in for no partition at all
+    if wanted is None:  # Spark passes another object when there is no partition
         return
     builder = ArrowBuilder(wanted, to_arrow_schema(schema, timezone="UTC"))
     reader = kept_reader(options.client)

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class StalledError(Exception):
-    """A query that should end makes no progress, because a partition waits in vain."""
+    """A query that should end makes no progress, because the wait of a partition does not end."""
 
 
 class Stream:

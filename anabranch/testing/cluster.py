@@ -45,7 +45,7 @@ class Cluster(Protocol):
 
 
 def settings_for_tests(brokers: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Broker keys of a test cluster: topics with one replica, offsets with more; groups form and brokers stop soon."""
+    """Broker keys of a test cluster: one replica for topics, more for offsets, short delays of groups and shutdowns."""
     return {
         "offsets.topic.replication.factor": str(min(brokers, MAX_REPLICAS)),
         "default.replication.factor": "1",

@@ -17,7 +17,7 @@ from anabranch.cli.main import main
         (("t", "--tail", "-1"), "-1 is not from 0 to"),
         (("t", "--from-timestamp", "yesterday"), "--from-timestamp yesterday: expected a time"),
         (("t", "--format", "xml"), "--format xml is neither"),
-        (("t", "--format", "%q"), "%q is none of"),
+        (("t", "--format", "%q"), "%q is not one of"),
         (("t", "--json", "--format", "tsv"), "give --json or --format tsv, not both"),
         (("t", "--set", "max_poll_records=no"), "max_poll_records"),
     ],

@@ -123,7 +123,7 @@ def test_indexes_end_where_a_preallocated_file_is_zero(tmp_path: Path, capsys: p
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, str(tmp_path / "notes.txt"))
-    assert (status, err.count("\n"), "is no file of a partition" in err) == (1, 1, True)
+    assert (status, err.count("\n"), "is not a file of a partition" in err) == (1, 1, True)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -381,7 +381,7 @@ def test_batches_across_the_exported_end_are_refused(cluster: Cluster) -> None:
     cluster.export()
     cluster.replica(1).segment(6, batches(6, 2) + batches(11, 2))
     cluster.high_watermark = 15
-    with pytest.raises(CommandError, match="no batch begins at offset 12 any more: one has the offsets 11-12"):
+    with pytest.raises(CommandError, match="no batch begins at offset 12 any more: a batch has the offsets 11-12"):
         cluster.export()
 
 

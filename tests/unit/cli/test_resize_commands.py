@@ -569,7 +569,7 @@ def test_the_loss_option_is_refused_for_a_resize_that_marks_nothing(run: Run, co
 def test_the_loss_option_is_refused_with_auto(run: Run) -> None:
     admin = FakeAdmin(**COMPACTED)
     status, _, err = run(admin, "topics", "alter", "t", "--partitions=auto", LOSES)
-    assert (status, err) == (2, f"anabranch: {LOSES} goes with a count, not with --partitions auto\n")
+    assert (status, err) == (2, f"anabranch: {LOSES} needs a count, not --partitions auto\n")
     assert admin.calls == []
 
 
