@@ -2,7 +2,7 @@
 
     spark.read.format("anabranch-segments").load("exported-directory")
 
-Spark finds it through the module ``pyspark_anabranch_segments``; ``register(spark)`` is for sessions that do not.
+Spark finds it through the module ``pyspark_anabranch_segments``. Other sessions need ``register(spark)``.
 
 Options: ``path`` (the directory, as given to ``load``), ``columns``, ``view``, ``order_by`` (``json:FIELD`` or
 ``tsv:N``), ``splitBytes`` (a larger segment with an index beside it is read in parts), ``maxDecompressedBytes`` (a
@@ -15,7 +15,7 @@ that the audit reads: ``audit.summary``). PySpark does not pass the columns of a
 option ``columns`` (``offset,key``), or a schema such as ``spark.read.schema("offset bigint")``, selects some of a
 view's columns. Then only these are built, and only their values are decoded.
 
-Filters skip nothing: where PySpark 4.3 pushes them down, a second query over the same DataFrame reads with the filters
+Filters skip nothing: if PySpark 4.3 pushes filters down, a second query over the same DataFrame reads with the filters
 of the first.
 
 A stream follows a growing export (``audit.growing``). With ``failOnDataLoss`` (default ``true``) it fails when records
@@ -161,7 +161,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         wanted = getattr(partition, "wanted", None)
-        if wanted is None:  # Spark's stand-in for no partition at all
+        if wanted is None:  # Spark passes another object when there is no partition
             return
         order_field = OrderField(self._order_by) if self._order_by else None
         for rows, keep in read_slice(wanted, order_field, self._lost):

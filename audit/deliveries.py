@@ -43,9 +43,9 @@ def read_deliveries(spark: SparkSession, path: str, topic: str | None) -> DataFr
 
 
 def lines_that_are_none(deliveries: DataFrame) -> DataFrame:
-    """Lines of a consumer log that cannot be understood.
+    """Invalid lines of a consumer log.
 
-    Promise: every line of the consumer log is one of those that docs/audit.md describes.
+    Promise: every line of the consumer log has a form that docs/audit.md describes.
     """
     message = F.concat(F.lit("not a line of a consumer log: "), F.substring("wrong", 1, 120))
     wrong = deliveries.where("wrong is not null").withColumn("topic", F.coalesce("topic", F.lit("")))
@@ -80,9 +80,9 @@ def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
     counts. ``records`` are the committed records, with topic, partition, offset, key, layout_version, moved, segment
     and position.
 
-    Promise: within a group a key's records are delivered in order, across every split and merge: a record of a new
-    partition follows all records of its key that lie below the barrier in the old one. docs/ordered-resize.md, "What is
-    promised" and "The rule" (``may_deliver``); docs/model, ``Promise``.
+    Promise: within a group a key's records are delivered in order, across every split and merge: a record is delivered
+    after all older records of its key, in all partitions. docs/ordered-resize.md, "What is promised" and "The rule"
+    (``may_deliver``); docs/model, ``Promise``.
     """
     good = deliveries.where("wrong is null")
     begins = good.groupBy(*_PARTITION).agg(F.min("offset").alias("begin"))

@@ -49,7 +49,7 @@ EMPTY = PartitionSummary()
 
 
 def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
-    """Files of the manifest that are missing or have another size, files not in the manifest, and files of no log.
+    """Files of the manifest that are missing or have another size, files not in the manifest, and foreign files.
 
     Segment files from the high watermark on belong to an export that has not ended, so they are no violation.
 

@@ -23,7 +23,7 @@ class OrderFieldError(ValueError):
 
 
 class OrderField:
-    """The field ``json:FIELD`` (dots go into objects) or ``tsv:N`` (columns count from 0).
+    """The field ``json:FIELD`` (``a.b`` is field b of the object a) or ``tsv:N`` (columns count from 0).
 
     Raises OrderFieldError for anything else. ``extract`` raises it for a value without a 64-bit integer in the field.
     """

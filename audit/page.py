@@ -20,13 +20,13 @@ from anabranch.protocol.plurals import counted, one_or_many
 
 KEY_CHARACTERS = 80
 FIRST_SCREEN = 3
-"""The number of violations that the top of the page names."""
+"""The number of violations that are named at the top of the page."""
 MOST_STEPS = 8
 """The largest number of partition counts, or partitions of a key, that are listed."""
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _STRIP_HEIGHT, _LANE_WIDTH = 40, 10
 WIDE_TREE = 12
-"""The largest number of lanes of a tree that has room for numbers on a phone."""
+"""A tree with more lanes than this has no room for numbers on a phone."""
 
 
 class Verdict(NamedTuple):
@@ -94,7 +94,7 @@ def _explain(order: Check | None, violated: Sequence[Check]) -> str:
 
 
 def shown(value: str | bytes, most: int | None = None) -> str:
-    """A value as readable text: invisible characters and invalid UTF-8 as escapes, the rest of a long one as count."""
+    """A value as readable text: invisible characters and invalid UTF-8 as escapes; a long value is cut."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     left_out = len(text) - most if most is not None else 0
     visible = "".join(c if c.isprintable() else _escape(c) for c in text[:most])
@@ -153,7 +153,7 @@ def sentences(change: Change) -> list[str]:
     """Sentences that describe a resize."""
     version = change.after.layout_version
     if change.kind == "other":
-        found = ["It is not known which keys moved: the counts of these layouts do not show it."]
+        found = ["It is not known which keys moved, because the counts of these layouts do not show it."]
     else:
         found = [f"{counted(change.move_count, change.kind, form=',')}."]
     first = change.after.total.first_timestamp

@@ -105,7 +105,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One of a topic's most frequent keys. ``records`` is a lower bound: keys rare in a part are not counted there."""
+    """One of a topic's most frequent keys. ``records`` is a lower bound: a part counts only its most frequent keys."""
 
     topic: str
     key: bytes

@@ -163,7 +163,7 @@ def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Miss
 def repeated_batches(batches: DataFrame) -> DataFrame:
     """Batches with the producer id, epoch and first sequence of an earlier one in their partition.
 
-    Promise: what an idempotent producer sends again is stored once. KIP-98, "Idempotent Producer Guarantees".
+    Promise: a batch that an idempotent producer repeats is stored once. KIP-98, "Idempotent Producer Guarantees".
     """
     same = Window.partitionBy("topic", "partition", "producer_id", "producer_epoch", "base_sequence")
     copies = _sequenced(batches).withColumn("first", F.min("base_offset").over(same))
@@ -254,8 +254,8 @@ def misplaced_records(records: DataFrame) -> DataFrame:
     Changes"; docs/ordered-resize.md, "Where a key is".
     """
     note = (
-        F.when(F.col("moved"), f"; its tombstone with the header {MOVED_HEADER} is where the key never was")
-        .when(~F.col("moved"), f"; the header {MOVED_HEADER} is for tombstones, this record has a value")
+        F.when(F.col("moved"), f"; the key was never in the partition of this tombstone with the header {MOVED_HEADER}")
+        .when(~F.col("moved"), f"; the header {MOVED_HEADER} is only for tombstones, and this record has a value")
         .otherwise("")
     )
     return _offences(
@@ -270,8 +270,8 @@ def records_while_closed(records: DataFrame) -> DataFrame:
 
     A later epoch may count it again. A closed partition takes transaction markers, which are not clients' records.
 
-    Promise: a partition that is marked for deletion takes no record behind its seal. KIP-253, "Proposed Changes";
-    docs/ordered-resize.md, "The steps".
+    Promise: a partition that is marked for deletion takes no records of clients while it is closed. KIP-253,
+    "Proposed Changes"; docs/ordered-resize.md, "The steps".
     """
     return _offences(
         records.where("while_closed"),

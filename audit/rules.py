@@ -142,8 +142,8 @@ def _applied(found: Found, totals: Callable[[], Totals]) -> tuple[list[Rule], di
     """The rules, the number of offences against each, and the totals.
 
     Most directories have no overlapping stretches, no keys out of order, and no transactions. The queries are planned
-    for this case while the totals are computed. The same query counts whether it is the case; if not, more rows are
-    read and the rules are applied again.
+    for this case while the totals are computed. The same query checks this assumption. If it is wrong, more rows are
+    read, and the rules are applied again.
     """
     assumed = []
     if found.batches_of is not None:
@@ -238,7 +238,7 @@ def _decide_files(found: Found, totals: Totals) -> Decided:
             for row in found.kept.where("kind = 'file'").select("segment", "bytes", "file_crc").collect()
         }
         violations += [x for copy in declared for x in file_checks.changed_files(copy, read)]
-    unknown = None if declared else "no manifest says which files there should be"
+    unknown = None if declared else "without a manifest it is not known which files must be there"
     return Decided(sum(len(entry.segments) for entry in entries), unknown, violations=violations)
 
 
@@ -255,7 +255,7 @@ def _decide_log_ends(found: Found, totals: Totals) -> Decided:
         open_ended += sum(entry.high_watermark < 0 for entry in copy.manifest.partitions)
     return Decided(
         sum(len(copy.manifest.partitions) for copy in found.copies) - open_ended,
-        f"nothing says where {counted(open_ended, 'log', form=',')} should end" if open_ended else None,
+        f"the expected end of {counted(open_ended, 'log', form=',')} is not known" if open_ended else None,
         open_ended,
         ends,
     )
@@ -412,7 +412,7 @@ def _unsealed(totals: Totals) -> int:
 
 def _without_layout(records: int) -> str:
     written = f"{counted(records, 'record', form=',')} {one_or_many(records, 'was', 'were')} written"
-    return f"nothing says how many partitions the topic had when {written}"
+    return f"it is not known how many partitions the topic had when {written}"
 
 
 def _suspects(found: Found, records: DataFrame) -> DataFrame:

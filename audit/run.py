@@ -48,7 +48,7 @@ FIRST_VIOLATIONS = 10
 BYTES_PER_TASK = 1024**3
 """A task of a check takes the rows of at least this many bytes, because a part of a segment has few rows."""
 FEW_TASKS_BYTES = 64 * 1024**2
-"""Below this size the rows of all rules come in a few tasks. A task loads the plan of all rules, which takes longer."""
+"""Below this size, few tasks read the rows of all rules: a task needs longer for the plan of rules than for rows."""
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

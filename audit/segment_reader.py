@@ -1,4 +1,4 @@
-"""Reads the batches of a segment file into rows. A fault in the file becomes a row with an error, and never raises.
+"""Reads the batches of a segment file into rows. A fault in the file becomes a row with an error, not an exception.
 
 There are two kinds of rows: a record (``offset`` set), and a batch without records (``offset`` None), which is an
 unreadable batch or the bare header that compaction leaves. ``batch_start`` marks the first row of every batch.

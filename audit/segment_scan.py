@@ -254,7 +254,7 @@ class _Pending:
 
 
 def _plausible(headers: Any) -> Any:
-    """Whether a header can be right. ``headers`` is one header as a dictionary, or an array of headers."""
+    """Whether the fields of a header are valid. ``headers`` is one header as a dictionary, or an array of headers."""
     count, last_offset_delta = headers["count"], headers["last_offset_delta"]
     known = (headers["attributes"] & CODEC_MASK) <= _LAST_CODEC
     found = known & (headers["base_offset"] >= 0) & (last_offset_delta >= 0) & (count >= 0)

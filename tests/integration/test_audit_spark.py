@@ -317,8 +317,8 @@ def test_only_tombstones_of_moved_keys_may_be_in_their_old_partition(tmp_path: P
     writer.finish()
     found = [message.split(": ", 1)[1] for message in failed(audit(tmp_path))["placement"]]
     assert found == [
-        f"{said}; the header {MOVED_HEADER} is for tombstones, this record has a value",
-        f"{said}; its tombstone with the header {MOVED_HEADER} is where the key never was",
+        f"{said}; the header {MOVED_HEADER} is only for tombstones, and this record has a value",
+        f"{said}; the key was never in the partition of this tombstone with the header {MOVED_HEADER}",
         said,
     ]
 
