@@ -32,7 +32,7 @@ CLIENTS = {
     "console": ("anabranch.cli.console:console", "A web page of a cluster."),
     "groups": ("anabranch.cli.groups:app", "List, describe, reset, delete consumer groups."),
     "features": ("anabranch.cli.features:app", "Describe, upgrade, downgrade, disable feature levels."),
-    "kafka-features": ("anabranch.cli.kafka_features:kafka_features", "The same with the options of Kafka's tool."),
+    "kafka-features": ("anabranch.cli.kafka_features:kafka_features", "Change feature levels as Kafka's tool does."),
     "cluster": ("anabranch.cli.cluster:cluster", "The cluster in a few numbers."),
     "brokers": ("anabranch.cli.cluster:brokers", "List the brokers."),
     "log-dirs": ("anabranch.cli.cluster:log_dirs", "Show the size of each log directory."),
@@ -54,7 +54,7 @@ def build_app() -> App:
         name="anabranch",
         help="A message log that speaks the Kafka protocol. `anabranch up` starts a cluster on this machine.",
     )
-    groups = (("Run a cluster", SERVERS), ("Talk to a cluster", CLIENTS), ("Segment files", FILES), ("Shell", SHELL))
+    groups = (("Run a cluster", SERVERS), ("Use a cluster", CLIENTS), ("Segment files", FILES), ("Shell", SHELL))
     for title, commands in groups:
         for name, (target, summary) in commands.items():
             app.command(target, name=name, group=title, help=summary)
