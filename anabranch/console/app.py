@@ -25,6 +25,7 @@ from anabranch.console import changes, pages
 from anabranch.console.pages import BadQueryError, Query, Rendered
 from anabranch.console.records import text_of
 from anabranch.console.security import MAX_FORM_BYTES, Guard, is_token, new_token
+from anabranch.console.tree import named_partitions
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 from anabranch.protocol.plurals import counted
 
@@ -236,6 +237,7 @@ def _templates() -> Environment:
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
         text=lambda data: text_of(data, "text"),
+        partitions=named_partitions,
         segment=lambda text: quote(str(text), safe=""),
         group_path=lambda text: quote(str(text)),
     )

@@ -6,13 +6,17 @@ none of them needs another one of the column, and all began within ``TOGETHER_MS
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from anabranch.ordered_resize.facts import Lineage
 
 TOGETHER_MS = 1_500
 LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 190
+AGAIN_PX = 80
+"""How far before its merge a partition is drawn in use that was split off again in between, nobody knows when."""
+LEAVES_PX = 40
+"""How far after its merge a deleted partition is drawn: the time of the deletion is not known."""
 
 
 class Gain(NamedTuple):
@@ -39,14 +43,14 @@ class Lane(NamedTuple):
     partition: int
     y: int
     spans: list[tuple[int, int, bool]]
+    state: str
+    """``in use``, ``drains`` or ``deleted``: now."""
+    unknown: list[int]
+    """The places where it comes into use by a split that is no longer known."""
 
     @property
     def end_x(self) -> int:
         return self.spans[-1][1] if self.spans else LEFT_PX
-
-    @property
-    def is_in_use(self) -> bool:
-        return not self.spans or self.spans[-1][2]
 
 
 class Edge(NamedTuple):
@@ -63,6 +67,17 @@ class Edge(NamedTuple):
     y: int
 
 
+class Forgotten(NamedTuple):
+    """The past that the cluster has dropped with the partitions that it deleted."""
+
+    splits: list[int]
+    """Partitions that a split created which is in no lineage any more."""
+    before_ms: int | None
+    """The last of these splits came before this time, in ms since 1970; None if that is not known."""
+    merges: list[int]
+    """Partitions whose lineages have lost merges."""
+
+
 class Tree(NamedTuple):
     width: int
     height: int
@@ -72,6 +87,9 @@ class Tree(NamedTuple):
     """The columns as (x in px, ms since 1970 or None)."""
     left_out: int
     """The number of partitions that are not drawn."""
+    end_x: int
+    """Where all lanes of existing partitions end, in px."""
+    forgotten: Forgotten
 
 
 def gains_of(lineages: Mapping[int, Lineage]) -> list[Gain]:
@@ -126,38 +144,108 @@ def _needs(gain: Gain, waiting: Mapping[tuple[int, int], Gain]) -> bool:
     )
 
 
+class _Turn(NamedTuple):
+    """A place where the use of a lane begins (``is_split``) or ends."""
+
+    x: int
+    is_split: bool
+    at_ms: int | None
+
+
 def draw(
-    partitions: Collection[int], in_use: int, initial: int, columns: list[Column], most_lanes: int, most_columns: int
+    partitions: Collection[int],
+    in_use: int,
+    initial: int,
+    columns: list[Column],
+    most_lanes: int,
+    most_columns: int,
+    floors: Collection[int] = (),
 ) -> Tree:
-    """Draw partitions as lanes from top to bottom, and the newest ``most_columns`` columns from left to right."""
-    columns = columns[-most_columns:]
-    named = set(partitions) | {p for column in columns for gain in column.gains for p in (gain.partition, *gain.losers)}
+    """Draw partitions as lanes from top to bottom, and the newest ``most_columns`` columns from left to right.
+
+    ``partitions`` exist; others in the columns are deleted. ``floors``: the partitions whose lineages lost entries.
+    """
+    exist = set(partitions)
+    named = exist | {p for column in columns for gain in column.gains for p in (gain.partition, *gain.losers)}
     chosen = sorted(named)[:most_lanes]
     y_of = {p: TOP_PX + LANE_PX * i + LANE_PX // 2 for i, p in enumerate(chosen)}
-    end_x = LEFT_PX + COLUMN_PX * (len(columns) + 1)
-    turns: dict[int, list[tuple[int, bool]]] = {p: [(LEFT_PX, True)] for p in chosen if p < initial}
+    first = max(0, len(columns) - most_columns)
+    end_x = LEFT_PX + COLUMN_PX * (len(columns) - first + 1)
+    turns: dict[int, list[_Turn]] = {}
     edges, heads = [], []
-    for i, column in enumerate(columns, 1):
-        x = LEFT_PX + COLUMN_PX * i
-        heads.append((x, column.at_ms))
+    for i, column in enumerate(columns, 1 - first):
+        x = LEFT_PX + COLUMN_PX * max(0, i)
+        if i > 0:
+            heads.append((x, column.at_ms))
         for gain in column.gains:
             for loser, loser_epoch in sorted(gain.losers.items()):
                 kind = "split" if loser < gain.partition else "merge"
-                turns.setdefault(gain.partition if kind == "split" else loser, []).append((x, kind == "split"))
-                if loser in y_of and gain.partition in y_of and loser != gain.partition:
+                turn = _Turn(x, kind == "split", column.at_ms)
+                turns.setdefault(gain.partition if kind == "split" else loser, []).append(turn)
+                if i > 0 and loser in y_of and gain.partition in y_of and loser != gain.partition:
                     edges.append(_edge(kind, loser, gain, loser_epoch, x, y_of))
-    lanes = [Lane(p, y_of[p], _spans(turns.get(p) or [(LEFT_PX, p < in_use)], end_x)) for p in chosen]
+    lanes, before = [], []
+    for p in chosen:
+        state = "deleted" if p not in exist else "in use" if p < in_use else "drains"
+        lane, times = _lane(p, y_of[p], state, turns.get(p, []), end_x, is_initial=p < initial)
+        lanes.append(lane)
+        before += times
+    known = [at_ms for at_ms in before if at_ms is not None]
+    forgotten = Forgotten(
+        [lane.partition for lane in lanes if lane.unknown],
+        max(known) if len(known) == len(before) and known else None,
+        sorted(set(floors) & set(chosen)),
+    )
     height = TOP_PX + LANE_PX * len(chosen) + 8
-    return Tree(end_x + RIGHT_PX, height, lanes, edges, heads, len(named) - len(chosen))
+    return Tree(end_x + RIGHT_PX, height, lanes, edges, heads, len(named) - len(chosen), end_x, forgotten)
 
 
-def _spans(turns: list[tuple[int, bool]], end_x: int) -> list[tuple[int, int, bool]]:
-    """The spans between ``turns``, which are the places where a lane starts or ends its use."""
-    ends = [x for x, _ in turns[1:]] + [end_x]
-    return [(x, end, in_use) for (x, in_use), end in zip(turns, ends, strict=True) if end > x]
+def _lane(
+    partition: int, y: int, state: str, turns: list[_Turn], end_x: int, *, is_initial: bool
+) -> tuple[Lane, list[int | None]]:
+    """A lane, and the times of the merges that ended the uses whose beginnings are not known.
+
+    A partition that is merged was in use before, even if the split is in no lineage any more.
+    """
+    spans: list[tuple[int, int, bool]] = []
+    unknown: list[int] = []
+    times: list[int | None] = []
+    opened = LEFT_PX if is_initial or (not turns and state == "in use") else None
+    closed = LEFT_PX if not is_initial and not turns and state == "drains" else None
+    for x, is_split, at_ms in turns:
+        if is_split:
+            if closed is not None:
+                spans.append((closed, x, False))
+            opened, closed = x if opened is None else opened, None
+            continue
+        if opened is None:
+            opened = LEFT_PX if closed is None else max(closed, x - AGAIN_PX)
+            if closed is not None:
+                spans.append((closed, opened, False))
+            unknown.append(opened)
+            times.append(at_ms)
+        spans.append((opened, x, True))
+        opened, closed = None, x
+    if opened is not None:
+        spans.append((opened, end_x, True))
+    elif closed is not None:
+        spans.append((closed, min(end_x, closed + LEAVES_PX) if state == "deleted" else end_x, False))
+    return Lane(partition, y, [span for span in spans if span[1] > span[0]], state, unknown), times
 
 
 def _edge(kind: str, loser: int, gain: Gain, loser_epoch: int, x: int, y_of: Mapping[int, int]) -> Edge:
     y0, y1 = y_of[loser], y_of[gain.partition]
     path = f"M{x - COLUMN_PX // 2} {y0} C{x - 10} {y0} {x - COLUMN_PX // 2 + 10} {y1} {x} {y1}"
     return Edge(kind, loser, gain.partition, gain.epoch, loser_epoch, path, x, y1)
+
+
+def named_partitions(numbers: Iterable[int]) -> str:
+    """Ascending partition numbers in words, such as ``partitions 4-7, 9``."""
+    runs: list[list[int]] = []
+    for p in numbers:
+        if runs and runs[-1][1] == p - 1:
+            runs[-1][1] = p
+        else:
+            runs.append([p, p])
+    texts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    return ("partition " if texts and texts[0].isdigit() and len(texts) == 1 else "partitions ") + ", ".join(texts)

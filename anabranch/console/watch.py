@@ -253,7 +253,8 @@ class Watch:
             began = await self._began_ms(topic, gains)
             in_use, initial = topic.partition_count, topic.initial_partition_count
             every = [p.partition for p in topic.partitions]
-            return draw(every, in_use, initial, columns_of(gains, began), LANES, COLUMNS)
+            floors = [p for p, lineage in known.items() if lineage.floor >= 0]
+            return draw(every, in_use, initial, columns_of(gains, began), LANES, COLUMNS, floors)
 
         return (await self.cached(("tree", topic.name), ask)).value
 

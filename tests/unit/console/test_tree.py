@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from anabranch.console.tree import COLUMN_PX, LEFT_PX, Gain, columns_of, draw, gains_of
+from typing import Any
+
+import pytest
+
+from anabranch.console.app import _templates
+from anabranch.console.tree import (
+    AGAIN_PX,
+    COLUMN_PX,
+    LEAVES_PX,
+    LEFT_PX,
+    Column,
+    Gain,
+    columns_of,
+    draw,
+    gains_of,
+    named_partitions,
+)
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry
 
@@ -48,7 +64,7 @@ def test_a_lane_is_in_use_from_its_split_to_its_merge_and_again() -> None:
     first, second, third, end = (LEFT_PX + COLUMN_PX * i for i in (1, 2, 3, 4))
     assert lanes[0].spans == [(LEFT_PX, end, True)]
     assert lanes[5].spans == [(first, second, True), (second, third, False), (third, end, True)]
-    assert lanes[5].is_in_use
+    assert (lanes[5].state, lanes[5].unknown) == ("in use", [])
     assert [(edge.kind, edge.source, edge.target) for edge in tree.edges] == [
         ("split", 0, 4),
         ("split", 1, 5),
@@ -59,9 +75,83 @@ def test_a_lane_is_in_use_from_its_split_to_its_merge_and_again() -> None:
 
 def test_a_marked_partition_with_an_unknown_merge_is_not_in_use() -> None:
     tree = draw(range(6), 4, 4, [], 48, 40)
-    assert [lane.is_in_use for lane in tree.lanes] == [True] * 4 + [False] * 2
+    assert [lane.state for lane in tree.lanes] == ["in use"] * 4 + ["drains"] * 2
+    assert [lane.spans[-1][2] for lane in tree.lanes] == [True] * 4 + [False] * 2
 
 
 def test_a_tree_of_many_partitions_and_columns_is_cut() -> None:
     tree = draw(range(10_000), 10_000, 4, columns_of(GAINS, {}), 48, 2)
     assert (len(tree.lanes), tree.left_out, len(tree.columns)) == (48, 9_952, 2)
+
+
+FIRST, SECOND, THIRD, END = (LEFT_PX + COLUMN_PX * i for i in (1, 2, 3, 4))
+DEMO = [
+    Column([Gain(0, 3, {8: 0}), Gain(2, 3, {6: 0}), Gain(3, 3, {7: 0})], 1_000),
+    Column([Gain(0, 4, {4: 2}), Gain(1, 4, {5: 2})], 2_000),
+    Column([Gain(0, 6, {4: 4}), Gain(1, 6, {5: 4}), Gain(2, 6, {6: 3}), Gain(3, 6, {7: 3})], 3_000),
+]
+"""What is left of 4-6-9-6-4-8-4 when partitions 4-8 are deleted: their lineages had the splits."""
+
+
+def test_a_deleted_partition_is_drawn_in_use_before_its_merge_and_as_deleted() -> None:
+    tree = draw(range(4), 4, 4, DEMO, 48, 40)
+    lanes = {lane.partition: lane for lane in tree.lanes}
+    assert [lane.state for lane in tree.lanes] == ["in use"] * 4 + ["deleted"] * 5
+    assert lanes[8].spans == [(LEFT_PX, FIRST, True), (FIRST, FIRST + LEAVES_PX, False)]
+    for edge in tree.edges:
+        assert any(x < edge.x <= end and in_use for x, end, in_use in lanes[edge.source].spans), "no arrow from nothing"
+
+
+def test_a_partition_that_was_merged_twice_was_split_off_again_in_between() -> None:
+    tree = draw(range(4), 4, 4, DEMO, 48, 40)
+    lane = tree.lanes[4]
+    assert lane.spans == [
+        (LEFT_PX, SECOND, True),
+        (SECOND, THIRD - AGAIN_PX, False),
+        (THIRD - AGAIN_PX, THIRD, True),
+        (THIRD, THIRD + LEAVES_PX, False),
+    ]
+    assert lane.unknown == [LEFT_PX, THIRD - AGAIN_PX]
+
+
+def test_a_split_in_the_lineage_of_a_living_partition_is_drawn_beside_deleted_ones() -> None:
+    tree = draw(range(5), 5, 4, [*DEMO, Column([Gain(4, 7, {0: 6})], 4_000)], 48, 40)
+    assert [(edge.kind, edge.source, edge.target) for edge in tree.edges][-1] == ("split", 0, 4)
+    lane = tree.lanes[4]
+    assert lane.state == "in use" and lane.spans[-2:] == [(THIRD, END, False), (END, END + COLUMN_PX, True)]
+
+
+def test_columns_that_are_not_drawn_still_say_which_partitions_were_in_use() -> None:
+    tree = draw(range(6), 6, 4, columns_of(GAINS, {}), 48, 1)
+    lane = tree.lanes[5]
+    assert lane.unknown == [] and lane.spans == [(LEFT_PX, FIRST, False), (FIRST, SECOND, True)]
+    assert tree.lanes[4].spans == [(LEFT_PX, SECOND, True)]
+
+
+def said(tree: Any) -> str:
+    parts: Any = _templates().globals["parts"]
+    return " ".join(str(parts.tree_svg(tree, "t")).split())
+
+
+def test_the_page_says_which_past_the_cluster_has_forgotten() -> None:
+    assert (
+        "The cluster no longer knows the splits before 01-01 00:00:03 that created partitions 4-8 (○), and older"
+        " merges into partition 2: it forgets the past of partitions that it has deleted."
+    ) in said(draw(range(4), 4, 4, DEMO, 48, 40, floors=[2]))
+    assert "no longer knows older merges into partitions 0-1, 3: it forgets" in said(
+        draw(range(4), 4, 4, [], 48, 40, floors=[0, 1, 3])
+    )
+    undated = [Column(column.gains, None) for column in DEMO]
+    assert "knows the splits that created partitions 4-8 (○): it" in said(draw(range(4), 4, 4, undated, 48, 40))
+
+
+def test_the_page_says_nothing_is_forgotten_while_every_split_is_known() -> None:
+    assert "no longer" not in said(draw(range(6), 6, 4, columns_of(GAINS, {}), 48, 40))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name"),
+    [([4], "partition 4"), ([4, 5], "partitions 4-5"), ([12], "partition 12"), ([1, 3], "partitions 1, 3")],
+)
+def test_partitions_are_named_by_ranges(numbers: list[int], name: str) -> None:
+    assert named_partitions(numbers) == name
