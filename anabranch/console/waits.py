@@ -1,15 +1,27 @@
-"""The waits between partitions as a graph: a waiting partition is left of those that it waits for. Pure."""
+"""The waits between partitions as a graph: a waiting partition is left of those that it waits for. Pure.
+
+The older records of a partition may have to be read before those of another one, and its newer ones after them. So
+waits may form cycles of partitions, although none of records. A wait that closes a cycle is a text in the box.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from anabranch.protocol.plurals import counted
 
-BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 150, 44, 110, 14, 8
-MOST_TEXT = 18
-"""The largest number of letters of a topic's or member's name in a box."""
+BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
+"""Two columns fit on a page of 390 px."""
+LINE_PX, PORT_PX, LANE_PX = 18, 17, 22
+"""The height of one more text in a box, between two arrows of a box, and of an arrow that passes between boxes."""
+MOST_NAME, MOST_TEXT = 12, 17
+"""The largest number of letters of a topic's name, and of another text in a box."""
+
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+Edge: TypeAlias = tuple[Place, Place]
+"""The waiting partition, and the one that it waits for."""
 
 
 class Box(NamedTuple):
@@ -19,9 +31,13 @@ class Box(NamedTuple):
     partition: int
     x: int
     y: int
+    height: int
     reader: str
     waits: bool
     blocks: bool
+    notes: list[str]
+    """The waits that are not arrows: for records of its own, and for partitions that wait for this one."""
+    title: str
 
 
 class Arrow(NamedTuple):
@@ -41,64 +57,201 @@ class Graph(NamedTuple):
     boxes: list[Box]
     arrows: list[Arrow]
     box_width: int = BOX_W
-    box_height: int = BOX_H
 
 
 def graph_of(waits: Sequence[Mapping[str, Any]], most: int) -> Graph:
     """The graph of the first ``most`` waits of ``Watch.group``. Partitions that wait for nothing are on the right."""
-    waits = waits[:most]
-    edges = [((w["topic"], w["partition"]), (w["topic"], w["waits_for"])) for w in waits]
-    depth = _depths(edges)
-    deepest = max(depth.values(), default=0)
-    columns: dict[int, list[tuple[str, int]]] = {}
-    for place in sorted(depth):
-        columns.setdefault(deepest - depth[place], []).append(place)
-    at = {
-        place: (EDGE_PX + column * (BOX_W + GAP_X), EDGE_PX + row * (BOX_H + GAP_Y))
-        for column, places in columns.items()
-        for row, place in enumerate(places)
+    wait_of = {((w["topic"], w["partition"]), (w["topic"], w["waits_for"])): w for w in waits[:most]}
+    drawn, closing = _without_cycles(wait_of)
+    drawn = _without_shortcuts(drawn)
+    columns = _columns({place for edge in wait_of for place in edge}, drawn)
+    notes = {place: _notes(place, wait_of, closing) for column in columns for place in column}
+    out = {place: [edge for edge in drawn if edge[0] == place] for place in notes}
+    into = {place: [edge for edge in drawn if edge[1] == place] for place in notes}
+    heights = {
+        place: max(BOX_H + LINE_PX * len(notes[place]), PORT_PX * (1 + max(len(out[place]), len(into[place]))))
+        for place in notes
     }
-    readers = {(w["topic"], w["waits_for"]): w["client_id"] or w["member"] or "nobody reads it" for w in waits}
-    blocked = {edge for edge, w in zip(edges, waits, strict=True) if w["blocked"]}
-    boxes = [
-        Box(
-            _cut(topic), partition, x, y, _cut(readers.get((topic, partition), "")),
-            any(waiting == (topic, partition) for waiting, _ in blocked),
-            any(on == (topic, partition) for _, on in blocked),
-        )
-        for (topic, partition), (x, y) in at.items()
-    ]  # fmt: skip
-    arrows = [_arrow(at[waiting], at[on], wait) for (waiting, on), wait in zip(edges, waits, strict=True)]
-    rows = max((len(places) for places in columns.values()), default=0)
-    width = 2 * EDGE_PX + (deepest + 1) * BOX_W + deepest * GAP_X
-    return Graph(width, 2 * EDGE_PX + rows * (BOX_H + GAP_Y), boxes, arrows)
+    at, bends, height = _positions(columns, heights, drawn)
+    boxes = [_box(place, at[place], heights[place], notes[place], wait_of) for place in notes]
+    starts = _ports(out, {place: (x + BOX_W, y) for place, (x, y) in at.items()}, heights, _ways(drawn, bends, at, 1))
+    ends = _ports(into, at, heights, _ways(drawn, bends, at, 0))
+    arrows = [_arrow([starts[edge], *bends[edge], ends[edge]], wait_of[edge]) for edge in drawn]
+    return Graph(len(columns) * (BOX_W + GAP_X) - GAP_X + 2 * EDGE_PX if columns else 0, height, boxes, arrows)
 
 
-def _depths(edges: Sequence[tuple[tuple[str, int], tuple[str, int]]]) -> dict[tuple[str, int], int]:
-    """The longest path from each partition to one that waits for nothing; 0 for all if the waits form a cycle."""
-    depth = {place: 0 for edge in edges for place in edge}
-    for _ in depth:
-        changed = False
+# ------------------------------------------------------------ edges
+
+
+def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edge], list[Edge]]:
+    """The waits as (acyclic ones, those that would close a cycle).
+
+    Those come last whose awaited records wait themselves; before them, those that block a partition come first.
+    """
+    waits_from = {waiting: wait["from_epoch"] for (waiting, _), wait in wait_of.items()}
+
+    def rank(edge: Edge) -> tuple[bool, bool]:
+        wait, on = wait_of[edge], edge[1]
+        return on in waits_from and wait["epoch"] >= waits_from[on], not wait["blocked"]
+
+    kept: list[Edge] = []
+    closing = []
+    for edge in sorted(wait_of, key=rank):
+        if edge[0] in _reached(edge[1], kept):
+            closing.append(edge)
+        else:
+            kept.append(edge)
+    return [edge for edge in wait_of if edge in set(kept)], closing
+
+
+def _without_shortcuts(edges: list[Edge]) -> list[Edge]:
+    """The edges without those that follow from others: of 8 -> 4, 4 -> 0 and 8 -> 0 the last one."""
+    return [
+        (waiting, on)
+        for waiting, on in edges
+        if not any(other == waiting and via != on and on in _reached(via, edges) for other, via in edges)
+    ]
+
+
+def _reached(place: Place, edges: Collection[Edge]) -> set[Place]:
+    """The place, and all that it waits for by way of others."""
+    found, todo = {place}, [place]
+    while todo:
+        at = todo.pop()
+        more = {on for waiting, on in edges if waiting == at} - found
+        found |= more
+        todo.extend(more)
+    return found
+
+
+# ------------------------------------------------------------ places
+
+
+def _columns(places: Collection[Place], edges: Sequence[Edge]) -> list[list[Place]]:
+    """The places from left to right. Each is beside the places that it waits for, as far as possible."""
+    depth = dict.fromkeys(sorted(places), 0)
+    for _ in depth:  # the longest path to a place that waits for nothing has fewer steps than places
         for waiting, on in edges:
-            if depth[waiting] <= depth[on]:
-                depth[waiting], changed = depth[on] + 1, True
-        if not changed:
-            return depth
-    return dict.fromkeys(depth, 0)
+            depth[waiting] = max(depth[waiting], depth[on] + 1)
+    columns: list[list[Place]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    row: dict[Place, float] = {}
+    for column in range(len(columns)):
+        of_column = [place for place in depth if depth[place] == column]
+        mean = {place: _mean([row[on] for waiting, on in edges if waiting == place]) for place in of_column}
+        columns[-1 - column] = sorted(of_column, key=lambda place: (mean[place], place))
+        row.update({place: index for index, place in enumerate(columns[-1 - column])})
+    return columns
 
 
-def _arrow(start: tuple[int, int], end: tuple[int, int], wait: Mapping[str, Any]) -> Arrow:
-    x0, y0, x1, y1 = start[0] + BOX_W, start[1] + BOX_H // 2, end[0], end[1] + BOX_H // 2
-    known = wait["until"] is not None and wait["position"] is not None
-    count = max(0, wait["until"] - wait["position"]) if known else None
-    left = "" if count is None else f"{count:,}"
-    records = "the records" if count is None else counted(count, "record", form=",")
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def _positions(
+    columns: Sequence[Sequence[Place]], heights: Mapping[Place, int], edges: Sequence[Edge]
+) -> tuple[dict[Place, tuple[int, int]], dict[Edge, list[tuple[int, int]]], int]:
+    """The left upper corners of boxes, the left ends of the ways of edges above columns, and the height of all."""
+    column_of = {place: index for index, column in enumerate(columns) for place in column}
+    at: dict[Place, tuple[int, int]] = {}
+    bends: dict[Edge, list[tuple[int, int]]] = {edge: [] for edge in edges}
+    bottom = 0
+    for index in reversed(range(len(columns))):
+        x, y = EDGE_PX + index * (BOX_W + GAP_X), EDGE_PX
+        for edge in edges:
+            if column_of[edge[0]] < index < column_of[edge[1]]:
+                bends[edge].insert(0, (x, y + LANE_PX // 2))
+                y += LANE_PX
+        for place in columns[index]:
+            targets = [at[on][1] + heights[on] / 2 for waiting, on in edges if waiting == place]
+            at[place] = (x, max(y, round(_mean(targets) - heights[place] / 2)))
+            y = at[place][1] + heights[place] + GAP_Y
+        bottom = max(bottom, y)
+    return at, bends, bottom - GAP_Y + EDGE_PX
+
+
+def _ways(
+    edges: Sequence[Edge],
+    bends: Mapping[Edge, Sequence[tuple[int, int]]],
+    at: Mapping[Place, tuple[int, int]],
+    far_end: int,
+) -> dict[Edge, int]:
+    """The heights to which edges go first, seen from one end."""
+    return {
+        edge: bends[edge][0 if far_end else -1][1] if bends[edge] else at[edge[far_end]][1] + BOX_H for edge in edges
+    }
+
+
+def _ports(
+    edges_of: Mapping[Place, Sequence[Edge]],
+    corners: Mapping[Place, tuple[int, int]],
+    heights: Mapping[Place, int],
+    ways: Mapping[Edge, int],
+) -> dict[Edge, tuple[int, int]]:
+    """The places on one side of the boxes where edges touch them, in the order of their ways."""
+    found = {}
+    for place, edges in edges_of.items():
+        x, y = corners[place]
+        for index, edge in enumerate(sorted(edges, key=lambda edge: ways[edge]), 1):
+            found[edge] = (x, y + heights[place] * index // (len(edges) + 1))
+    return found
+
+
+# ------------------------------------------------------------ content
+
+
+def _notes(place: Place, wait_of: Mapping[Edge, Mapping[str, Any]], closing: Collection[Edge]) -> list[str]:
+    found = []
+    if (own := wait_of.get((place, place))) is not None:
+        left = _left(own)
+        found.append(_cut("own records first" if left is None else f"own {_short(left)} first"))
+    if later := [str(on[1]) for waiting, on in closing if waiting == place != on]:
+        found.append(_cut(f"then waits for {', '.join(later)}"))
+    return found
+
+
+def _box(
+    place: Place, at: tuple[int, int], height: int, notes: list[str], wait_of: Mapping[Edge, Mapping[str, Any]]
+) -> Box:
+    topic, partition = place
+    of_reader = next((w for (_, on), w in wait_of.items() if on == place), None)
+    reader = "" if of_reader is None else of_reader["client_id"] or of_reader["member"] or "nobody reads it"
+    title = f"{topic} partition {partition}" + (f", read by {reader}" if reader else "")
+    waits = any(waiting == place and wait["blocked"] for (waiting, _), wait in wait_of.items())
+    blocks = any(on == place and wait["blocked"] for (_, on), wait in wait_of.items())
+    name = _cut(topic, MOST_NAME)
+    return Box(name, partition, *at, height, _cut(reader), waits, blocks, notes, title)
+
+
+def _arrow(points: Sequence[tuple[int, int]], wait: Mapping[str, Any]) -> Arrow:
+    """An arrow through ``points``: a bend is the left end of a straight way as long as a box is wide."""
+    (x0, y0), *others = points
+    path, x, y = f"M{x0} {y0}", x0, y0
+    for index, (x1, y1) in enumerate(others):
+        is_last = index == len(others) - 1
+        middle = (x + x1) // 2
+        path += f" C{middle} {y} {middle} {y1} {x1 - 2 * is_last} {y1}" + ("" if is_last else f"h{BOX_W}")
+        x, y = x1 + BOX_W, y1
+    left = _left(wait)
+    records = "the records" if left is None else counted(left, "record", form=",")
     title = f"partition {wait['partition']} waits for {records} of partition {wait['waits_for']}"
-    middle = (x0 + x1) // 2
-    path = f"M{x0} {y0} C{middle} {y0} {middle} {y1} {x1 - 2} {y1}"
     # The text is beside the arrow's start, because several arrows may end at the same place.
-    return Arrow(path, x0 + 6, y0 - 4, left, bool(wait["blocked"]), title)
+    return Arrow(path, x0 + 6, y0 - 4, "" if left is None else _short(left), bool(wait["blocked"]), title)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
+def _left(wait: Mapping[str, Any]) -> int | None:
+    """The number of records to read first; None if it is not known."""
+    if wait["until"] is None or wait["position"] is None:
+        return None
+    return int(max(0, wait["until"] - wait["position"]))
+
+
+def _short(number: int) -> str:
+    """The number in at most seven letters."""
+    for unit, name in ((10**12, "T"), (10**9, "G"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number:,}"
+
+
+def _cut(text: str, most: int = MOST_TEXT) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
