@@ -14,6 +14,7 @@ from anabranch.cli.times import milliseconds
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
 from anabranch.console.behind import reasons, summary
+from anabranch.console.furthest import Behind, furthest_behind
 from anabranch.console.problems import find_problems
 from anabranch.console.records import (
     BY_SCHEMA,
@@ -31,7 +32,7 @@ from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
 from anabranch.protocol.addresses import join_address
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
-"""The cluster page names at most ``MOST_BEHIND`` groups, with a lag of at least ``FAR_BEHIND`` records in a topic."""
+"""The cluster page names at most ``MOST_BEHIND`` groups, with a lag of at least ``FAR_BEHIND`` records."""
 ROWS = 50
 """The largest number of rows of a table on one page."""
 MOST_RECORDS = 500
@@ -79,7 +80,8 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
     used = {b: sum(r.size_bytes for d in found for r in d.partitions.values()) for b, found in dirs.value.items()}
     releases = (await watch.releases()).value
     live = {node.id: node for node in seen.value.nodes}
-    behind = await _furthest_behind(watch, topics.value)
+    groups = await watch.cached("groups", watch.admin.list_groups)
+    behind = await _furthest_behind(watch, topics.value, {group.group_id: group.state for group in groups.value})
     rates = _rates_by_leader(watch, topics.value.values())
     brokers = [
         {
@@ -93,7 +95,6 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         }
         for broker in sorted({*live, *counts})
     ]
-    groups = await watch.cached("groups", watch.admin.list_groups)
     values = {
         "cluster": seen.value,
         "brokers": brokers,
@@ -101,7 +102,8 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         "topics": len(topics.value),
         "partitions": sum(len(topic.partitions) for topic in topics.value.values()),
         "groups": len(groups.value),
-        "behind": behind,
+        "behind": behind[:MOST_BEHIND],
+        "also_behind": len(behind[MOST_BEHIND:]),
         "rate": sum(rates.values()) if rates else None,
         "draining": [t.name for t in topics.value.values() if t.partition_count < len(t.partitions)],
         "features": await _features(watch),
@@ -119,13 +121,14 @@ def _free(directories: Iterable[LogDirDescription]) -> list[tuple[str, int, int]
     ]
 
 
-async def _furthest_behind(watch: Watch, topics: Mapping[str, TopicDescription]) -> list[tuple[str, int, str]]:
-    """(group, lag in records, topic) of the groups furthest behind; empty in a cluster with very many partitions."""
+async def _furthest_behind(
+    watch: Watch, topics: Mapping[str, TopicDescription], states: Mapping[str, str]
+) -> list[Behind]:
+    """The groups furthest behind; empty in a cluster with very many partitions."""
     if sum(len(topic.partitions) for topic in topics.values()) > MOST_RATED:
         return []
-    lags = await watch.worst_lags([topic for topic in topics.values() if not topic.internal])
-    found = [(group, lag, topic) for topic, (lag, group) in lags.items() if lag >= FAR_BEHIND]
-    return sorted(found, key=lambda one: -one[1])[:MOST_BEHIND]
+    lags = await watch.group_lags([topic for topic in topics.values() if not topic.internal])
+    return furthest_behind(lags, states, watch.committing(), FAR_BEHIND)
 
 
 def _rates_by_leader(watch: Watch, topics: Iterable[TopicDescription]) -> dict[int, float]:

@@ -57,6 +57,8 @@ READ_WINDOW_S = 30.0
 READ_LEAST_S = 10.0
 SAMPLED, SAMPLE_FRESH_S = 200, 10.0
 """How many of a partition's newest records give its hottest key, and for how many seconds."""
+COMMITTED_LATELY_S = 600.0
+"""A group whose offsets were seen to change within this time is in use, even if it has no members now."""
 MOST_KEPT = 50_000
 """The largest number of partitions, and of partitions of groups, whose samples are kept."""
 MOST_RATED = 2_000
@@ -91,6 +93,8 @@ class Watch:
         self._locks: dict[object, anyio.Lock] = {}
         self._samples: dict[TopicPartition, Samples] = {}
         self._read: dict[tuple[str, TopicPartition], Samples] = {}
+        self._commits: dict[str, tuple[int, float]] = {}
+        """By group, the sum of its committed offsets, and when it was seen to change."""
         self._began: dict[tuple[str, int, int], int | None] = {}
         self._unread: dict[tuple[TopicPartition, int], int | None] = {}
 
@@ -147,7 +151,7 @@ class Watch:
             del self._seen[oldest]
             if not self._locks[oldest].locked():
                 del self._locks[oldest]
-        kept: tuple[dict[Any, Any], ...] = (self._samples, self._read, self._began, self._unread)
+        kept: tuple[dict[Any, Any], ...] = (self._samples, self._read, self._commits, self._began, self._unread)
         for one in kept:
             while len(one) > MOST_KEPT:
                 del one[next(iter(one))]
@@ -333,6 +337,7 @@ class Watch:
                 async with limiter:
                     committed = await self.admin.list_group_offsets(group)
                 found[group] = {tp: offset.offset for tp, offset in committed.items()}
+                self._note_commits(group, sum(found[group].values()))
 
             async with anyio.create_task_group() as tasks:
                 for listing in await self.admin.list_groups():
@@ -341,17 +346,32 @@ class Watch:
 
         return await self.cached("lags", ask)
 
-    async def worst_lags(self, topics: Collection[TopicDescription]) -> dict[str, tuple[int, str]]:
-        """By topic, the largest lag of a group in records, and the group."""
+    def _note_commits(self, group: str, offsets: int) -> None:
+        before, at_s = self._commits.get(group, (offsets, -math.inf))
+        self._commits[group] = (offsets, at_s if offsets == before else time.monotonic())
+
+    def committing(self) -> set[str]:
+        """The groups whose committed offsets have changed lately, while pages were open."""
+        since_s = time.monotonic() - COMMITTED_LATELY_S
+        return {group for group, (_, at_s) in self._commits.items() if at_s >= since_s}
+
+    async def group_lags(self, topics: Collection[TopicDescription]) -> dict[str, dict[str, int]]:
+        """The lags in records by group and topic, in topics with a committed offset of the group."""
         ends = await self.ends(topics)
         names = {topic.name for topic in topics}
-        worst: dict[str, tuple[int, str]] = {}
+        found: dict[str, dict[str, int]] = {}
         for group, committed in (await self.lags()).value.items():
-            of_group: dict[str, int] = {}
             for tp, offset in committed.items():
                 if tp.topic in names and tp in ends:
+                    of_group = found.setdefault(group, {})
                     of_group[tp.topic] = of_group.get(tp.topic, 0) + max(0, ends[tp] - offset)
-            for topic, lag in of_group.items():
+        return found
+
+    async def worst_lags(self, topics: Collection[TopicDescription]) -> dict[str, tuple[int, str]]:
+        """By topic, the largest lag of a group in records, and the group."""
+        worst: dict[str, tuple[int, str]] = {}
+        for group, of_topic in (await self.group_lags(topics)).items():
+            for topic, lag in of_topic.items():
                 worst[topic] = max(worst.get(topic, (-1, "")), (lag, group))
         return worst
 
