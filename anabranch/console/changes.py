@@ -63,7 +63,10 @@ async def resize(watch: Watch, plan: Plan, _bootstrap: str) -> str:
 
 
 async def plan_of_reset(watch: Watch, query: Query, bootstrap: str) -> Plan:
-    group, topic = query.get("group", ""), await watch.existing_topic(query.get("topic", ""))
+    group = query.get("group", "")
+    if not group:
+        raise BadQueryError("group is empty: the name of a group is needed")
+    topic = await watch.existing_topic(query.get("topic", ""))
     to, value = query.get("to") or "latest", query.get("value", "").strip()
     try:
         there = [p.partition for p in topic.partitions]

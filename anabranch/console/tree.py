@@ -12,7 +12,7 @@ from typing import NamedTuple
 from anabranch.ordered_resize.facts import Lineage
 
 TOGETHER_MS = 1_500
-LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 190
+LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 64
 AGAIN_PX = 80
 """How far before its merge a partition is drawn in use that was split off again in between, nobody knows when."""
 LEAVES_PX = 40

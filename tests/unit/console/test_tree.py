@@ -136,9 +136,9 @@ def said(tree: Any) -> str:
 def test_the_page_says_which_past_the_cluster_has_forgotten() -> None:
     assert (
         "The cluster no longer knows the splits before 01-01 00:00:03 that created partitions 4-8 (○), and older"
-        " merges into partition 2: it forgets the past of partitions that it has deleted."
+        " splits from and merges into partition 2: it forgets the past of partitions that it has deleted."
     ) in said(draw(range(4), 4, 4, DEMO, 48, 40, floors=[2]))
-    assert "no longer knows older merges into partitions 0-1, 3: it forgets" in said(
+    assert "no longer knows older splits from and merges into partitions 0-1, 3: it forgets" in said(
         draw(range(4), 4, 4, [], 48, 40, floors=[0, 1, 3])
     )
     undated = [Column(column.gains, None) for column in DEMO]

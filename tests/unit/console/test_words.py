@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -12,6 +13,8 @@ from anabranch.client.admin.types import Node
 from anabranch.client.net.cluster import PartitionInfo
 from anabranch.console.app import _templates
 from anabranch.console.behind import reasons, summary
+from anabranch.console.changes import plan_of_reset
+from anabranch.console.pages import BadQueryError, Query
 from anabranch.console.problems import NAMED, find_problems
 from anabranch.console.rates import KEPT_S, Samples, hottest, outlook
 
@@ -193,6 +196,37 @@ def test_one_record_is_written_in_the_singular() -> None:
 def test_a_table_counts_its_rows(matching: int, said: str) -> None:
     parts: Any = _templates().globals["parts"]
     assert f">{said}<" in parts.pager("/topics", "", 1, 1, matching, "topic")
+
+
+def text_of(part: object) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", str(part)).split())
+
+
+def marked(**to_drain: int | None) -> dict[str, Any]:
+    return {"partition": 4, "merged_into": 0, "to_drain": to_drain}
+
+
+def test_a_marked_partition_waits_for_groups_that_have_records_of_it_to_read() -> None:
+    parts: Any = _templates().globals["parts"]
+    assert text_of(parts.drains(marked(billing=0, idle=2))) == "drains into 0 waits for idle : 2 records left"
+    assert text_of(parts.drains(marked(billing=1))) == "drains into 0 waits for billing : 1 record left"
+    assert text_of(parts.drains(marked(billing=None))) == "drains into 0 waits for billing"
+    assert text_of(parts.drains(marked(billing=0, idle=0))) == "drains into 0, read by every group"
+    assert text_of(parts.drains(marked())) == "drains into 0"
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.002, "under 1 %"), (0.01, "1 %"), (0.6, "60 %"), (1.0, "100 %")])
+def test_the_share_of_the_hottest_key_is_never_zero(share: float, said: str) -> None:
+    parts: Any = _templates().globals["parts"]
+    assert parts.share(share) == said
+
+
+@pytest.mark.trio
+async def test_offsets_are_reset_for_a_named_group_only() -> None:
+    nothing: Any = None
+    for query in ("topic=t&to=earliest", "group=&topic=t&to=earliest"):
+        with pytest.raises(BadQueryError, match="group is empty: the name of a group is needed"):
+            await plan_of_reset(nothing, Query(query), "b:9092")
 
 
 def test_during_a_rebalance_only_the_rebalance_is_reported() -> None:
