@@ -1,7 +1,7 @@
 """DescribeGroups 0-5, ListGroups 0-4, DeleteGroups 0-2.
 
-DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. ListGroups v4 adds a filter by state, and tag
-10266 a filter by topics.
+DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. Its tags 10273 and 10274 show which members a
+rebalance waits for. ListGroups v4 adds a filter by state, and tag 10266 a filter by topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.protocol.generated.list_groups import ListedGroup
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 
 
-def describe_group(shard: Shard, group_id: str) -> DescribedGroup:
+def describe_group(shard: Shard, group_id: str, now: Now) -> DescribedGroup:
     """State and members; metadata and assignments only while stable. A group that does not exist is Dead."""
     group = shard.groups.get(group_id)
     if group is None:
@@ -35,12 +35,17 @@ def describe_group(shard: Shard, group_id: str) -> DescribedGroup:
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if is_stable else "",
-        members=_described_members(shard, group, is_stable),
+        members=_described_members(shard, group, now),
     )
 
 
-def _described_members(shard: Shard, group: Group, is_stable: bool) -> list[DescribedGroupMember]:
-    stored = shard.durable.generations[group.group_id] if is_stable else None
+def _described_members(shard: Shard, group: Group, now: Now) -> list[DescribedGroupMember]:
+    stored = shard.durable.generations[group.group_id] if group.state is GroupState.STABLE else None
+    deadline_ms = group.rebalance_deadline_ms if group.state is GroupState.PREPARING_REBALANCE else None
+    awaited_ms, left_ms = -1, -1
+    if deadline_ms is not None:
+        awaited_ms = max(0, now.wall_ms - group.state_timestamp_ms)
+        left_ms = max(0, deadline_ms - now.monotonic_ms)
     return [
         DescribedGroupMember(
             member_id=member.member_id,
@@ -51,6 +56,8 @@ def _described_members(shard: Shard, group: Group, is_stable: bool) -> list[Desc
             member_assignment=(
                 b"" if stored is None else stored.assignment_of(member.member_id, member.group_instance_id)
             ),
+            awaited_ms=-1 if member.join is not None else awaited_ms,
+            wait_left_ms=-1 if member.join is not None else left_ms,
         )
         for member in group.members.values()
     ]

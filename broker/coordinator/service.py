@@ -417,7 +417,7 @@ class GroupCoordinator:
             if isinstance(found, ErrorCode):
                 described = DescribedGroup(group_id=group_id, error_code=found)
             else:
-                described = admin.describe_group(found.shard, group_id)
+                described = admin.describe_group(found.shard, group_id, found.turn().now)
             if request.include_authorized_operations and described.error_code == ErrorCode.NONE:
                 described.authorized_operations = GROUP_OPERATIONS
             groups.append(described)

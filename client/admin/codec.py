@@ -354,6 +354,8 @@ def _read_member(member: DescribedGroupMember, protocol_type: str) -> MemberDesc
         member.client_id,
         member.client_host,
         tuple(sorted(decode_assignment(member.member_assignment))) if readable else (),
+        member.awaited_ms if member.awaited_ms >= 0 else None,
+        member.wait_left_ms if member.wait_left_ms >= 0 else None,
     )
 
 

@@ -225,6 +225,11 @@ class MemberDescription:
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    awaited_ms: int | None = None
+    """In a rebalance, how long the group has waited for the member to join again; None if it does not wait, or the
+    broker does not say so."""
+    wait_left_ms: int | None = None
+    """The time after which the group goes on without an awaited member."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from anabranch.protocol.primitives import (
     EMPTY,
     bad_length,
     not_in_version,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from anabranch.protocol.types import Part
@@ -21,6 +23,7 @@ _pack_hh = Struct(">hh").pack
 _pack_i = Struct(">i").pack
 _pack_iB = Struct(">iB").pack
 _pack_ii = Struct(">ii").pack
+_pack_q = Struct(">q").pack
 _pack_t = Struct(">?").pack
 _pack_tB = Struct(">?B").pack
 _unpack_h = Struct(">h").unpack_from
@@ -29,6 +32,7 @@ _unpack_hh = Struct(">hh").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
+_unpack_q = Struct(">q").unpack_from
 _unpack_t = Struct(">?").unpack_from
 _unpack_tB = Struct(">?B").unpack_from
 
@@ -40,6 +44,8 @@ class DescribedGroupMember(Base):
         "client_host",
         "member_metadata",
         "member_assignment",
+        "awaited_ms",
+        "wait_left_ms",
     )
     __slots__ = FIELDS
 
@@ -52,6 +58,8 @@ class DescribedGroupMember(Base):
         client_host: str = "",
         member_metadata: bytes = b'',
         member_assignment: bytes = b'',
+        awaited_ms: int = -1,
+        wait_left_ms: int = -1,
     ) -> None:
         self.member_id = member_id
         self.group_instance_id = group_instance_id
@@ -59,6 +67,8 @@ class DescribedGroupMember(Base):
         self.client_host = client_host
         self.member_metadata = member_metadata
         self.member_assignment = member_assignment
+        self.awaited_ms = awaited_ms
+        self.wait_left_ms = wait_left_ms
 
 
 class DescribedGroup(Base):
@@ -92,6 +102,24 @@ class DescribedGroup(Base):
         self.members = [] if members is EMPTY else members
         self.authorized_operations = authorized_operations
 
+
+def _decode_tag_groups_members_awaited_ms(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    awaited_ms, = _unpack_q(data, pos)
+    pos += 8
+    return awaited_ms, pos
+
+def _decode_tag_groups_members_wait_left_ms(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    wait_left_ms, = _unpack_q(data, pos)
+    pos += 8
+    return wait_left_ms, pos
+
+def _encode_tag_groups_members_awaited_ms(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
+def _encode_tag_groups_members_wait_left_ms(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_describe_groups_request_v0(data: memoryview) -> tuple[DescribeGroupsRequest, int]:
     size = len(data)
@@ -912,8 +940,16 @@ def _decode_describe_groups_response_v5(data: memoryview) -> tuple[DescribeGroup
             pos = end
             n = data[pos]
             pos += 1
+            groups_members_awaited_ms: int = -1
+            groups_members_wait_left_ms: int = -1
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10273)
+                if value is not None:
+                    groups_members_awaited_ms = whole(_decode_tag_groups_members_awaited_ms(value), value, "groups[].members[].awaited_ms")
+                value = tags.get(10274)
+                if value is not None:
+                    groups_members_wait_left_ms = whole(_decode_tag_groups_members_wait_left_ms(value), value, "groups[].members[].wait_left_ms")
             groups_members.append(DescribedGroupMember(
                 member_id=groups_members_member_id,
                 group_instance_id=groups_members_group_instance_id,
@@ -921,6 +957,8 @@ def _decode_describe_groups_response_v5(data: memoryview) -> tuple[DescribeGroup
                 client_host=groups_members_client_host,
                 member_metadata=groups_members_member_metadata,
                 member_assignment=groups_members_member_assignment,
+                awaited_ms=groups_members_awaited_ms,
+                wait_left_ms=groups_members_wait_left_ms,
             ))
         groups_authorized_operations, n = _unpack_iB(data, pos)
         pos += 5
@@ -1030,7 +1068,21 @@ def _encode_describe_groups_response_v5(message: DescribeGroupsResponse, out: by
             else:
                 write_uvarint(out, n)
             out += groups_members_item.member_assignment
-            out.append(0)
+            tag_count = (1 if groups_members_item.awaited_ms != -1 else 0) + (1 if groups_members_item.wait_left_ms != -1 else 0)
+            out.append(tag_count)
+            if tag_count:
+                if groups_members_item.awaited_ms != -1:
+                    tagged = bytearray()
+                    _encode_tag_groups_members_awaited_ms(groups_members_item.awaited_ms, tagged)
+                    write_uvarint(out, 10273)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if groups_members_item.wait_left_ms != -1:
+                    tagged = bytearray()
+                    _encode_tag_groups_members_wait_left_ms(groups_members_item.wait_left_ms, tagged)
+                    write_uvarint(out, 10274)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out += _pack_iB(groups_item.authorized_operations, 0)
     out.append(0)
     parts.append(out)

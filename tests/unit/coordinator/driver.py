@@ -449,7 +449,7 @@ class Driver:
         return topic.partitions[0].committed_offset
 
     def state(self, group: str = GROUP) -> str:
-        return admin.describe_group(self.shard, group).group_state
+        return admin.describe_group(self.shard, group, self.now).group_state
 
     def stable_group(
         self,

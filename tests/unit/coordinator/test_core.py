@@ -15,6 +15,7 @@ from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, Grou
 from anabranch.broker.coordinator.membership import release_groups
 from anabranch.broker.coordinator.placement import java_string_hash, kafka_abs, partition_for
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.describe_groups import DescribeGroupsResponse
 from anabranch.protocol.subscriptions import subscribed_topics
 from anabranch.runtime.transitions import IllegalTransitionError
 from tests.unit.coordinator.driver import GROUP, Driver, subscription
@@ -210,3 +211,23 @@ def test_a_group_is_listed_for_its_topics_and_for_any_topic_while_it_rebalances(
     listed = admin.list_groups(driver.shard, [], ["t"])
     assert [group.group_id for group in listed] == [GROUP] * is_listed
     assert [group.group_id for group in admin.list_groups(driver.shard, [])] == [GROUP]
+
+
+def test_a_rebalance_names_the_members_that_have_not_joined_again() -> None:
+    driver = Driver()
+    first, second = driver.stable_group("c1", "c2", rebalance_ms=20_000)
+
+    def awaited(version: int = 5) -> dict[str, tuple[int, int]]:
+        response = DescribeGroupsResponse(groups=[admin.describe_group(driver.shard, GROUP, driver.now)])
+        read = DescribeGroupsResponse.decode(response.encode(version), version)
+        return {m.member_id: (m.awaited_ms, m.wait_left_ms) for m in read.groups[0].members}
+
+    assert awaited() == {first: (-1, -1), second: (-1, -1)}
+    driver.join(first, topics=("t", "u"), rebalance_ms=20_000)
+    assert driver.state() == "PreparingRebalance"
+    driver.advance(4_000)
+    assert awaited() == {first: (-1, -1), second: (4_000, 16_000)}
+    assert awaited(4) == {first: (-1, -1), second: (-1, -1)}, "librdkafka before 2.2 does not skip tags"
+    driver.join(second, topics=("t", "u"), rebalance_ms=20_000)
+    assert driver.state() == "CompletingRebalance"
+    assert awaited() == {first: (-1, -1), second: (-1, -1)}
