@@ -42,6 +42,11 @@ def print_group(group: Mapping[str, Any]) -> None:
     for member, number in numbers.items():
         row = members[member]
         print(f"member {number}: {row['client_id']} at {row['host'].lstrip('/')}")
+    for row in group["awaited_members"]:
+        print(
+            f"waits for {row['client_id'] or row['member']} at {row['host'].lstrip('/')} to join again: "
+            f"for {_seconds(row['awaited_ms'])} now, at most {_seconds(row['wait_left_ms'])} more"
+        )
 
 
 def _line(row: Mapping[str, Any], numbers: Mapping[str, int]) -> list[Any]:
@@ -53,6 +58,10 @@ def _line(row: Mapping[str, Any], numbers: Mapping[str, int]) -> list[Any]:
         duration(row["lag_seconds"]),
         numbers.get(row["member"]),
     ]
+
+
+def _seconds(ms: int | None) -> str:
+    return duration(None if ms is None else ms / 1000)
 
 
 def _total(rows: Iterable[Mapping[str, Any]]) -> list[Any]:

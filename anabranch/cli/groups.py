@@ -134,6 +134,17 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
                 "assignor": group.protocol,
                 "coordinator": group.coordinator.id,
                 "members": len(group.members),
+                "awaited_members": [
+                    {
+                        "member": member.member_id,
+                        "client_id": member.client_id,
+                        "host": member.host,
+                        "awaited_ms": member.awaited_ms,
+                        "wait_left_ms": member.wait_left_ms,
+                    }
+                    for member in group.members
+                    if member.awaited_ms is not None
+                ],
                 "partitions": rows,
                 "held_consumers": await _holds(admin, group_id, topics),
                 "waits": [

@@ -11,9 +11,10 @@ from anabranch.console.rates import outlook
 from anabranch.protocol.plurals import counted
 
 NAMED = 8
-"""The largest number of partitions that a sentence names."""
-
-
+"""The largest number of partitions or members that a sentence names."""
+LONG_MS = 10_000
+"""A member that does not join again for this long is called wrong: clients that process records join within seconds."""
+REBALANCES = ("PreparingRebalance", "CompletingRebalance")
 KEEPS_UP_S = 3.0
 """A member that is less than this behind keeps up, whatever the present rates are."""
 
@@ -31,10 +32,9 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
     rows: Sequence[Mapping[str, Any]] = group["partitions"]
     waits: Sequence[Mapping[str, Any]] = [wait for wait in group["waits"] if wait["blocked"]]
     found = []
-    if group["state"] in ("PreparingRebalance", "CompletingRebalance"):
+    if group["state"] in REBALANCES:
         # No member owns partitions until the rebalance is over, so any other reason would be obsolete at once.
-        todo = "This ends within seconds. If it lasts, a member joins and leaves repeatedly: look at the members' logs."
-        return [Reason("warning", "The group rebalances: its members agree on who reads what.", todo)]
+        return [_rebalance(group["awaited_members"])]
     lag = sum(row["lag"] or 0 for row in rows)
     if lag and not group["members"]:
         found.append(
@@ -71,6 +71,33 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
             slow.setdefault((row["topic"], row["member"]), []).append(row)
     spare = len(rows) > group["members"]
     return found + [reason for some in slow.values() if (reason := _slow(some, spare=spare)) is not None]
+
+
+def _rebalance(awaited: Sequence[Mapping[str, Any]]) -> Reason:
+    """The reason for a rebalance. ``awaited``: members that have not joined again; empty if the broker names none."""
+    text = "The group rebalances: no member gets records until all have joined again."
+    if not awaited:
+        return Reason(
+            "warning",
+            text,
+            "This ends within seconds. If it lasts, one of its members has not joined again, because it still processes"
+            " records or is stuck in one: the group waits until it polls, at most for its max.poll.interval.ms. Or a"
+            " member joins and leaves repeatedly. Look at the members' logs.",
+        )
+    names = [f"{row['client_id'] or row['member']} on {row['host']}" for row in awaited]
+    named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    has, polls, it = ("has", "it polls", "it") if len(names) == 1 else ("have", "they poll", "them")
+    waited_ms = max(row["awaited_ms"] for row in awaited)
+    left_ms = max(row["wait_left_ms"] or 0 for row in awaited)
+    is_long = waited_ms >= LONG_MS
+    cause = "processes records, or is stuck in one" if len(names) == 1 else "process records, or are stuck in one"
+    return Reason(
+        "error" if is_long else "warning",
+        f"{text} {named} {has} not joined again for {duration(waited_ms / 1000)}.",
+        (f"Look at {named}: {'it' if len(names) == 1 else 'they'} still {cause}. " if is_long else "")
+        + f"The group goes on when {polls}, or without {it} in {duration(left_ms / 1000)} (max.poll.interval.ms, the"
+        " rebalance timeout).",
+    )
 
 
 def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:

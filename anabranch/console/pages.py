@@ -13,7 +13,7 @@ from anabranch.cli.groups import wait_sentences
 from anabranch.cli.times import milliseconds
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
-from anabranch.console.behind import reasons, summary
+from anabranch.console.behind import REBALANCES, reasons, summary
 from anabranch.console.furthest import Behind, furthest_behind
 from anabranch.console.problems import find_problems
 from anabranch.console.records import (
@@ -268,16 +268,18 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     paged = _paged([f"{row['topic']}-{row['partition']}" for row in rows], query)
     shown = set(paged["names"])
     blocked = {(wait["topic"], wait["partition"]) for wait in found["waits"] if wait["blocked"]}
+    nobody = "the group rebalances" if found["state"] in REBALANCES else "nobody reads it"
     values = {
         **paged,
         "group": found,
         "rows": [row for row in rows if f"{row['topic']}-{row['partition']}" in shown],
         "blocked": blocked,
+        "nobody": nobody,
         "reasons": reasons(found),
         "summary": summary(found),
         "waits": list(zip(found["waits"], wait_sentences(found["waits"]), strict=True))[:ROWS],
         "wait_count": len(found["waits"]),
-        "graph": graph_of(found["waits"], ROWS),
+        "graph": graph_of(found["waits"], ROWS, nobody),
         "error": seen.error,
     }
     return Rendered("group", values)

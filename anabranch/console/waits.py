@@ -59,8 +59,11 @@ class Graph(NamedTuple):
     box_width: int = BOX_W
 
 
-def graph_of(waits: Sequence[Mapping[str, Any]], most: int) -> Graph:
-    """The graph of the first ``most`` waits of ``Watch.group``. Partitions that wait for nothing are on the right."""
+def graph_of(waits: Sequence[Mapping[str, Any]], most: int, nobody: str = "nobody reads it") -> Graph:
+    """The graph of the first ``most`` waits of ``Watch.group``. Partitions that wait for nothing are on the right.
+
+    ``nobody``: the text for a partition without a reader.
+    """
     wait_of = {((w["topic"], w["partition"]), (w["topic"], w["waits_for"])): w for w in waits[:most]}
     drawn, closing = _without_cycles(wait_of)
     drawn = _without_shortcuts(drawn)
@@ -73,7 +76,7 @@ def graph_of(waits: Sequence[Mapping[str, Any]], most: int) -> Graph:
         for place in notes
     }
     at, bends, height = _positions(columns, heights, drawn)
-    boxes = [_box(place, at[place], heights[place], notes[place], wait_of) for place in notes]
+    boxes = [_box(place, at[place], heights[place], notes[place], wait_of, nobody) for place in notes]
     starts = _ports(out, {place: (x + BOX_W, y) for place, (x, y) in at.items()}, heights, _ways(drawn, bends, at, 1))
     ends = _ports(into, at, heights, _ways(drawn, bends, at, 0))
     arrows = [_arrow([starts[edge], *bends[edge], ends[edge]], wait_of[edge]) for edge in drawn]
@@ -210,11 +213,16 @@ def _notes(place: Place, wait_of: Mapping[Edge, Mapping[str, Any]], closing: Col
 
 
 def _box(
-    place: Place, at: tuple[int, int], height: int, notes: list[str], wait_of: Mapping[Edge, Mapping[str, Any]]
+    place: Place,
+    at: tuple[int, int],
+    height: int,
+    notes: list[str],
+    wait_of: Mapping[Edge, Mapping[str, Any]],
+    nobody: str,
 ) -> Box:
     topic, partition = place
     of_reader = next((w for (_, on), w in wait_of.items() if on == place), None)
-    reader = "" if of_reader is None else of_reader["client_id"] or of_reader["member"] or "nobody reads it"
+    reader = "" if of_reader is None else of_reader["client_id"] or of_reader["member"] or nobody
     title = f"{topic} partition {partition}" + (f", read by {reader}" if reader else "")
     waits = any(waiting == place and wait["blocked"] for (waiting, _), wait in wait_of.items())
     blocks = any(on == place and wait["blocked"] for (_, on), wait in wait_of.items())

@@ -383,7 +383,7 @@ class Watch:
             if not described:
                 raise NotThereError(f"group {group_id} does not exist")
             found = described[0]
-            for row in found["partitions"]:
+            for row in found["partitions"] + found["awaited_members"]:
                 row["host"] = (row["host"] or "").removeprefix("/")  # Kafka writes hosts with a slash
             now = time.monotonic()
             for row in found["partitions"]:

@@ -435,6 +435,16 @@ def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None
     assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
 
 
+def test_groups_describe_names_members_that_have_not_joined_again(run: Run) -> None:
+    stuck = MemberDescription("m-1", None, "app-3", "/127.0.0.1", (), 45_000, 255_000)
+    admin = FakeAdmin(groups={"g": {1: 140}}, members=(stuck, MemberDescription("m-2", None, "app-4", "/h", ())))
+    _, out, _ = run(admin, "groups", "describe", "g")
+    assert out.splitlines()[-1] == "waits for app-3 at 127.0.0.1 to join again: for 45 s now, at most 4 min more"
+    _, out, _ = run(admin, "groups", "describe", "g", "--json")
+    (row,) = json.loads(out)[0]["awaited_members"]
+    assert (row["member"], row["awaited_ms"], row["wait_left_ms"]) == ("m-1", 45_000, 255_000)
+
+
 def test_groups_describe_shows_waits_where_no_position_is_known(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-584: ``group_coordinator`` was forced below level 2."""
     admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 20}}, positions={5: 40})

@@ -131,7 +131,18 @@ def wait(partition: int, on: int, **values: Any) -> dict[str, Any]:
 
 
 def group(rows: list[dict[str, Any]], waits: list[dict[str, Any]] | None = None, **values: Any) -> dict[str, Any]:
-    return {"group": "g", "state": "Stable", "members": 1, "partitions": rows, "waits": waits or [], **values}
+    found = {"group": "g", "state": "Stable", "members": 1, "awaited_members": []}
+    return found | {"partitions": rows, "waits": waits or [], **values}
+
+
+def awaited(name: str, awaited_ms: int = 45_000, wait_left_ms: int | None = 255_000) -> dict[str, Any]:
+    return {
+        "member": f"{name}-6a1",
+        "client_id": name,
+        "host": "10.0.0.1",
+        "awaited_ms": awaited_ms,
+        "wait_left_ms": wait_left_ms,
+    }
 
 
 def test_no_reason_is_given_for_a_group_that_catches_up() -> None:
@@ -233,6 +244,23 @@ def test_during_a_rebalance_only_the_rebalance_is_reported() -> None:
     rows = [row(0, member=None, client_id=None)]
     (reason,) = reasons(group(rows, [wait(0, 1, member=None, client_id=None)], state="PreparingRebalance"))
     assert reason.level == "warning" and "rebalances" in reason.text
+    assert "one of its members has not joined again" in reason.todo, "a broker of another project names no member"
+
+
+def test_a_rebalance_names_the_members_that_have_not_joined_again() -> None:
+    (reason,) = reasons(group([], state="PreparingRebalance", awaited_members=[awaited("app-3")]))
+    assert reason.level == "error"
+    assert "app-3 on 10.0.0.1 has not joined again for 45 s." in reason.text
+    assert "Look at app-3 on 10.0.0.1: it still processes records" in reason.todo
+    assert "goes on when it polls, or without it in 4 min (max.poll.interval.ms" in reason.todo
+    many = [awaited(f"app-{n}") for n in range(10)]
+    (reason,) = reasons(group([], state="PreparingRebalance", awaited_members=many))
+    assert "app-7 on 10.0.0.1 and 2 more have not joined again" in reason.text
+
+
+def test_a_rebalance_that_has_just_begun_is_not_called_wrong() -> None:
+    (reason,) = reasons(group([], state="PreparingRebalance", awaited_members=[awaited("app-3", 2_000)]))
+    assert reason.level == "warning" and "app-3 on 10.0.0.1 has not joined again for 2 s" in reason.text
 
 
 def test_more_partitions_are_advised_only_where_there_are_too_few() -> None:
