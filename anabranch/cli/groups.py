@@ -29,6 +29,7 @@ from anabranch.cli.topic_view import (
 )
 from anabranch.cli.waits import BlockedBy, GroupOnTopic
 from anabranch.client.admin.types import MemberDescription
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.net.offsets import one_epoch_each
 from anabranch.command_error import CommandError, UsageError
 from anabranch.ordered_resize.explain import Wait
@@ -148,11 +149,18 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
                 "partitions": rows,
                 "held_consumers": await _holds(admin, group_id, topics),
                 "waits": [
-                    row for _, topic in sorted(topics.items()) for row in await _waits(admin, group_id, topic, owners)
+                    row
+                    for name, topic in sorted(topics.items())
+                    for row in await _waits(admin, group_id, topic, owners, _of_topic(name, committed))
                 ],
             }
         )
     return described, absent
+
+
+def _of_topic(name: str, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[int, int]:
+    """The committed offsets of one topic, by partition."""
+    return {tp.partition: offset.offset for tp, offset in committed.items() if tp.topic == name}
 
 
 async def _ends(
@@ -177,16 +185,35 @@ async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescript
 
 def wait_sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
-        until, position = (-1 if row[name] is None else row[name] for name in ("until", "position"))
+        until, position, committed = (
+            -1 if row[name] is None else row[name] for name in ("until", "position", "committed")
+        )
         numbers = (row["partition"], row["from_epoch"], row["waits_for"], row["epoch"], until, position)
         state = ", ".join(name for name in ("blocked", "expiring") if row[name])
-        yield f"{row['topic']}: {Wait(*numbers, row['member'])}" + (f" ({state})" if state else "")
+        ahead = f" ({committed} committed)" if committed > position else ""
+        yield f"{row['topic']}: {Wait(*numbers, row['member'])}{ahead}" + (f" ({state})" if state else "")
+
+
+def left_of_wait(row: Mapping[str, Any]) -> int | None:
+    """The records that the group has to process before the wait is over; None while the end or the place is unknown.
+
+    A member reports its position only now and then, so its commits may be ahead of it.
+    """
+    known = [row[name] for name in ("position", "committed") if row[name] is not None]
+    return None if row["until"] is None or not known else max(0, row["until"] - max(known))
 
 
 async def _waits(
-    admin: Admin, group_id: str, topic: TopicDescription, owners: Mapping[TopicPartition, MemberDescription]
+    admin: Admin,
+    group_id: str,
+    topic: TopicDescription,
+    owners: Mapping[TopicPartition, MemberDescription],
+    committed: Mapping[int, int],
 ) -> list[dict[str, Any]]:
-    """The waits between partitions of one topic; empty when the topic was never resized."""
+    """The waits between partitions of one topic; empty when the topic was never resized.
+
+    ``committed``: the group's offsets, by partition.
+    """
     if not is_resized(topic):
         return []
     name = topic.name
@@ -199,7 +226,7 @@ async def _waits(
     rows = []
     for wait, is_blocked in found_waits:
         on = TopicPartition(name, wait.on)
-        position, member = max(wait.position, 0, starts.get(on, 0)), owners.get(on)
+        position, member = max(wait.position, committed.get(wait.on, 0), starts.get(on, 0)), owners.get(on)
         rows.append(
             {
                 "topic": name,
@@ -208,6 +235,7 @@ async def _waits(
                 "waits_for": wait.on,
                 "epoch": wait.epoch,
                 "position": wait.position if wait.position >= 0 else None,
+                "committed": committed.get(wait.on),
                 "until": wait.offset if wait.offset >= 0 else None,
                 "member": wait.owner,
                 "client_id": member.client_id if member else None,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from anabranch.cli.groups import left_of_wait
 from anabranch.cli.output import duration
 from anabranch.console.rates import outlook
 from anabranch.protocol.plurals import counted
@@ -138,8 +139,7 @@ def _roots(waits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
     topic, partition, on = wait["topic"], wait["partition"], wait["waits_for"]
-    until, position = wait["until"], wait["position"]
-    left = None if until is None or position is None else max(0, until - position)
+    left = left_of_wait(wait)
     records = "records" if left is None else counted(left, "record", form=",")
     hold = "holds" if left == 1 else "hold"
     text = (

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from anabranch import KafkaError, LogDirDescription, TopicDescription, TopicPartition
 from anabranch.cli.configs import source_name
-from anabranch.cli.groups import wait_sentences
+from anabranch.cli.groups import left_of_wait, wait_sentences
 from anabranch.cli.times import milliseconds
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
@@ -277,7 +277,10 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "nobody": nobody,
         "reasons": reasons(found),
         "summary": summary(found),
-        "waits": list(zip(found["waits"], wait_sentences(found["waits"]), strict=True))[:ROWS],
+        "waits": [
+            (wait, left_of_wait(wait), sentence)
+            for wait, sentence in zip(found["waits"][:ROWS], wait_sentences(found["waits"][:ROWS]), strict=True)
+        ],
         "wait_count": len(found["waits"]),
         "graph": graph_of(found["waits"], ROWS, nobody),
         "error": seen.error,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from anabranch.cli.groups import left_of_wait
 from anabranch.protocol.plurals import counted
 
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
@@ -205,7 +206,7 @@ def _ports(
 def _notes(place: Place, wait_of: Mapping[Edge, Mapping[str, Any]], closing: Collection[Edge]) -> list[str]:
     found = []
     if (own := wait_of.get((place, place))) is not None:
-        left = _left(own)
+        left = left_of_wait(own)
         found.append(_cut("own records first" if left is None else f"own {_short(left)} first"))
     if later := [str(on[1]) for waiting, on in closing if waiting == place != on]:
         found.append(_cut(f"then waits for {', '.join(later)}"))
@@ -239,18 +240,11 @@ def _arrow(points: Sequence[tuple[int, int]], wait: Mapping[str, Any]) -> Arrow:
         middle = (x + x1) // 2
         path += f" C{middle} {y} {middle} {y1} {x1 - 2 * is_last} {y1}" + ("" if is_last else f"h{BOX_W}")
         x, y = x1 + BOX_W, y1
-    left = _left(wait)
+    left = left_of_wait(wait)
     records = "the records" if left is None else counted(left, "record", form=",")
     title = f"partition {wait['partition']} waits for {records} of partition {wait['waits_for']}"
     # The text is beside the arrow's start, because several arrows may end at the same place.
     return Arrow(path, x0 + 6, y0 - 4, "" if left is None else _short(left), bool(wait["blocked"]), title)
-
-
-def _left(wait: Mapping[str, Any]) -> int | None:
-    """The number of records to read first; None if it is not known."""
-    if wait["until"] is None or wait["position"] is None:
-        return None
-    return int(max(0, wait["until"] - wait["position"]))
 
 
 def _short(number: int) -> str:

@@ -433,6 +433,15 @@ def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None
     (wait,) = json.loads(out)[0]["waits"]
     assert (wait["partition"], wait["from_epoch"], wait["waits_for"], wait["epoch"]) == (1, 2, 5, 0)
     assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
+    assert wait["committed"] == 20
+
+
+def test_groups_describe_shows_a_commit_ahead_of_the_reported_position(run: Run) -> None:
+    """The commit also counts for what is about to expire."""
+    positions = {0: 80, 1: 150, 4: 30, 5: 25}
+    admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 38}}, positions=positions, kept_from={5: 26})
+    _, out, _ = run(admin, "groups", "describe", "g")
+    assert out.splitlines()[-1].endswith("at position 25 (38 committed) (blocked)")
 
 
 def test_groups_describe_names_members_that_have_not_joined_again(run: Run) -> None:

@@ -16,7 +16,7 @@ PHONE_PX, PADDING_PX = 390, 12
 def wait(partition: int, on: int, *, topic: str = "t", member: str = "m", left: int = 5, **values: Any) -> Any:
     return {
         "topic": topic, "partition": partition, "waits_for": on, "blocked": True, "client_id": member,
-        "member": member, "until": 10 + left, "position": 10, "from_epoch": 2, "epoch": 1, **values,
+        "member": member, "until": 10 + left, "position": 10, "committed": None, "from_epoch": 2, "epoch": 1, **values,
     }  # fmt: skip
 
 

@@ -121,6 +121,7 @@ def wait(partition: int, on: int, **values: Any) -> dict[str, Any]:
         "from_epoch": 2,
         "epoch": 1,
         "position": 50,
+        "committed": 45,
         "until": 90,
         "member": "m-1",
         "client_id": "app-1",
@@ -184,6 +185,24 @@ def test_a_partition_that_waits_is_not_called_slow() -> None:
     assert reason.text.startswith("t partition 5 waits for 40 records of t partition 1")
     assert "app-1 on 10.0.0.1 reads them. At 20 records/s this takes 2 s." in reason.text
     assert "partition 5 goes on by itself" in reason.todo
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({}, "waits for 40 records"),
+        ({"committed": 70}, "waits for 20 records"),
+        ({"position": None, "committed": 70}, "waits for 20 records"),
+        ({"position": None, "committed": None}, "waits for records"),
+    ],
+)
+def test_the_records_left_are_counted_from_the_position_or_the_commit_that_is_ahead(
+    values: dict[str, Any], text: str
+) -> None:
+    (reason,) = reasons(group([row(1), row(5, read_rate=0.0)], [wait(5, 1, **values)]))
+    assert text in reason.text
+    takes = " At 20 records/s this takes 1 s."
+    assert (takes in reason.text) is (values.get("committed") == 70)
 
 
 def test_a_wait_for_a_partition_that_nobody_reads_says_how_to_go_on() -> None:
