@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import UTC
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from anabranch import KafkaError, LogDirDescription, TopicDescription, TopicPartition
+from anabranch import KafkaError, LogDirDescription, TopicDescription
 from anabranch.cli.configs import source_name
 from anabranch.cli.groups import left_of_wait, wait_sentences
-from anabranch.cli.times import milliseconds
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
 from anabranch.console.behind import REBALANCES, reasons, summary
@@ -19,7 +17,6 @@ from anabranch.console.problems import find_problems
 from anabranch.console.records import (
     BY_SCHEMA,
     FORMATS,
-    Ranges,
     Texts,
     browse,
     follow,
@@ -27,6 +24,7 @@ from anabranch.console.records import (
     parse_partitions,
     places_of,
 )
+from anabranch.console.sections import MOST_LINKED, section_of, ways_on
 from anabranch.console.waits import graph_of
 from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
 from anabranch.protocol.addresses import join_address
@@ -303,40 +301,25 @@ async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rende
     values["how"], texts = how, Texts(how, watch.registry)
     try:
         partitions = parse_partitions(query.get("partitions", ""), numbers)
-        ranges = await _ranges(watch, described.name, partitions, query.get("from") or "end", count)
+        where, before = query.get("from") or "end", query.get("before", "")
+        section = await section_of(watch.admin, described.name, partitions, where, before, count)
     except (ValueError, UsageError) as error:
         values["wrong"] = str(error)
         return Rendered("messages", values)
     try:
         if key := query.get("key"):
             values["places"] = places_of(key.encode(), described)
-            values["found"] = await follow(watch.reader, described, ranges, key.encode(), count, texts)
+            found = await follow(
+                watch.reader, described, section.ranges, key.encode(), count, texts, newest=section.newest
+            )
         else:
-            contains = query.get("contains", "").encode()
-            values["found"] = await browse(watch.reader, described.name, ranges, count, texts, contains)
+            has = query.get("contains", "").encode()
+            found = await browse(watch.reader, described.name, section.ranges, count, texts, has, newest=section.newest)
+        values |= {"found": found, "section": section, "ways": ways_on(section, found)}
+        values["is_linked"] = len(section.ranges) <= MOST_LINKED
     except KafkaError as error:
         values["wrong"] = str(error)
     return Rendered("messages", values)
-
-
-async def _ranges(watch: Watch, topic: str, partitions: list[int], where: str, count: int) -> Ranges:
-    """The ranges from ``where`` up to the present ends.
-
-    ``where`` is ``beginning``, ``end`` (the last ``count`` records), an offset, or a time in ISO 8601.
-    """
-    tps = [TopicPartition(topic, p) for p in partitions]
-    first = await watch.admin.list_offsets(dict.fromkeys(tps, "earliest"))
-    last = await watch.admin.list_offsets(dict.fromkeys(tps, "latest"))
-    if where == "beginning":
-        starts = {tp: first[tp].offset for tp in tps}
-    elif where == "end":
-        starts = {tp: max(first[tp].offset, last[tp].offset - count) for tp in tps}
-    elif is_number(where):
-        starts = {tp: max(int(where), first[tp].offset) for tp in tps}
-    else:
-        found = await watch.admin.list_offsets(dict.fromkeys(tps, milliseconds("from", where, UTC)))
-        starts = {tp: found[tp].offset if found[tp].offset >= 0 else last[tp].offset for tp in tps}
-    return {tp.partition: (starts[tp], last[tp].offset) for tp in tps}
 
 
 async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:

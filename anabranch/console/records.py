@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -44,7 +45,11 @@ class Shown(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a search. ``next_offsets``: where to continue, by partition. ``searched``: the records examined."""
+    """The result of a search. ``searched``: the records examined.
+
+    ``next_offsets``: by partition, the offset where newer records continue; after a search for the newest records, the
+    end of the older ones. ``is_complete``: the ranges have no newer records.
+    """
 
     records: list[Shown]
     next_offsets: dict[int, int]
@@ -104,13 +109,21 @@ class Texts:
 
 
 async def browse(
-    reader: LogReader, topic: str, ranges: Ranges, count: int, texts: Texts, contains: bytes = b""
+    reader: LogReader,
+    topic: str,
+    ranges: Ranges,
+    count: int,
+    texts: Texts,
+    contains: bytes = b"",
+    *,
+    newest: bool = False,
 ) -> Found:
-    """The oldest ``count`` records in the ranges, chosen from the first ``count`` of each partition.
+    """The oldest or the newest ``count`` records in the ranges.
 
-    ``contains``: only records whose key or value has these bytes.
+    The oldest are chosen from the first ``count`` of each partition. For the newest, the ranges are short: each is read
+    to its end. ``contains``: only records whose key or value has these bytes.
     """
-    return await _look(reader, topic, ranges, count, texts, lambda record: _has(record, contains))
+    return await _look(reader, topic, ranges, count, texts, lambda record: _has(record, contains), newest)
 
 
 def _has(record: Record, contains: bytes) -> bool:
@@ -118,12 +131,19 @@ def _has(record: Record, contains: bytes) -> bool:
 
 
 async def follow(
-    reader: LogReader, topic: TopicDescription, ranges: Ranges, key: bytes, count: int, texts: Texts
+    reader: LogReader,
+    topic: TopicDescription,
+    ranges: Ranges,
+    key: bytes,
+    count: int,
+    texts: Texts,
+    *,
+    newest: bool = False,
 ) -> Found:
     """The records of a key, in every partition that may have had the key; ``ranges`` as for ``browse``."""
     places = set(places_of(key, topic))
     chosen = {p: range_ for p, range_ in ranges.items() if p in places}
-    return await _look(reader, topic.name, chosen, count, texts, lambda record: record.key == key)
+    return await _look(reader, topic.name, chosen, count, texts, lambda record: record.key == key, newest)
 
 
 def places_of(key: bytes, topic: TopicDescription) -> list[int]:
@@ -136,9 +156,15 @@ def places_of(key: bytes, topic: TopicDescription) -> list[int]:
 
 
 async def _look(
-    reader: LogReader, topic: str, ranges: Ranges, count: int, texts: Texts, wanted: Callable[[Record], bool]
+    reader: LogReader,
+    topic: str,
+    ranges: Ranges,
+    count: int,
+    texts: Texts,
+    wanted: Callable[[Record], bool],
+    newest: bool,
 ) -> Found:
-    found: list[Shown] = []
+    found: dict[int, list[Shown]] = {p: [] for p in ranges}
     after = {p: start for p, (start, _) in ranges.items()}
     searched, complete = 0, set()
     limiter = anyio.CapacityLimiter(READ_AT_ONCE)
@@ -160,12 +186,17 @@ async def _look(
                 for record in batch.records() if is_for_readers else ():
                     if record.offset < after[partition]:
                         continue
+                    if record.offset >= end:
+                        complete.add(partition)
+                        return
                     if wanted(record):
-                        found.append(await texts.shown(partition, batch, record))
+                        found[partition].append(await texts.shown(partition, batch, record))
                         mine += 1
                     searched += 1
                     after[partition] = record.offset + 1
                     if mine >= count:
+                        if after[partition] >= end:
+                            complete.add(partition)
                         return
                 await anyio.lowlevel.checkpoint()
             after[partition] = max(after[partition], fetched.next_offset)
@@ -182,11 +213,27 @@ async def _look(
         except ExceptionGroup as group:
             kafka = [error for error in group.exceptions if isinstance(error, KafkaError)]
             raise kafka[0] if kafka else group.exceptions[0] from group
-    found.sort(key=lambda shown: (shown.timestamp, shown.partition, shown.offset))
-    left_out = found[count:]
+    chosen, left_out = choose(found.values(), count, newest=newest)
+    if newest:
+        after = {p: start for p, (start, _) in ranges.items()}
+        for shown in left_out:
+            after[shown.partition] = max(after[shown.partition], shown.offset + 1)
+        return Found(chosen, after, searched, len(complete) == len(ranges))
     for shown in left_out:
         after[shown.partition] = min(after[shown.partition], shown.offset)
-    return Found(found[:count], after, searched, len(complete) == len(ranges) and not left_out)
+    return Found(chosen, after, searched, len(complete) == len(ranges) and not left_out)
+
+
+def choose(found: Iterable[list[Shown]], count: int, *, newest: bool) -> tuple[list[Shown], list[Shown]]:
+    """The oldest or newest ``count`` records of some partitions, and the others.
+
+    They are in the order of their times, and those of a partition in the order of their offsets.
+    """
+    if newest:
+        merged = [*heapq.merge(*(reversed(one) for one in found), key=lambda shown: shown.timestamp, reverse=True)]
+        return merged[:count][::-1], merged[count:]
+    merged = [*heapq.merge(*found, key=lambda shown: shown.timestamp)]
+    return merged[:count], merged[count:]
 
 
 def is_number(text: str) -> bool:

@@ -1,0 +1,101 @@
+"""The section in a topic that the messages page shows, and the way from there to older and newer records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from typing import Literal, NamedTuple
+
+from anabranch import Admin, TopicPartition
+from anabranch.cli.times import milliseconds
+from anabranch.console.records import Found, Ranges, is_number
+
+MOST_LINKED = 500
+"""The largest number of partitions in a link to older or newer records: a link has an offset for each."""
+
+
+class Section(NamedTuple):
+    """The ranges that are read, and the log start offsets by partition.
+
+    ``newest``: the newest records of the ranges are shown, else the oldest. ``is_last``: the ranges end with the logs.
+    """
+
+    ranges: Ranges
+    log_starts: Mapping[int, int]
+    newest: bool
+    is_last: bool
+
+
+async def section_of(
+    admin: Admin, topic: str, partitions: Sequence[int], where: str, before: str, count: int
+) -> Section:
+    """The section that a query names.
+
+    ``where``: ``beginning``, ``end`` (the newest ``count`` records), an offset, a time in ISO 8601, or an offset by
+    partition. ``before``: an offset by partition; the newest ``count`` records before them. Raises ``ValueError``.
+    """
+    by_partition = parse_offsets(before or where) if before or is_offsets(where) else None
+    if by_partition is not None:
+        partitions = [p for p in partitions if p in by_partition]
+    tps = [TopicPartition(topic, p) for p in partitions]
+    first, last = await _offsets(admin, tps, "earliest"), await _offsets(admin, tps, "latest")
+    starts, ends, newest = first, last, before != "" or where == "end"
+    if before and by_partition is not None:
+        ends = {p: min(by_partition[p], last[p]) for p in partitions}
+    if newest:
+        starts = {p: max(first[p], ends[p] - count) for p in partitions}
+    elif by_partition is not None:
+        starts = {p: max(first[p], by_partition[p]) for p in partitions}
+    elif is_number(where):
+        starts = {p: max(first[p], int(where)) for p in partitions}
+    elif where != "beginning":
+        found = await _offsets(admin, tps, milliseconds("from", where, UTC))
+        starts = {p: found[p] if found[p] >= 0 else last[p] for p in partitions}
+    return Section({p: (starts[p], ends[p]) for p in partitions}, first, newest, ends == last)
+
+
+async def _offsets(
+    admin: Admin, tps: Sequence[TopicPartition], spec: Literal["earliest", "latest"] | int
+) -> dict[int, int]:
+    found = await admin.list_offsets(dict.fromkeys(tps, spec))
+    return {tp.partition: found[tp].offset for tp in tps}
+
+
+class WaysOn(NamedTuple):
+    """The value of ``before`` for the older records, and of ``from`` for the newer ones; empty if there are none."""
+
+    older: str
+    newer: str
+
+
+def ways_on(section: Section, found: Found) -> WaysOn:
+    """The ways on from the records that were found."""
+    starts = {p: start for p, (start, _) in section.ranges.items()}
+    ends = {p: end for p, (_, end) in section.ranges.items()}
+    older = found.next_offsets if section.newest else starts
+    newer = ends if section.newest else found.next_offsets
+    has_older = any(offset > section.log_starts[p] for p, offset in older.items())
+    has_newer = not section.is_last if section.newest else not found.is_complete
+    return WaysOn(offsets_text(older) if has_older else "", offsets_text(newer) if has_newer else "")
+
+
+def is_offsets(text: str) -> bool:
+    """Whether the text is meant as offsets by partition. A time has more than a number before its colon: a date."""
+    partition, colon, _ = text.partition(":")
+    return bool(colon) and is_number(partition)
+
+
+def parse_offsets(text: str) -> dict[int, int]:
+    """The offsets by partition in a text such as ``0:120,3:95``. Raises ``ValueError``."""
+    found = {}
+    for part in text.split(","):
+        partition, _, offset = part.partition(":")
+        if not is_number(partition) or not is_number(offset):
+            raise ValueError(f"{part!r} is no offset of a partition, such as 3:95")
+        found[int(partition)] = int(offset)
+    return found
+
+
+def offsets_text(offsets: Mapping[int, int]) -> str:
+    """The text that ``parse_offsets`` reads."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())

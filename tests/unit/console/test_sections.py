@@ -1,0 +1,111 @@
+"""The newest and the oldest records over several partitions, and the ways from them to older and newer ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anabranch import TopicPartition
+from anabranch.console.records import Found, Texts, browse
+from anabranch.console.sections import Section, parse_offsets, section_of, ways_on
+
+pytestmark = pytest.mark.trio
+
+
+class Logs:
+    """The times of the records of each partition of ``t``, for an admin client and a reader. ``first``: log starts."""
+
+    def __init__(self, times: Mapping[int, Sequence[int]], first: Mapping[int, int] = {}) -> None:
+        self._times, self._first = times, first
+
+    async def list_offsets(self, specs: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, Any]:
+        return {tp: SimpleNamespace(offset=self._offset(tp.partition, spec)) for tp, spec in specs.items()}
+
+    def _offset(self, partition: int, spec: str | int) -> int:
+        times = self._times[partition]
+        if isinstance(spec, str):
+            return len(times) if spec == "latest" else self._first.get(partition, 0)
+        return next((offset for offset, at in enumerate(times) if at >= spec), -1)
+
+    async def fetch(self, tp: TopicPartition, offset: int) -> Any:
+        records = [
+            SimpleNamespace(offset=at, timestamp=ms, key=b"k", value=b"v", headers=())
+            for at, ms in enumerate(self._times[tp.partition])
+            if at >= offset
+        ]
+        batch = SimpleNamespace(records=lambda: records, partition_leader_epoch=0)
+        end = len(self._times[tp.partition])
+        return SimpleNamespace(batches=[(batch, True)], next_offset=end, is_end=offset >= end)
+
+
+async def look(logs: Any, where: str = "end", before: str = "", count: int = 4) -> tuple[Section, Found]:
+    section = await section_of(logs, "t", [0, 1, 2], where, before, count)
+    return section, await browse(logs, "t", section.ranges, count, Texts("text"), newest=section.newest)
+
+
+def offsets(found: Found) -> list[tuple[int, int]]:
+    return [(shown.partition, shown.offset) for shown in found.records]
+
+
+LOGS = Logs({0: [10, 20, 30, 40, 50, 60], 1: [35, 65, 70], 2: [1, 2, 3]})
+"""The oldest records are those of partition 2, the newest those of 0 and 1."""
+
+
+async def test_the_end_is_the_newest_records_of_all_partitions() -> None:
+    _, found = await look(LOGS)
+    assert offsets(found) == [(0, 4), (0, 5), (1, 1), (1, 2)]
+
+
+async def test_older_records_follow_without_a_gap_or_a_repetition() -> None:
+    section, found = await look(LOGS)
+    ways, seen = ways_on(section, found), offsets(found)
+    assert ways.newer == "", "the end has nothing newer"
+    while ways.older:
+        section, found = await look(LOGS, before=ways.older)
+        ways = ways_on(section, found)
+        assert ways.newer
+        seen = offsets(found) + seen
+    times = [LOGS._times[partition][offset] for partition, offset in seen]
+    assert times == sorted(ms for one in LOGS._times.values() for ms in one)
+
+
+async def test_newer_records_follow_from_the_beginning() -> None:
+    section, found = await look(LOGS, "beginning")
+    seen = offsets(found)
+    assert ways_on(section, found).older == ""
+    while newer := ways_on(section, found).newer:
+        section, found = await look(LOGS, newer)
+        seen += offsets(found)
+    assert len(seen) == len(set(seen)) == 12
+
+
+async def test_records_of_a_partition_keep_the_order_of_their_offsets() -> None:
+    logs = Logs({0: [50, 20, 30], 1: [25], 2: []})
+    for where in ("end", "beginning"):
+        _, found = await look(logs, where)
+        assert [offset for partition, offset in offsets(found) if partition == 0] == [0, 1, 2]
+
+
+async def test_removed_records_are_not_older_ones() -> None:
+    logs = Logs({0: [1, 2, 3, 4, 5, 6, 7, 8], 1: [9], 2: []}, first={0: 5})
+    section, found = await look(logs)
+    assert (offsets(found), ways_on(section, found).older) == ([(0, 5), (0, 6), (0, 7), (1, 0)], "")
+
+
+@pytest.mark.parametrize(
+    ("where", "starts"),
+    [("2", [2, 2, 2]), ("0:4,2:1", [4, 1]), ("1970-01-01T00:00:00.035", [3, 0, 3]), ("beginning", [0, 0, 0])],
+)
+async def test_a_place_is_an_offset_a_time_or_an_offset_by_partition(where: str, starts: list[int]) -> None:
+    logs: Any = LOGS
+    section = await section_of(logs, "t", [0, 1, 2], where, "", 4)
+    assert [start for start, _ in section.ranges.values()] == starts
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:", "1:x", "1:2,", "²:1", "1:-1"])
+async def test_wrong_offsets_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no offset of a partition"):
+        parse_offsets(text)
