@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import anyio
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, compile_path
 from starlette.staticfiles import StaticFiles
@@ -24,7 +24,7 @@ from anabranch.command_error import CommandError, UsageError
 from anabranch.console import changes, pages
 from anabranch.console.pages import BadQueryError, Query, Rendered
 from anabranch.console.records import text_of
-from anabranch.console.security import MAX_FORM_BYTES, Guard, is_token, new_token
+from anabranch.console.security import MAX_FORM_BYTES, REQUEST_S, Guard, is_token, new_token
 from anabranch.console.tree import named_partitions
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 from anabranch.protocol.plurals import counted
@@ -112,12 +112,10 @@ class Console:
 
     async def _stream(self, request: Request) -> Response:
         """Server-sent events: the live part of the page at ``path``, whenever it has changed."""
-        target = urlsplit(request.query_params.get("path", "/"))
-        found = next(
-            ((m.groupdict(), page) for pattern, page in self._live if (m := pattern.fullmatch(target.path))), None
-        )
+        path, _, query = request.query_params.get("path", "/").partition("?")
+        found = next(((m.groupdict(), page) for pattern, page in self._live if (m := pattern.fullmatch(path))), None)
         if found is None:
-            return PlainTextResponse(f"{target.path} has no live updates", 404)
+            return PlainTextResponse(f"{path} has no live updates", 404)
         if self._streams >= STREAMS:
             return PlainTextResponse(f"{STREAMS} pages are open, the most at a time", 503, {"retry-after": "10"})
         params, page = found
@@ -128,8 +126,8 @@ class Console:
             try:
                 while True:
                     try:
-                        rendered = await page(self._watch, params, Query(target.query))
-                        part = self._render(rendered, target.path, target.query, only_live=True)
+                        rendered = await page(self._watch, params, Query(query))
+                        part = self._render(rendered, path, query, only_live=True)
                         event = "data: " + json.dumps(part) + "\n\n"
                     except Exception as error:
                         event = "event: wrong\ndata: " + json.dumps(_status_of(error)[1]) + "\n\n"
@@ -167,7 +165,7 @@ class Console:
             return self._failed(request, PermissionError("This console was started without --allow-changes."))
         try:
             form = Query(await _body(request))
-        except BadQueryError as error:
+        except Exception as error:
             return self._failed(request, error)
         if not is_token(form.get("token", ""), self._token):
             return self._failed(
@@ -190,13 +188,21 @@ class Console:
         return RedirectResponse(f"{plan.back}?done={number}", 303)
 
 
+class LateBodyError(Exception):
+    """The body of a request did not arrive in time."""
+
+
 async def _body(request: Request) -> str:
-    """The form's body. Raises ``BadQueryError`` when it is too large."""
+    """The form's body. Raises ``BadQueryError`` when it is too large, ``LateBodyError`` when it is late."""
     data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > MAX_FORM_BYTES:
-            raise BadQueryError(f"a form has at most {MAX_FORM_BYTES:,} bytes")
+    try:
+        with anyio.fail_after(REQUEST_S):
+            async for part in request.stream():
+                data += part
+                if len(data) > MAX_FORM_BYTES:
+                    raise BadQueryError(f"a form has at most {MAX_FORM_BYTES:,} bytes")
+    except TimeoutError:
+        raise LateBodyError(f"the form did not arrive within {REQUEST_S} s") from None
     return data.decode("utf-8", "replace")
 
 
@@ -212,6 +218,10 @@ def _status_of(error: Exception) -> tuple[int, str]:
         return 403, str(error)
     if isinstance(error, NotThereError):
         return 404, str(error)
+    if isinstance(error, LateBodyError):
+        return 408, str(error)
+    if isinstance(error, ClientDisconnect):
+        return 400, "the browser closed the connection"
     if isinstance(error, UnreachableError):
         return 503, f"The cluster does not answer. {error}"
     if isinstance(error, KafkaError):

@@ -18,6 +18,7 @@ from anabranch.client.consumer.log_reader import LogReader
 from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
 from anabranch.console.schemas import Registry
+from anabranch.console.security import REQUEST_S
 from anabranch.console.watch import Watch
 from anabranch.protocol.addresses import join_address
 from anabranch.runtime.real_anyio import client_env
@@ -30,8 +31,6 @@ GRACE_S = 1.0
 """The time that open requests get to end after the signal."""
 END_S = 2.0
 """The process ends at most this long after the signal: Hypercorn itself waits for a client that reads nothing."""
-REQUEST_S = 10
-"""The time limit for the arrival of a request's head."""
 
 
 def serve(

@@ -24,7 +24,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from anabranch import NewTopic
-from anabranch.console.serve import REQUEST_S
+from anabranch.console.security import REQUEST_S
 from anabranch.sync import Admin, Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from anabranch import KafkaError
 from anabranch.console import app as console_app
@@ -29,8 +30,17 @@ class Answer(NamedTuple):
     text: str
 
 
-async def ask(app: Any, path: str, method: str = "GET", headers: Mapping[str, str] = {}, body: bytes = b"") -> Answer:
-    """Send one request over ASGI."""
+async def ask(
+    app: Any,
+    path: str,
+    method: str = "GET",
+    headers: Mapping[str, str] = {},
+    body: bytes = b"",
+    *,
+    is_whole: bool = True,
+    rest: dict[str, Any] | None = None,
+) -> Answer:
+    """Send one request over ASGI. ``rest``: the message after the body; by default none comes."""
     target, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -50,10 +60,12 @@ async def ask(app: Any, path: str, method: str = "GET", headers: Mapping[str, st
 
     async def receive() -> dict[str, Any]:
         nonlocal sent
-        if sent:
+        if sent and rest is None:
             await trio.sleep_forever()
+        if sent and rest is not None:
+            return rest
         sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": not is_whole}
 
     async def send(message: Any) -> None:
         found.append(message)
@@ -172,7 +184,7 @@ async def test_a_form_shows_the_plan_without_a_change(monkeypatch: pytest.Monkey
     assert too_large.status == 400
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null"])
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null", "http://[", "localhost:8480"])
 async def test_a_form_of_another_site_is_refused(monkeypatch: pytest.MonkeyPatch, calls: Calls, origin: str) -> None:
     app = served(monkeypatch, allow_changes=True)
     token = re.search(r'name="token" value="([^"]+)"', (await ask(app, "/change/it")).text)
@@ -199,6 +211,26 @@ async def test_a_refused_change_is_not_made(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(console_app, "is_token", lambda *_: True)
     answer = await ask(console, "/change/it", "POST", body=b"token=x")
     assert (answer.status, refused.made) == (409, [])
+
+
+@pytest.mark.parametrize("path", ["//[", "//[?q=x", "/nothing", "[", "http://["])
+async def test_live_updates_of_an_unknown_path_are_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    assert (await ask(served(monkeypatch), "/live?" + urlencode({"path": path}))).status == 404
+
+
+@pytest.mark.parametrize("path", ["/change/it", "/change/it/plan"])
+@pytest.mark.parametrize(("rest", "status"), [(None, 408), ({"type": "http.disconnect"}, 400)])
+async def test_a_form_that_never_comes_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
+    autojump_clock: MockClock,
+    path: str,
+    rest: dict[str, Any] | None,
+    status: int,
+) -> None:
+    """The browser sends the first bytes. Then it sends nothing, or closes the connection."""
+    answer = await ask(served(monkeypatch, allow_changes=True), path, "POST", body=b"token", rest=rest, is_whole=False)
+    assert (answer.status, calls.made) == (status, [])
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-length": str(MAX_FORM_BYTES + 1)}])
