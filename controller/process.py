@@ -21,6 +21,7 @@ from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
 from anabranch.runtime.metrics import Gauge, Histogram, ShownTopics
 from anabranch.runtime.observed import Observed
+from anabranch.runtime.release import software_version
 from anabranch.zk_schemas.controller import ControllerZnode
 from anabranch.zk_schemas.features import Features
 from anabranch.zk_schemas.znode import MalformedZnodeError
@@ -116,7 +117,8 @@ class _Process:
         config = self._config
         await wait_for_vacancy(zk)
         await _check_features(config, zk)
-        znode = ControllerZnode(config.controller_id, config.host, self._port, self._env.clock.now_ms())
+        now_ms = self._env.clock.now_ms()
+        znode = ControllerZnode(config.controller_id, config.host, self._port, now_ms, release=software_version())
         office = await stand(zk, znode)
         if office is None:
             return

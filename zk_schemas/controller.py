@@ -11,7 +11,7 @@ from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_
 
 @dataclass(frozen=True, slots=True)
 class ControllerZnode:
-    """The active controller: its id and the one address it listens at."""
+    """The active controller: its id, the one address it listens at, and its release, empty if it does not state one."""
 
     PATH = paths.CONTROLLER
 
@@ -20,6 +20,7 @@ class ControllerZnode:
     port: int
     timestamp_ms: int = -1
     version: int = 1
+    release: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -32,17 +33,20 @@ class ControllerZnode:
             port=reader.integer("port", low=1, high=65535),
             timestamp_ms=reader.number_text("timestamp", -1, low=-1),
             version=reader.integer("version", 1, low=1),
+            release=reader.text("release", ""),
             extra=reader.rest(),
         )
 
     def encode(self) -> bytes:
-        fields = {
+        fields: dict[str, Any] = {
             "version": self.version,
             "brokerid": self.controller_id,
             "timestamp": str(self.timestamp_ms),
             "host": self.host,
             "port": self.port,
         }
+        if self.release:
+            fields["release"] = self.release
         return encode_fields(fields, self.extra)
 
 

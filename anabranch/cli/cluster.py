@@ -46,7 +46,7 @@ def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
         bad = unhealthy(topics)
         return {
             "cluster_id": described.cluster_id,
-            "controller": described.controller_id if described.controller_id >= 0 else None,
+            "controller": described.active_controller_id if described.active_controller_id >= 0 else None,
             "brokers": [node.id for node in described.nodes],
             "topics": len(topics),
             "partitions": sum(len(topic.partitions) for topic in topics),

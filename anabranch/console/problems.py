@@ -39,7 +39,7 @@ def find_problems(
                 if broker not in live:
                     away[broker] += 1
     found = []
-    if cluster.controller_id < 0:
+    if cluster.active_controller_id < 0:
         found.append(
             Problem(
                 "error",

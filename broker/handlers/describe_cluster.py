@@ -5,10 +5,12 @@ from __future__ import annotations
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.acl_operations import CLUSTER_OPERATIONS
 from anabranch.protocol.generated.describe_cluster import (
+    DescribeClusterActiveController,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from anabranch.zk_schemas.controller import ControllerZnode
 
 
 def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:
@@ -18,8 +20,19 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:
         for broker, endpoint in metadata.endpoints(ctx.listener)
     ]
     response = DescribeClusterResponse(
-        cluster_id=ctx.node.cluster_id, controller_id=metadata.controller_id(), brokers=brokers
+        cluster_id=ctx.node.cluster_id,
+        controller_id=metadata.controller_id(),
+        brokers=brokers,
+        active_controller=_active(ctx.node.controller.address),
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
+
+
+def _active(znode: ControllerZnode | None) -> DescribeClusterActiveController:
+    if znode is None:
+        return DescribeClusterActiveController()
+    return DescribeClusterActiveController(
+        controller_id=znode.controller_id, host=znode.host, port=znode.port, release=znode.release
+    )

@@ -548,7 +548,14 @@ class Admin(Client[AdminConfig]):
         if response.error_code:
             raise error_for(response.error_code, response.error_message)
         nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers), key=lambda n: n.id)
-        return ClusterDescription(response.cluster_id, response.controller_id, tuple(nodes))
+        active = response.active_controller
+        return ClusterDescription(
+            response.cluster_id,
+            response.controller_id,
+            tuple(nodes),
+            codec.read_controller(active),
+            active is not None,
+        )
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None

@@ -9,6 +9,7 @@ from anabranch.client.admin.types import (
     ALL_BROKERS,
     ConfigEntry,
     ConfigOp,
+    ControllerDescription,
     ElectionType,
     GroupDescription,
     HeldRecords,
@@ -38,6 +39,7 @@ from anabranch.protocol.generated.delete_records import (
     DeleteRecordsTopic,
 )
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.describe_cluster import DescribeClusterActiveController
 from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -337,6 +339,12 @@ def _read_held(held: DescribeLogDirsHeldRecords | None) -> HeldRecords | None:
     if held is None:
         return None
     return HeldRecords(held.start_offset, held.end_offset, held.size_bytes, held.since_ms, held.until_ms, held.group_id)
+
+
+def read_controller(active: DescribeClusterActiveController | None) -> ControllerDescription | None:
+    if active is None or active.controller_id < 0:
+        return None
+    return ControllerDescription(active.controller_id, active.host, active.port, active.release or None)
 
 
 def read_group(group: DescribedGroup, coordinator: Node) -> GroupDescription:

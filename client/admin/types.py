@@ -110,10 +110,32 @@ class GroupPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerDescription:
+    """An active controller; ``release`` is None if it is not known."""
+
+    id: int
+    host: str
+    port: int
+    release: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     cluster_id: str
     controller_id: int
+    """The broker that takes the requests for the controller; -1 without any."""
     nodes: tuple[Node, ...]
+    controller: ControllerDescription | None = None
+    """The process that is the active controller; None if none is active, or the brokers are of another product."""
+    reports_controller: bool = False
+    """Whether the brokers report the active controller."""
+
+    @property
+    def active_controller_id(self) -> int:
+        """The id of the active controller, or of the broker with its role; -1 without any."""
+        if not self.reports_controller:
+            return self.controller_id
+        return -1 if self.controller is None else self.controller.id
 
 
 class ElectionType(enum.IntEnum):

@@ -9,14 +9,15 @@ from anabranch.protocol.message import Decoder, Encoder, Message, Struct as Base
 from anabranch.protocol.primitives import (
     EMPTY,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from anabranch.protocol.types import Part
 
 _pack_i = Struct(">i").pack
-_pack_iB = Struct(">iB").pack
 _pack_ih = Struct(">ih").pack
 _pack_tB = Struct(">?B").pack
 _unpack_iB = Struct(">iB").unpack_from
@@ -45,6 +46,83 @@ class DescribeClusterBroker(Base):
         self.port = port
         self.rack = rack
 
+
+class DescribeClusterActiveController(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "controller_id",
+        "host",
+        "port",
+        "release",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        controller_id: int = -1,
+        host: str = "",
+        port: int = 0,
+        release: str = "",
+    ) -> None:
+        self.controller_id = controller_id
+        self.host = host
+        self.port = port
+        self.release = release
+
+
+def _decode_tag_active_controller(data: memoryview) -> tuple[DescribeClusterActiveController, int]:
+    size = len(data)
+    pos = 0
+    controller_id, n = _unpack_iB(data, pos)
+    pos += 5
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("host", n, pos, size)
+    host = str(data[pos:end], "utf-8")
+    pos = end
+    port, n = _unpack_iB(data, pos)
+    pos += 5
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("release", n, pos, size)
+    release = str(data[pos:end], "utf-8")
+    pos = end
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = DescribeClusterActiveController(
+        controller_id=controller_id,
+        host=host,
+        port=port,
+        release=release,
+    )
+    return decoded, pos
+
+def _encode_tag_active_controller(value: DescribeClusterActiveController, out: bytearray) -> None:
+    raw = value.host.encode()
+    out += _pack_i(value.controller_id)
+    n = len(raw) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += raw
+    raw = value.release.encode()
+    out += _pack_i(value.port)
+    n = len(raw) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += raw
+    out.append(0)
 
 def _decode_describe_cluster_request_v0(data: memoryview) -> tuple[DescribeClusterRequest, int]:
     pos = 0
@@ -134,8 +212,12 @@ def _decode_describe_cluster_response_v0(data: memoryview) -> tuple[DescribeClus
         ))
     cluster_authorized_operations, n = _unpack_iB(data, pos)
     pos += 5
+    active_controller: DescribeClusterActiveController | None = None
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos = read_tags(data, pos, n)
+        value = tags.get(10276)
+        if value is not None:
+            active_controller = whole(_decode_tag_active_controller(value), value, "active_controller")
     decoded = DescribeClusterResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -144,6 +226,7 @@ def _decode_describe_cluster_response_v0(data: memoryview) -> tuple[DescribeClus
         controller_id=controller_id,
         brokers=brokers,
         cluster_authorized_operations=cluster_authorized_operations,
+        active_controller=active_controller,
     )
     return decoded, pos
 
@@ -190,7 +273,16 @@ def _encode_describe_cluster_response_v0(message: DescribeClusterResponse, out: 
         if raw_or_none is not None:
             out += raw_or_none
         out.append(0)
-    out += _pack_iB(message.cluster_authorized_operations, 0)
+    out += _pack_i(message.cluster_authorized_operations)
+    tag_count = (1 if message.active_controller is not None else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.active_controller is not None:
+            tagged = bytearray()
+            _encode_tag_active_controller(message.active_controller, tagged)
+            write_uvarint(out, 10276)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -225,6 +317,7 @@ class DescribeClusterResponse(Message):
         "controller_id",
         "brokers",
         "cluster_authorized_operations",
+        "active_controller",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 60
@@ -246,6 +339,7 @@ class DescribeClusterResponse(Message):
         controller_id: int = -1,
         brokers: list[DescribeClusterBroker] = EMPTY,
         cluster_authorized_operations: int = -2147483648,
+        active_controller: DescribeClusterActiveController | None = None,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
@@ -254,3 +348,4 @@ class DescribeClusterResponse(Message):
         self.controller_id = controller_id
         self.brokers = [] if brokers is EMPTY else brokers
         self.cluster_authorized_operations = cluster_authorized_operations
+        self.active_controller = active_controller

@@ -1,4 +1,8 @@
-"""DescribeCluster (60): cluster id, controller and brokers."""
+"""DescribeCluster (60): cluster id, controller and brokers.
+
+``controller_id`` is the broker that takes the requests for the controller. Tag 10276 (Anabranch's) is the process that
+is the active controller; its id is -1 while none is active.
+"""
 
 from anabranch.protocol.schema import field, message
 
@@ -35,5 +39,18 @@ RESPONSE = message(
             ],
         ),
         field("cluster_authorized_operations", "int32", "0+", default=-2147483648),
+        field(
+            "active_controller",
+            "DescribeClusterActiveController",
+            "0+",
+            ignorable=True,
+            tag=10276,
+            fields=[
+                field("controller_id", "int32", "0+", default=-1),
+                field("host", "string", "0+"),
+                field("port", "int32", "0+"),
+                field("release", "string", "0+"),
+            ],
+        ),
     ],
 )

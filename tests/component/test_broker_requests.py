@@ -332,6 +332,19 @@ async def test_describe_cluster_names_the_authorized_operations(tmp_path: Path, 
         assert described.cluster_authorized_operations == found
 
 
+async def test_describe_cluster_names_the_active_controller_and_its_release(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        found = (await broker.request(DescribeClusterRequest())).active_controller
+        assert (found.controller_id, found.release) == (-1, ""), "none is active"
+        controller = ControllerZnode(1001, "h", 9090, 0, release="0.1.0").encode()
+        await broker.zk.session().create(ControllerZnode.PATH, controller, ephemeral=True)
+        with trio.fail_after(DEADLINE_S):
+            while found.controller_id < 0:
+                found = (await broker.request(DescribeClusterRequest())).active_controller
+                await trio.sleep(0.01)  # polls: the broker notices the election
+        assert (found.controller_id, found.host, found.port, found.release) == (1001, "h", 9090, "0.1.0")
+
+
 async def test_a_metadata_request_waits_for_the_first_update_metadata(tmp_path: Path) -> None:
     """librdkafka 2.10 gives up every broker that a response does not name: an empty one would leave it without any."""
     async with one_broker(tmp_path) as broker:

@@ -209,7 +209,7 @@ def test_the_cluster_page_shows_the_write_rate(cluster: Cluster, console: Served
             producer.flush()
             page = console.get("/")[1]
             in_all = re.search(r"<dt>Written</dt><dd>[0-9,.]*[1-9][0-9,.]* records/s", page)
-            return in_all is not None and re.search(r"<dt>Controller</dt><dd>\d+</dd>", page) is not None
+            return in_all is not None and re.search(r"<dt>Active controller</dt><dd>1\d\d\d ", page) is not None
 
         wait_for(is_shown, DEADLINE_S, "two looks tell a rate")
 
@@ -218,6 +218,7 @@ def test_the_cluster_page_shows_releases_and_free_space(cluster: Cluster, consol
     brokers = len(cluster.bootstrap_servers.split(","))
     _, page = console.get("/")
     assert page.count(f"<td>live</td><td>{version('anabranch')}</td>") == brokers
+    assert f'<span class="small">{version("anabranch")} at 127.0.0.1:' in page, "the controller's release"
     assert len(re.findall(r'<span title="/[^"]+">[\d.]+ [KMGT]?i?B of [\d.]+ [KMGT]?i?B</span>', page)) == brokers
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from anabranch import ErrorCode, KafkaError, TopicPartition
 from anabranch.client.admin.types import (
+    ClusterDescription,
     ConfigEntry,
     ConfigSource,
     GroupDescription,
@@ -186,7 +187,7 @@ class FakeAdmin:
         return {tp: GroupPosition(self.positions.get(tp.partition, -1), False) for tp in partitions}
 
     async def describe_cluster(self) -> Any:
-        return SimpleNamespace(cluster_id="fake", controller_id=1, nodes=[Node(1, "localhost", 9092)])
+        return ClusterDescription("fake", 1, (Node(1, "localhost", 9092),))
 
     async def cluster(self, topics: Iterable[str]) -> None:
         """Do as ``LogReader``."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch import ClusterDescription, TopicDescription
-from anabranch.client.admin.types import Node
+from anabranch.client.admin.types import ControllerDescription, Node
 from anabranch.client.net.cluster import PartitionInfo
 from anabranch.console.app import _templates
 from anabranch.console.behind import reasons, summary
@@ -79,6 +79,23 @@ def cluster(*brokers: int, controller: int = 1) -> ClusterDescription:
 
 def test_a_healthy_cluster_has_no_problem() -> None:
     assert find_problems(cluster(1, 2), [topic(PartitionInfo(0, 1, 0, (1, 2), (1, 2)))], {1: []}) == []
+
+
+@pytest.mark.parametrize(
+    ("active", "is_reported", "is_problem"),
+    [
+        (None, True, True),
+        (ControllerDescription(1000, "h", 9090, None), True, False),
+        (None, False, False),
+    ],
+    ids=["none is active", "one is active", "brokers that do not report it"],
+)
+def test_an_absent_controller_is_a_problem_although_metadata_names_a_broker(
+    active: ControllerDescription | None, is_reported: bool, is_problem: bool
+) -> None:
+    described = ClusterDescription("c", 1, (Node(1, "h", 9092),), active, is_reported)
+    texts = [problem.text for problem in find_problems(described, [], {})]
+    assert any(text.startswith("No controller is active") for text in texts) is is_problem
 
 
 def test_each_problem_says_what_to_do() -> None:

@@ -56,6 +56,7 @@ EXAMPLES: list[Any] = [
     ),
     TopicZnode(TOPIC_ID, {0: [1], 1: [2]}, 1, 2, 3, previous_undeleted_partition_count=1, wanted=4),
     ControllerZnode(1000, "127.0.0.1", 9090, 5),
+    ControllerZnode(1000, "127.0.0.1", 9090, 5, release="0.1.0"),
     ConfigZnode({"retention.ms": "1000"}),
     ConfigChange("topics/a.b"),
     ClusterId("vGs2Ug1RQZSqXh5Yq1KQbA"),
