@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from anabranch.cli.groups import left_of_wait
 from anabranch.cli.output import duration
-from anabranch.console.rates import outlook
+from anabranch.console.rates import READ_LEAST_S, outlook
 from anabranch.protocol.plurals import counted
 
 NAMED = 8
@@ -182,6 +182,16 @@ def summary(group: Mapping[str, Any]) -> dict[str, Any]:
         "members": members,
         "is_measured": all(row.get("read_rate") is not None for row in rows if row["lag"]),
     }
+
+
+def verdict(totals: Mapping[str, Any]) -> tuple[str, str]:
+    """The class and the text of the note about a group without reasons. ``totals``: its ``summary``."""
+    if not totals["lag"]:
+        return "ok", "It is not: it has read everything."
+    if totals["is_measured"]:
+        return "ok", "It keeps up, or catches up: nothing stands in its way."
+    behind = "" if totals["lag_s"] is None else f" by {duration(totals['lag_s'])}"
+    return "", f"It is behind{behind}. Why is not known yet: how fast it reads is measured for {READ_LEAST_S:.0f} s."
 
 
 def _name(topic: str, partition: int) -> str:

@@ -11,7 +11,7 @@ from anabranch.cli.configs import source_name
 from anabranch.cli.groups import left_of_wait, wait_sentences
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
-from anabranch.console.behind import REBALANCES, reasons, summary
+from anabranch.console.behind import REBALANCES, reasons, summary, verdict
 from anabranch.console.furthest import Behind, furthest_behind
 from anabranch.console.problems import find_problems
 from anabranch.console.records import (
@@ -266,6 +266,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     paged = _paged([f"{row['topic']}-{row['partition']}" for row in rows], query)
     shown = set(paged["names"])
     blocked = {(wait["topic"], wait["partition"]) for wait in found["waits"] if wait["blocked"]}
+    totals = summary(found)
     nobody = "the group rebalances" if found["state"] in REBALANCES else "nobody reads it"
     values = {
         **paged,
@@ -274,7 +275,8 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "blocked": blocked,
         "nobody": nobody,
         "reasons": reasons(found),
-        "summary": summary(found),
+        "summary": totals,
+        "verdict": verdict(totals),
         "waits": [
             (wait, left_of_wait(wait), sentence)
             for wait, sentence in zip(found["waits"][:ROWS], wait_sentences(found["waits"][:ROWS]), strict=True)

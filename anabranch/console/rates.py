@@ -10,6 +10,10 @@ from anabranch.cli.output import duration
 
 WINDOW_S = 10.0
 """The default window of rates: the last seconds that they are computed from."""
+READ_WINDOW_S = 30.0
+"""The window of reading rates. Groups commit every few seconds: over a shorter window they seem to stand still."""
+READ_LEAST_S = 10.0
+"""Reading rates are measured for at least this time."""
 KEPT_S = 60.0
 """How long samples are kept."""
 EVERY_S = 1.0

@@ -29,7 +29,7 @@ from anabranch.cli.group_lag import timestamp_at
 from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
 from anabranch.client.consumer.log_reader import LogReader
-from anabranch.console.rates import Hottest, Samples, hottest
+from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
 from anabranch.console.schemas import Registry
 from anabranch.console.tree import Gain, Tree, columns_of, draw, gains_of
 
@@ -52,9 +52,6 @@ TIMED = 64
 """How many gains, the newest, get a date from their first record."""
 FIRST_UNREAD = 64
 """For this many partitions the first record that a group has not read is fetched, for the lag in seconds."""
-READ_WINDOW_S = 30.0
-"""The window of reading rates. Groups commit every few seconds: over a shorter window they seem to stand still."""
-READ_LEAST_S = 10.0
 SAMPLED, SAMPLE_FRESH_S = 200, 10.0
 """How many of a partition's newest records give its hottest key, and for how many seconds."""
 COMMITTED_LATELY_S = 600.0

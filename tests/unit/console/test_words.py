@@ -12,7 +12,7 @@ from anabranch import ClusterDescription, TopicDescription
 from anabranch.client.admin.types import ControllerDescription, Node
 from anabranch.client.net.cluster import PartitionInfo
 from anabranch.console.app import _templates
-from anabranch.console.behind import reasons, summary
+from anabranch.console.behind import reasons, summary, verdict
 from anabranch.console.changes import plan_of_reset
 from anabranch.console.pages import BadQueryError, Query
 from anabranch.console.problems import NAMED, find_problems
@@ -309,6 +309,21 @@ def test_a_summary_adds_up_the_lags_and_takes_the_longest_time() -> None:
     found = summary(group([row(0), row(1, lag=7, lag_s=70.0), row(2, lag=None, lag_s=None)], [wait(1, 0)]))
     assert (found["lag"], found["lag_s"], found["waiting"], found["is_measured"]) == (57, 70.0, 1, True)
     assert not summary(group([row(0, read_rate=None)]))["is_measured"]
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "text"),
+    [
+        ({"lag": 0, "lag_s": 0.0}, "ok", "has read everything"),
+        ({}, "ok", "keeps up, or catches up"),
+        ({"read_rate": None, "lag_s": 600.0}, "", "It is behind by 10 min. Why is not known yet"),
+        ({"read_rate": None, "lag_s": None}, "", "It is behind. Why is not known yet"),
+    ],
+)
+def test_a_group_is_called_well_only_if_that_is_known(values: dict[str, Any], level: str, text: str) -> None:
+    found = group([row(0, **values)])
+    assert reasons(found) == []
+    assert verdict(summary(found))[0] == level and text in verdict(summary(found))[1]
 
 
 def test_the_hottest_key_is_the_most_frequent_of_a_sample() -> None:
