@@ -101,6 +101,7 @@ class Console:
             "config": self._config,
             "token": self._token,
             "done": self._done.get(Query(query).get("done", "")),
+            "now": datetime.now(UTC).strftime("%H:%M:%S UTC"),
             "is_live": any(pattern.fullmatch(path) for pattern, _ in self._live),
             **rendered.values,
         }
@@ -111,7 +112,7 @@ class Console:
     # ------------------------------------------------------------ live updates
 
     async def _stream(self, request: Request) -> Response:
-        """Server-sent events: the live part of the page at ``path``, whenever it has changed."""
+        """Server-sent events: the live part of the page at ``path``, and whether it is out of date, at each change."""
         path, _, query = request.query_params.get("path", "/").partition("?")
         found = next(((m.groupdict(), page) for pattern, page in self._live if (m := pattern.fullmatch(path))), None)
         if found is None:
@@ -128,7 +129,8 @@ class Console:
                     try:
                         rendered = await page(self._watch, params, Query(query))
                         part = self._render(rendered, path, query, only_live=True)
-                        event = "data: " + json.dumps(part) + "\n\n"
+                        is_stale = bool(rendered.values.get("error"))
+                        event = "data: " + json.dumps({"html": part, "is_stale": is_stale}) + "\n\n"
                     except Exception as error:
                         event = "event: wrong\ndata: " + json.dumps(_status_of(error)[1]) + "\n\n"
                     yield event if event != last else ": as before\n\n"

@@ -184,8 +184,13 @@ def summary(group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def verdict(totals: Mapping[str, Any]) -> tuple[str, str]:
-    """The class and the text of the note about a group without reasons. ``totals``: its ``summary``."""
+def verdict(totals: Mapping[str, Any], error: str | None = None) -> tuple[str, str]:
+    """The class and the text of the note about a group without reasons. ``totals``: its ``summary``.
+
+    ``error``: the reason why the totals are out of date.
+    """
+    if error is not None:
+        return "", "Not known. At the last answer, nothing stood in its way."
     if not totals["lag"]:
         return "ok", "It is not: it has read everything."
     if totals["is_measured"]:

@@ -276,7 +276,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "nobody": nobody,
         "reasons": reasons(found),
         "summary": totals,
-        "verdict": verdict(totals),
+        "verdict": verdict(totals, seen.error),
         "waits": [
             (wait, left_of_wait(wait), sentence)
             for wait, sentence in zip(found["waits"][:ROWS], wait_sentences(found["waits"][:ROWS]), strict=True)

@@ -311,9 +311,13 @@ def test_an_open_page_says_when_the_cluster_is_gone_and_goes_on_when_it_is_back(
         os.kill(cluster.broker_pids()[1], signal.SIGSTOP)
         try:
             wait_for(lambda: "Not up to date." in browser.driver.page_source, DEADLINE_S, "the page says so")
+            assert browser.driver.find_element(By.ID, "state").text == "not up to date"
+            assert browser.driver.find_elements(By.CSS_SELECTOR, ".note.ok") == []
         finally:
             os.kill(cluster.broker_pids()[1], signal.SIGCONT)
         wait_for(lambda: "Not up to date." not in browser.driver.page_source, DEADLINE_S, "the page goes on")
+        assert browser.driver.find_element(By.ID, "state").text == "live"
+        assert len(browser.driver.find_elements(By.CSS_SELECTOR, ".note.ok")) == 1
         browser.driver.get_log("browser")
 
 

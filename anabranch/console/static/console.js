@@ -16,8 +16,9 @@ function show(html) {
 if (live && live.dataset.path && state) {
   const source = new EventSource("/live?path=" + encodeURIComponent(live.dataset.path));
   source.onmessage = (event) => {
-    if (!String(getSelection())) show(JSON.parse(event.data));
-    state.textContent = "live";
+    const { html, is_stale } = JSON.parse(event.data);
+    if (!String(getSelection())) show(html);
+    state.textContent = is_stale ? "not up to date" : "live";
   };
   source.addEventListener("wrong", (event) => { state.textContent = "stopped: " + JSON.parse(event.data); });
   source.onerror = () => { state.textContent = "the console does not answer, trying again"; };

@@ -324,6 +324,7 @@ def test_a_group_is_called_well_only_if_that_is_known(values: dict[str, Any], le
     found = group([row(0, **values)])
     assert reasons(found) == []
     assert verdict(summary(found))[0] == level and text in verdict(summary(found))[1]
+    assert verdict(summary(found), "no broker answers")[0] == "", "the totals are out of date"
 
 
 def test_the_hottest_key_is_the_most_frequent_of_a_sample() -> None:
