@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from anabranch import KafkaError, LogDirDescription, TopicDescription
+from anabranch import ConfigEntry, KafkaError, LogDirDescription, TopicDescription
 from anabranch.cli.configs import source_name
 from anabranch.cli.groups import left_of_wait, wait_sentences
 from anabranch.client.admin.types import ALL_BROKERS
@@ -340,13 +340,24 @@ async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Render
         raise NotThereError(f"{name} is no broker's id")
     wanted = query.get("q", "").lower()
     rows = [
-        {"entry": entry, "source": source_name(entry.source), "documentation": entry.documentation}
+        {"entry": entry, "source": _source(entry.source), "otherwise": _otherwise(entry)}
         for key, entry in sorted(entries.items())
         if wanted in key.lower() and ("set" not in query or not entry.is_default)
     ]
     return Rendered(
         "configs", {"kind": kind, "name": name, "rows": rows, "q": query.get("q", ""), "only_set": "set" in query}
     )
+
+
+def _source(source: int) -> str:
+    return source_name(source).lower().replace("_", " ")
+
+
+def _otherwise(entry: ConfigEntry) -> list[str]:
+    """The values that would hold instead of one that is set, each with its source; the last is the default."""
+    if entry.is_default or entry.sensitive:
+        return []
+    return [f"{'-' if one.value is None else one.value} ({_source(one.source)})" for one in entry.synonyms[1:]]
 
 
 PAGES: dict[str, Page] = {

@@ -9,6 +9,7 @@ from anabranch.client.admin.types import (
     ALL_BROKERS,
     ConfigEntry,
     ConfigOp,
+    ConfigSynonym,
     ControllerDescription,
     ElectionType,
     GroupDescription,
@@ -43,6 +44,7 @@ from anabranch.protocol.generated.describe_cluster import DescribeClusterActiveC
 from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
 from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
@@ -259,6 +261,7 @@ def describe_configs(resources: Iterable[Resource], keys: Sequence[str] | None) 
             for r in resources
         ],
         include_documentation=True,
+        include_synonyms=True,
     )
 
 
@@ -271,11 +274,13 @@ def read_configs(response: DescribeConfigsResponse) -> dict[str | int, dict[str,
         name: str | int = result.resource_name
         if result.resource_type == ResourceType.BROKER:
             name = int(result.resource_name) if result.resource_name else ALL_BROKERS
-        found[name] = {
-            c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive, c.documentation)
-            for c in result.configs
-        }
+        found[name] = {c.name: _config_entry(c) for c in result.configs}
     return found
+
+
+def _config_entry(c: DescribeConfigsResourceResult) -> ConfigEntry:
+    synonyms = tuple(ConfigSynonym(s.name, s.value, s.source) for s in c.synonyms)
+    return ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive, c.documentation, synonyms)
 
 
 def alter_configs(

@@ -168,6 +168,14 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 
+class ConfigSynonym(NamedTuple):
+    """A value that is set for a key or a synonym of it; ``source`` as in ``ConfigEntry``."""
+
+    name: str
+    value: str | None
+    source: int
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """One key of a topic or broker. The value of a sensitive key is None."""
@@ -179,6 +187,8 @@ class ConfigEntry:
     read_only: bool
     sensitive: bool
     documentation: str | None = None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """The values from which this one was chosen. Each holds if those before it are deleted; the last is the default."""
 
     @property
     def is_default(self) -> bool:

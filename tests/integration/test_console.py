@@ -222,6 +222,18 @@ def test_the_cluster_page_shows_releases_and_free_space(cluster: Cluster, consol
     assert len(re.findall(r'<span title="/[^"]+">[\d.]+ [KMGT]?i?B of [\d.]+ [KMGT]?i?B</span>', page)) == brokers
 
 
+def test_the_default_of_a_config_is_shown_beside_the_value_that_is_set(
+    cluster: Cluster, console: Served, topic: str
+) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.incremental_alter_configs(topics={topic: {"max.message.bytes": "2000000"}})
+    _, page = console.get(f"/configs/topic/{topic}?set")
+    assert re.search(r">2000000</td>\s*<td>dynamic topic config</td><td[^>]*>1048588 \(default config\)</td>", page), (
+        page
+    )
+    assert "the largest record batch" in page
+
+
 def test_messages_are_shown_by_their_schemas(cluster: Cluster, console: Served, topic: str) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for value in (b"\0\0\0\0\x07\x08Anna", b"\0\0\0\0\x08\x08Anna", b"plain text"):
