@@ -25,7 +25,7 @@ from selenium.webdriver.common.by import By
 
 from anabranch import NewTopic
 from anabranch.console.security import REQUEST_S
-from anabranch.sync import Admin, Producer
+from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
 from tests.support.resize.keyed_load import KeyedLoad
@@ -204,6 +204,28 @@ def test_a_key_is_followed_across_a_split(cluster: Cluster, console: Served, top
     assert (rows[0][0], rows[0][2]) == (str(before[key]), "before")
     assert {row[1] for row in rows} == {key.decode()} and len({row[0] for row in rows}) == 2
     assert [row[2] for row in rows] == ["before"] + ["after"] * (len(rows) - 1)
+
+
+def test_a_member_that_holds_up_a_rebalance_is_named(
+    cluster: Cluster, console: Served, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """The member has records, and does not poll again. Another one joins."""
+    group = fresh_name("group")
+    common = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "auto_offset_reset": "earliest"}
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send(topic, key=b"k", value=b"v").result()
+    with Consumer(**common, client_id="app-3") as stuck, Consumer(**common, client_id="app-4") as other:
+        stuck.subscribe([topic])
+        wait_for(lambda: stuck.getmany(timeout_ms=200), DEADLINE_S, "a record")
+        other.subscribe([topic])
+
+        def is_named() -> bool:
+            other.getmany(timeout_ms=100)
+            return "app-3 on 127.0.0.1 has not joined again for" in console.get(f"/groups/{group}")[1]
+
+        wait_for(is_named, DEADLINE_S, "the page names it")
+        assert "app-4 on" not in console.get(f"/groups/{group}")[1]
+        wait_for(lambda: not stuck.getmany(timeout_ms=100) and not is_named(), DEADLINE_S, "the group goes on")
 
 
 def test_the_cluster_page_shows_the_write_rate(cluster: Cluster, console: Served, topic: str) -> None:
