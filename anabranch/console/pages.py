@@ -303,7 +303,8 @@ async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rende
     values["how"], texts = how, Texts(how, watch.registry)
     try:
         partitions = parse_partitions(query.get("partitions", ""), numbers)
-        where, before = query.get("from") or "end", query.get("before", "")
+        otherwise = "beginning" if query.get("key") or query.get("contains") else "end"
+        where, before = query.get("from") or otherwise, query.get("before", "")
         section = await section_of(watch.admin, described.name, partitions, where, before, count)
     except (ValueError, UsageError) as error:
         values["wrong"] = str(error)

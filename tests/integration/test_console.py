@@ -192,8 +192,10 @@ def test_a_key_is_followed_across_a_split(cluster: Cluster, console: Served, top
 
         wait_for(lambda: moved() is not None, DEADLINE_S, "a key moves")
         key = moved()
+        for number in range(1000):
+            producer.send(topic, key=b"other-%d" % number, value=b"v")
     assert key is not None
-    status, page = console.get(f"/topics/{topic}/messages?from=beginning&format=text&key={key.decode()}")
+    status, page = console.get(f"/topics/{topic}/messages?from=&format=text&key={key.decode()}")
     rows = re.findall(
         r'<tr><td data-label="partition" class="n">(\d+)</td>.*?class="code data">([^<]*)</td>'
         r'<td data-label="value" class="code data">(\w+)',
