@@ -241,8 +241,8 @@ class Admin(Client[AdminConfig]):
             nonlocal is_repeated
             try:
                 response = await self._connections.request(self._metadata.any_node(CHANGES), request, purpose=CHANGES)
-                told = (result for result in response.results if result.error_message and not result.error_code)
-                advice.update((result.name, result.error_message) for result in told)
+                with_advice = (result for result in response.results if result.error_message and not result.error_code)
+                advice.update((result.name, result.error_message) for result in with_advice)
                 results = response.results
                 if is_repeated and not validate_only:
                     results = [result for result in results if not await self._is_carried_out(result, counts)]

@@ -97,8 +97,8 @@ def code_error(code: int, what: str | None = None, message: str | None = None) -
     if not code:
         return None
     detail = message or ErrorCode.of(code).message
-    says_what = what is None or detail.startswith(f"{what} ")
-    return error_for(code, detail if says_what else f"{what}: {detail}")
+    names_subject = what is None or detail.startswith(f"{what} ")
+    return error_for(code, detail if names_subject else f"{what}: {detail}")
 
 
 def first_error(results: Iterable[Any]) -> KafkaError | None:

@@ -73,7 +73,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._since_poll = 0
         self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
-        self._told: frozenset[TopicPartition] = frozenset()
+        self._announced: frozenset[TopicPartition] = frozenset()
         """Without a group: the partitions that the listener was last called with."""
 
     async def _start(self, tasks: TaskGroup) -> None:
@@ -104,7 +104,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             metadata,
             self._link,
             tasks,
-            self._fetcher.tells_divergence,
+            self._fetcher.reports_divergence,
             self._on_moved,
         )
         self._ordered = OrderedDelivery(
@@ -192,7 +192,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             self._metadata.want_only(self._subscription.topics)
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
         self._listener = RebalanceListener(listener)
-        self._told = frozenset()
+        self._announced = frozenset()
         if self._coordinator is not None:
             self._coordinator.listener = self._listener
             self._coordinator.request_rejoin()
@@ -289,7 +289,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     async def _call_back(self) -> None:
         """Run the callbacks that are due. Partitions that the group took away during a long callback are given up."""
         if self._subscription.takes_every_partition:
-            await self._tell_of_followed()
+            await self._announce_followed()
         while True:
             if self._coordinator is not None:
                 await self._coordinator.poll()
@@ -299,14 +299,14 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             if self._coordinator is None or not self._coordinator.has_lost:
                 return
 
-    async def _tell_of_followed(self) -> None:
-        held, told = frozenset(self._subscription.partitions), self._told
-        if held == told:
+    async def _announce_followed(self) -> None:
+        held, announced = frozenset(self._subscription.partitions), self._announced
+        if held == announced:
             return
-        self._told = held
-        if gone := told - held:
+        self._announced = held
+        if gone := announced - held:
             await self._listener.lost(sorted(gone))
-        if new := held - told:
+        if new := held - announced:
             await self._listener.assigned(sorted(new))
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Key, Value]:

@@ -141,11 +141,11 @@ class Fetcher:
             broker.has_more = True
             broker.wake.set()
 
-    def tells_divergence(self, tp: TopicPartition) -> bool:
+    def reports_divergence(self, tp: TopicPartition) -> bool:
         """Whether the next fetch response reports a leader's log that differs from the records read (KIP-595)."""
         node = self._metadata.leader(tp)
         connection = None if node is None else self._connections.existing(node, FETCH)
-        return connection is not None and _tells_divergence(connection)
+        return connection is not None and _reports_divergence(connection)
 
     def made_room(self) -> None:
         """Wake the tasks after buffers were read."""
@@ -272,7 +272,7 @@ class Fetcher:
         part = session.next_request(tps)
         # With a full buffer the broker must not hold the request: the user may read it at any moment.
         wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
-        request = self._request(part, wait_ms, names_epochs=_tells_divergence(connection))
+        request = self._request(part, wait_ms, names_epochs=_reports_divergence(connection))
         pending = connection.post(request, held_s=wait_ms / 1000)
         pending.on_settled = broker.wake.set
         versions = {tp: self._subscription.partitions[tp].version for tp in tps}
@@ -427,7 +427,7 @@ class Fetcher:
         self._metadata.hurry_update()
 
 
-def _tells_divergence(connection: Channel) -> bool:
+def _reports_divergence(connection: Channel) -> bool:
     return connection.version_of(ApiKey.FETCH) >= _FIRST_DIVERGENCE_VERSION
 
 

@@ -23,7 +23,7 @@ from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 
-_TELLS_AFTER_ATTEMPTS = 5
+_WARN_AFTER_ATTEMPTS = 5
 """Rounds without an answer before a message in the log. Elections and new metadata take fewer rounds."""
 
 
@@ -39,7 +39,7 @@ class PositionResolver:
         metadata: Metadata,
         link: CoordinatorLink | None,
         tasks: TaskGroup,
-        tells_divergence: Callable[[TopicPartition], bool],
+        reports_divergence: Callable[[TopicPartition], bool],
         on_change: Callable[[], None],
     ) -> None:
         self._env = env
@@ -49,7 +49,7 @@ class PositionResolver:
         self._metadata = metadata
         self._link = link
         self._tasks = tasks
-        self._tells_divergence = tells_divergence
+        self._reports_divergence = reports_divergence
         self._on_change = on_change
         self._running = False
         self._attempt = 0
@@ -88,7 +88,7 @@ class PositionResolver:
     def _leave_to_fetches(self) -> None:
         """Skip validation where the next fetch response does it, because the fetch would wait for it."""
         for state in self._subscription.partitions.values():
-            if state.state is FetchState.AWAIT_VALIDATION and self._tells_divergence(state.tp):
+            if state.state is FetchState.AWAIT_VALIDATION and self._reports_divergence(state.tp):
                 state.validated()
 
     def _waiting(self) -> Iterator[TopicPartition]:
@@ -139,7 +139,7 @@ class PositionResolver:
         self._attempt += 1
         self._metadata.request_update()
         self._left = {tp: asked.get(tp, self._leader(tp)) for tp in self._waiting()}
-        if self._attempt == _TELLS_AFTER_ATTEMPTS:
+        if self._attempt == _WARN_AFTER_ATTEMPTS:
             waiting = ", ".join(str(tp) for tp in self._left)
             _log.warning(
                 "%s: no records are read until a broker answers with an offset to start at: %s", waiting, self.failure
@@ -176,7 +176,7 @@ class PositionResolver:
                 self._metadata.request_update()  # the partition is newer than this client knows
             elif offset is not None and not 0 <= offset.incarnation < state.incarnation:
                 state.seek(offset.offset, offset.leader_epoch)
-            elif offset is not None or self._is_born_later(state.tp, groups_topics):
+            elif offset is not None or self._is_created_later(state.tp, groups_topics):
                 state.reset(RESET_TIMESTAMPS["earliest"])
             elif self._config.auto_offset_reset in RESET_TIMESTAMPS:
                 state.reset(RESET_TIMESTAMPS[self._config.auto_offset_reset])
@@ -205,7 +205,7 @@ class PositionResolver:
         topic = self._metadata.cluster.topics.get(name)
         return topic is not None and topic.layout_version > 0
 
-    def _is_born_later(self, tp: TopicPartition, groups_topics: Container[str]) -> bool:
+    def _is_created_later(self, tp: TopicPartition, groups_topics: Container[str]) -> bool:
         """Whether a partition without a committed offset was created after the group began to read its topic.
 
         All its records are then new to the group. With ``auto_offset_reset="latest"`` the first of them would be lost

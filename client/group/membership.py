@@ -154,7 +154,7 @@ class GroupMembership:
         if self.member.rejoin_needed and not self._joining and self._may_join():
             await self._prepare_join()
             self._start_join()
-        self._tell_starts()
+        self._commit_known_starts()
         self._auto_commit(now)
 
     @property
@@ -587,7 +587,7 @@ class GroupMembership:
         if starts:
             await self._commit(starts)
 
-    def _tell_starts(self) -> None:
+    def _commit_known_starts(self) -> None:
         """Commit the offsets where the group begins once they are known: a crashed member cannot commit them later."""
         starts = self._starts()
         if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:

@@ -133,12 +133,12 @@ class OrderedDelivery:
         self._gates.on_new_generation()
 
     def _on_answer(self, answer: PositionAnswer) -> None:
-        self.hand_overs.acknowledged(answer.said_before, self._clock.monotonic())
+        self.hand_overs.acknowledged(answer.report_number, self._clock.monotonic())
         for tp, position in answer.wanted.items():
             self._on_position(tp, position)
             self._gates.on_owner(tp, is_owned=tp in answer.owned)
         known = {tp: (asked.incarnation, asked.position) for tp, asked in answer.to_report.items()}
-        self._reports.on_asked(known, answer.said_before)
+        self._reports.on_asked(known, answer.report_number)
         self._on_change()
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
@@ -344,25 +344,25 @@ class OrderedDelivery:
         due = {tp: progress for tp, progress in due.items() if self._is_at(tp, progress)}
         if not due:
             return
-        told: set[TopicPartition] = set()
+        known_to_coordinator: set[TopicPartition] = set()
         if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
             for tp in due:
                 self._reports.forget(tp)  # the commit may report it although its answer is lost
             try:
-                told = await self._coordinator.commit_news(due)
+                known_to_coordinator = await self._coordinator.commit_news(due)
             except KafkaError:
                 return
         for tp, progress in due.items():
-            self._reports.said(tp, progress)
+            self._reports.reported(tp, progress)
             self.hand_overs.processed(tp, flushed)
             if self._knows_own_positions:
                 self._gates.on_position(tp, progress.position)
         if self._is_managed:
             assert self._exchange is not None
             positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
-            self._exchange.report(positions, self._reports.number, told)
+            self._exchange.report(positions, self._reports.number, known_to_coordinator)
             self.hand_overs.reported(self._reports.number, flushed)
-            if told >= due.keys():
+            if known_to_coordinator >= due.keys():
                 self.hand_overs.acknowledged(self._reports.number, self._clock.monotonic())
 
     def _is_at(self, tp: TopicPartition, progress: Progress) -> bool:

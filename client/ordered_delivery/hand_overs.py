@@ -26,7 +26,7 @@ from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-_SAY_AFTER_S = 1.0
+_LOG_AFTER_S = 1.0
 """A partition blocked for this many seconds is logged even if the awaited ends are not known yet."""
 _SHOWN_WAITS = 5
 
@@ -34,13 +34,13 @@ _SHOWN_WAITS = 5
 class _Block:
     """A blocked partition, since the gate first named it."""
 
-    __slots__ = ("last", "said", "since", "waited_for")
+    __slots__ = ("is_logged", "last", "since", "waited_for")
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.last: BlockedPartition
         self.waited_for: dict[TopicPartition, None] = {}
-        self.said = False
+        self.is_logged = False
 
 
 class Released(NamedTuple):
@@ -84,8 +84,8 @@ class HandOvers:
                 self._blocked_total += 1
             block.last = one
             block.waited_for.update((wait.on, None) for wait in one.waits_for)
-            if not block.said and (_is_known(one) or now - block.since >= _SAY_AFTER_S):
-                self._say_blocked(block)
+            if not block.is_logged and (_is_known(one) or now - block.since >= _LOG_AFTER_S):
+                self._log_blocked(block)
         for tp in [tp for tp in self._blocks if tp not in found]:
             if tp in held:
                 self.passed[tp] = None
@@ -120,8 +120,8 @@ class HandOvers:
         if not self._blocks:
             self._processed.clear()
 
-    def _say_blocked(self, block: _Block) -> None:
-        block.said = True
+    def _log_blocked(self, block: _Block) -> None:
+        block.is_logged = True
         one = block.last
         waits = [wait.sentence(one.partition.partition) for wait in one.waits_for[:_SHOWN_WAITS]]
         if len(one.waits_for) > _SHOWN_WAITS:

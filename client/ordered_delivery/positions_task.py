@@ -59,8 +59,8 @@ class PositionAnswer(NamedTuple):
     """The wanted partitions whose position only a live member knows."""
     to_report: dict[TopicPartition, Position]
     """Partitions of this member that another waits for, and the position the coordinator knows of that incarnation."""
-    said_before: int
-    """The value of ``said`` when the poll left."""
+    report_number: int
+    """How many reports this member had made when the poll left."""
 
 
 def build_request(
@@ -101,7 +101,7 @@ def build_request(
 
 
 def read_answer(
-    response: ConsumerGroupPositionResponse, wants: Mapping[TopicPartition, int], said_before: int = 0
+    response: ConsumerGroupPositionResponse, wants: Mapping[TopicPartition, int], report_number: int = 0
 ) -> PositionAnswer:
     """The answer by partition. Raises the error of the response."""
     if response.error_code:
@@ -118,7 +118,7 @@ def read_answer(
                     owned.add(tp)
             if p.need_position:
                 to_report[tp] = known
-    return PositionAnswer(wanted, owned, to_report, said_before)
+    return PositionAnswer(wanted, owned, to_report, report_number)
 
 
 class PositionExchange:
@@ -140,8 +140,8 @@ class PositionExchange:
         self._generation = -1
         self._wants: dict[TopicPartition, int] = {}
         self._awaited: dict[TopicPartition, int] = {}
-        self._unsaid: dict[TopicPartition, Position] = {}
-        self._said = 0
+        self._unsent_reports: dict[TopicPartition, Position] = {}
+        self._report_number = 0
         self._number = 0
         self._taken = 0
         self._on_its_way: dict[int, dict[TopicPartition, Position]] = {}
@@ -164,7 +164,7 @@ class PositionExchange:
             return
         self._generation = generation
         self._is_understood = True
-        self._unsaid = {}
+        self._unsent_reports = {}
         self._on_generation()
         self._began.set()
         if generation >= 0:
@@ -177,20 +177,23 @@ class PositionExchange:
             self._news.set()
 
     def report(
-        self, positions: Mapping[TopicPartition, Position], said: int, told: Container[TopicPartition] = ()
+        self,
+        positions: Mapping[TopicPartition, Position],
+        report_number: int,
+        known_to_coordinator: Container[TopicPartition] = (),
     ) -> None:
-        """Report these positions, except those in ``told``, which the coordinator has. ``said`` counts the reports.
+        """Report these positions, except those in ``known_to_coordinator``. ``report_number`` counts the reports.
 
-        A position in ``told`` is reported again if an older report of the partition is on its way, perhaps on another
-        connection: the older one must not come last.
+        A position that the coordinator knows is reported again if an older report of the partition is on its way,
+        perhaps on another connection: the older one must not come last.
         """
-        self._said = said
+        self._report_number = report_number
         for tp, position in positions.items():
-            if tp in told and not any(tp in reports for reports in self._on_its_way.values()):
-                self._unsaid.pop(tp, None)
+            if tp in known_to_coordinator and not any(tp in reports for reports in self._on_its_way.values()):
+                self._unsent_reports.pop(tp, None)
             else:
-                self._unsaid[tp] = position
-        if self._unsaid:
+                self._unsent_reports[tp] = position
+        if self._unsent_reports:
             self._news.set()
 
     def is_understood(self) -> bool:
@@ -204,11 +207,11 @@ class PositionExchange:
         while True:
             await self._news.wait()
             try:
-                await self._say()
+                await self._send_news()
             except ClientClosedError:
                 return
 
-    async def _say(self) -> None:
+    async def _send_news(self) -> None:
         attempt = 0
         while (generation := self._current_generation()) >= 0:
             attempt += 1
@@ -275,18 +278,19 @@ class PositionExchange:
     async def _poll(self, generation: int, purpose: str, max_wait_ms: int) -> int:
         """Send one poll. Returns its number."""
         self._number += 1
-        number, wants, unsaid, said = self._number, self._wants, dict(self._unsaid), self._said
+        number, wants = self._number, self._wants
+        reports, report_number = dict(self._unsent_reports), self._report_number
         request = build_request(
             self._link.group_id,
             wants=wants,
-            reports=unsaid,
+            reports=reports,
             awaited=self._awaited,
             generation_id=generation,
             member_id=self._membership.member_id,
             group_instance_id=self._config.group_instance_id,
             max_wait_ms=max_wait_ms,
         )
-        self._on_its_way[number] = unsaid
+        self._on_its_way[number] = reports
         if purpose == POSITIONS:
             self._parked_number = number
         try:
@@ -298,13 +302,13 @@ class PositionExchange:
             if purpose == POSITIONS:
                 self._parked_number = 0
                 self._unparked.set()
-        answer = read_answer(response, wants, said)
+        answer = read_answer(response, wants, report_number)
         self._is_understood = True
         if generation != self._current_generation():
             return number
-        for tp, report in unsaid.items():
-            if self._unsaid.get(tp) == report:
-                del self._unsaid[tp]
+        for tp, report in reports.items():
+            if self._unsent_reports.get(tp) == report:
+                del self._unsent_reports[tp]
         if number > self._taken:
             self._taken = number
             self._on_answer(answer)

@@ -30,7 +30,7 @@ from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 
-_TELLS_AFTER_ATTEMPTS = 5
+_WARN_AFTER_ATTEMPTS = 5
 """Rounds without an answer before a message in the log. A resize and elections take fewer rounds."""
 
 
@@ -78,7 +78,7 @@ class GateQueries:
                 self._on_answer()
                 open_keys = self._keys(questions) & self._keys(self._questions(False))
                 attempt = attempt + 1 if open_keys else 0
-                if attempt == _TELLS_AFTER_ATTEMPTS and questions.lineages:
+                if attempt == _WARN_AFTER_ATTEMPTS and questions.lineages:
                     waiting = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(questions.lineages))
                     why = self._refused or "the lineages in the answers are older than the records"
                     _log.warning("records of %s wait until a broker answers with the lineage: %s", waiting, why)

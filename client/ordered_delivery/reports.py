@@ -30,7 +30,7 @@ class Progress(NamedTuple):
     """The partition's leader epoch in the metadata."""
 
 
-class _Said(NamedTuple):
+class _Report(NamedTuple):
     progress: Progress
     number: int
 
@@ -40,7 +40,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._asked: dict[TopicPartition, None] = {}
-        self._said: dict[TopicPartition, _Said] = {}
+        self._reported: dict[TopicPartition, _Report] = {}
         self.number = 0
         """Number of reports so far."""
 
@@ -52,7 +52,7 @@ class Reports:
     def clear(self) -> None:
         """Begin another generation, in which nothing was reported yet."""
         self._asked = {}
-        self._said = {}
+        self._reported = {}
 
     def on_asked(self, known: Mapping[TopicPartition, tuple[int, int]], number: int) -> None:
         """Take in the partitions that members wait for: (incarnation, the coordinator's known position of it or -1).
@@ -61,20 +61,20 @@ class Reports:
         """
         self._asked = dict.fromkeys(known)
         for tp, (incarnation, position) in known.items():
-            said = self._said.get(tp)
-            if said is None or said.progress.incarnation != incarnation:
+            reported = self._reported.get(tp)
+            if reported is None or reported.progress.incarnation != incarnation:
                 continue  # a report of another incarnation makes no position known
-            if position != said.progress.position and said.number <= number:
-                del self._said[tp]  # the coordinator lost the position, or took another one out of order
+            if position != reported.progress.position and reported.number <= number:
+                del self._reported[tp]  # the coordinator lost the position, or took another one out of order
 
     def is_due(self, tp: TopicPartition, now: Progress) -> bool:
         """Whether a member that does not know this position may go on because of it."""
         if tp not in self._asked:
             return False
-        said = self._said.get(tp)
-        if said is None or said.progress.incarnation != now.incarnation:
+        reported = self._reported.get(tp)
+        if reported is None or reported.progress.incarnation != now.incarnation:
             return True
-        before = said.progress
+        before = reported.progress
         if now.position <= before.position:
             return now.position < before.position
         if now.leader_epoch > before.leader_epoch:
@@ -83,9 +83,9 @@ class Reports:
 
     def forget(self, tp: TopicPartition) -> None:
         """Forget the report of a partition, so that its position is reported again."""
-        self._said.pop(tp, None)
+        self._reported.pop(tp, None)
 
-    def said(self, tp: TopicPartition, progress: Progress) -> None:
+    def reported(self, tp: TopicPartition, progress: Progress) -> None:
         """Note that the position was sent."""
         self.number += 1
-        self._said[tp] = _Said(progress, self.number)
+        self._reported[tp] = _Report(progress, self.number)

@@ -54,7 +54,7 @@ _REMEMBERED_KEYS = 65_536
 
 
 @dataclass(slots=True)
-class _Born:
+class _NewPartition:
     """A partition that a resize created, and the known origin of its keys."""
 
     topic: TopicPlacement
@@ -65,12 +65,12 @@ class _Born:
     ancestor: int = -1
     """-1 until known for this layout."""
     origin: tuple[int, int] = (-1, -1)
-    """The ancestor that has the tombstones of the keys in ``told``, and its leader epoch that ended with the split."""
+    """The ancestor that has the tombstones of ``tombstoned``, and its leader epoch that ended with the split."""
     needed: bool = True
     """Whether the ancestor may hold records from before the split."""
     asked_s: float = float("-inf")
     pending: dict[bytes, None] = field(default_factory=dict)
-    told: dict[bytes, None] = field(default_factory=dict)
+    tombstoned: dict[bytes, None] = field(default_factory=dict)
 
 
 class MovedKeys:
@@ -92,7 +92,7 @@ class MovedKeys:
             retry_backoff_max_ms=config.retry_backoff_max_ms,
         )
         self._sent: dict[TopicPartition, deque[tuple[bytes, RecordHandle]]] = {}
-        self._born: dict[TopicPartition, _Born] = {}
+        self._new_partitions: dict[TopicPartition, _NewPartition] = {}
         self._compacted: dict[str, tuple[bool, float]] = {}
         """Whether a topic is compacted, and when that was asked (s)."""
         self._wake = Signal()
@@ -117,8 +117,8 @@ class MovedKeys:
             while waiting and waiting[0][1].done():
                 key, handle = waiting.popleft()
                 self._acknowledged(self._accumulator.topics[tp.topic], key, handle)
-        for born in self._born.values():
-            self._leave_tombstones(born)
+        for new in self._new_partitions.values():
+            self._leave_tombstones(new)
 
     def _acknowledged(self, topic: TopicPlacement, key: bytes, handle: RecordHandle) -> None:
         partition = handle.partition
@@ -130,31 +130,31 @@ class MovedKeys:
         if part is None:
             return
         tp = TopicPartition(topic.name, partition)
-        born = self._born.get(tp)
-        if born is None or born.incarnation != part.incarnation:
-            born = self._born[tp] = _Born(topic, partition, part.incarnation, topic.layout)
-        if born.layout != topic.layout:
-            born.layout, born.ancestor = topic.layout, -1
-            born.pending.clear()
-        if key not in born.told or born.ancestor < 0:
-            born.pending[key] = None
+        new = self._new_partitions.get(tp)
+        if new is None or new.incarnation != part.incarnation:
+            new = self._new_partitions[tp] = _NewPartition(topic, partition, part.incarnation, topic.layout)
+        if new.layout != topic.layout:
+            new.layout, new.ancestor = topic.layout, -1
+            new.pending.clear()
+        if key not in new.tombstoned or new.ancestor < 0:
+            new.pending[key] = None
             self._wake.set()
 
-    def _leave_tombstones(self, born: _Born) -> None:
-        if not born.pending or born.ancestor < 0:
+    def _leave_tombstones(self, new: _NewPartition) -> None:
+        if not new.pending or new.ancestor < 0:
             return
-        pending, born.pending = born.pending, {}
-        topic = born.topic
-        if not born.needed or born.layout != topic.layout:
+        pending, new.pending = new.pending, {}
+        topic = new.topic
+        if not new.needed or new.layout != topic.layout:
             return
         for key in pending:
             # A key sent with ``partition=`` may belong elsewhere, even to the ancestor.
-            if key in born.told or cached_place(key, *topic.info.layout) != born.partition:
+            if key in new.tombstoned or cached_place(key, *topic.info.layout) != new.partition:
                 continue
-            self._append(topic.name, born.ancestor, key)
-            born.told[key] = None
-            if len(born.told) > _REMEMBERED_KEYS:
-                del born.told[next(iter(born.told))]
+            self._append(topic.name, new.ancestor, key)
+            new.tombstoned[key] = None
+            if len(new.tombstoned) > _REMEMBERED_KEYS:
+                del new.tombstoned[next(iter(new.tombstoned))]
         self.on_tombstones()
 
     def _append(self, topic: str, partition: int, key: bytes) -> None:
@@ -173,7 +173,7 @@ class MovedKeys:
                 await self._ask()
                 attempt = 0
                 self.progress()
-                if not any(born.pending for born in self._born.values()):
+                if not any(new.pending for new in self._new_partitions.values()):
                     self._idle.set()
                 await self._wake.wait()
             except ClientClosedError:
@@ -189,14 +189,14 @@ class MovedKeys:
     async def settled(self) -> None:
         """Return once the buffer has a tombstone for every acknowledged record that needs one."""
         self.progress()
-        while any(born.pending for born in self._born.values()):
+        while any(new.pending for new in self._new_partitions.values()):
             if self._idle.is_set():
                 self._idle = anyio.Event()
             self._wake.set()
             await self._idle.wait()
 
     async def _ask(self) -> None:
-        for name in dict.fromkeys(tp.topic for tp in [*self._sent, *self._born]):
+        for name in dict.fromkeys(tp.topic for tp in [*self._sent, *self._new_partitions]):
             topic = self._accumulator.topics[name]
             if self._is_old(self._compacted.get(name, (False, float("-inf")))[1]):
                 compacted = await self._is_compacted(name)
@@ -204,9 +204,9 @@ class MovedKeys:
                 topic.watches_keys = compacted
                 if not compacted:
                     self._forget(name)
-        for born in [*self._born.values()]:
-            if born.pending and (born.ancestor < 0 or (born.needed and self._is_old(born.asked_s))):
-                await self._ask_about(born)
+        for new in [*self._new_partitions.values()]:
+            if new.pending and (new.ancestor < 0 or (new.needed and self._is_old(new.asked_s))):
+                await self._ask_about(new)
 
     def _is_old(self, asked_s: float) -> bool:
         return self._env.clock.monotonic() - asked_s > self._config.metadata_max_age_ms / 1000
@@ -214,8 +214,8 @@ class MovedKeys:
     def _forget(self, name: str) -> None:
         for tp in [tp for tp in self._sent if tp.topic == name]:
             del self._sent[tp]
-        for tp in [tp for tp in self._born if tp.topic == name]:
-            del self._born[tp]
+        for tp in [tp for tp in self._new_partitions if tp.topic == name]:
+            del self._new_partitions[tp]
 
     async def _is_compacted(self, name: str) -> bool:
         resource = DescribeConfigsResource(
@@ -239,21 +239,21 @@ class MovedKeys:
             return False  # not authorized, or a broker that does not serve this request
         return any("compact" in (config.value or "") for config in result.configs)
 
-    async def _ask_about(self, born: _Born) -> None:
+    async def _ask_about(self, new: _NewPartition) -> None:
         """Find the origin of the partition's keys, and whether older records may still be there."""
-        name = born.topic.name
-        request = lineages_request([TopicPartition(name, born.partition)], lambda _: born.topic.info.incarnation)
+        name = new.topic.name
+        request = lineages_request([TopicPartition(name, new.partition)], lambda _: new.topic.info.incarnation)
         response: PartitionLeaderEpochsForPartitionsResponse = await self._connections.request(
             self._metadata.any_node(), request, min_version=LINEAGE_VERSION
         )
         [answer] = response.topics[0].partitions
         if answer.error_code:
             why = error_for(answer.error_code, answer.error_message).message
-            raise error_for(answer.error_code, f"{name}-{born.partition}: {why}")
+            raise error_for(answer.error_code, f"{name}-{new.partition}: {why}")
         known = Lineage.of_answer(answer)
-        origins = leader_epochs_after_creation(born.partition, known.entries if known is not None else ())
+        origins = leader_epochs_after_creation(new.partition, known.entries if known is not None else ())
         if not origins:
-            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"the origin of {name}-{born.partition} is not known yet")
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"the origin of {name}-{new.partition} is not known yet")
         [(origin, epoch)] = origins.items()
         ancestor = TopicPartition(name, origin)
         timeout_ms = self._config.request_timeout_ms
@@ -261,9 +261,9 @@ class MovedKeys:
         starts = await self._queries.list_offsets({ancestor: EARLIEST_TIMESTAMP}, timeout_ms)
         end = ends[ancestor].end_offset
         start = starts[ancestor].offset if ancestor in starts else 0
-        born.needed = end < 0 or start < end
-        if (origin, epoch) != born.origin:
-            born.origin = (origin, epoch)
-            born.told.clear()
-        born.ancestor = origin
-        born.asked_s = self._env.clock.monotonic()
+        new.needed = end < 0 or start < end
+        if (origin, epoch) != new.origin:
+            new.origin = (origin, epoch)
+            new.tombstoned.clear()
+        new.ancestor = origin
+        new.asked_s = self._env.clock.monotonic()

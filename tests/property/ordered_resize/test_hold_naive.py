@@ -125,13 +125,13 @@ def test_the_cap_for_any_group_is_at_most_the_cap_for_the_known_groups(taken: li
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 3)), st.floats(0.1, 4)), max_size=12))
 def test_each_wait_is_released_after_its_own_time_limit(looks: list[tuple[set[int], float]]) -> None:
-    patience, since, now, told = Patience[int](), dict[int, float](), 0.0, set[int]()
+    patience, since, now, released_before = Patience[int](), dict[int, float](), 0.0, set[int]()
     for waits, passes in looks:
         now += passes
         since = {wait: since.get(wait, now) for wait in waits}
-        told &= waits
+        released_before &= waits
         new = patience.look(sorted(waits), now, 5.0)
         assert patience.released == {wait for wait in waits if now - since[wait] >= 5}
-        assert set(new) == patience.released - told
-        told |= set(new)
+        assert set(new) == patience.released - released_before
+        released_before |= set(new)
         assert all(patience.since(wait) == since[wait] for wait in waits)

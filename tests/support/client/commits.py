@@ -31,7 +31,7 @@ def record_commits(
         finally:
             generation = of_member.get("generation_id", -1)
             for tp, offset in offsets.items():
-                told = offset.offset, outcome, asked_ms, offset.incarnation
-                record(Committed(now_ms(), group, member, generation, tp, *told))
+                attempt = offset.offset, outcome, asked_ms, offset.incarnation
+                record(Committed(now_ms(), group, member, generation, tp, *attempt))
 
     link.commit_offsets = commit_offsets  # type: ignore[method-assign]

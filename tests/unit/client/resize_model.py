@@ -111,7 +111,7 @@ class World:
         self.now_s = 0.0
         self.version = 0
         self.undeleted = INITIAL
-        self.born = 100
+        self.newest_incarnation = 100
         self.partitions: dict[int, ModelPartition] = {}
         self.leaving: int | None = None
         """The partition whose removal has begun; metadata names no leader for it."""
@@ -171,8 +171,8 @@ class World:
     # ------------------------------------------------------------ the cluster
 
     def _create(self, index: int) -> None:
-        self.born += 1
-        self.partitions[index] = ModelPartition(index, self.born, (self.undeleted, self.version))
+        self.newest_incarnation += 1
+        self.partitions[index] = ModelPartition(index, self.newest_incarnation, (self.undeleted, self.version))
 
     def publish(self) -> None:
         """Add a snapshot of the topic, which some broker may return at any later time.

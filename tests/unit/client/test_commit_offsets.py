@@ -19,9 +19,9 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
 from tests.support.resize.layouts import tp
 from tests.unit.client.conftest import Run
-from tests.unit.client.test_stale_metadata import BORN, described
+from tests.unit.client.test_stale_metadata import INCARNATION, described
 
-BORN_AGAIN = BORN + 50
+NEXT_INCARNATION = INCARNATION + 50
 
 
 class Brokers:
@@ -80,15 +80,15 @@ def offset(value: int, incarnation: int) -> OffsetAndMetadata:
 
 
 @pytest.mark.parametrize(
-    "after", [described(2, 2), described(3, 4, incarnation=BORN_AGAIN)], ids=["removed", "created again"]
+    "after", [described(2, 2), described(3, 4, incarnation=NEXT_INCARNATION)], ids=["removed", "created again"]
 )
 def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: Run, after: MetadataResponse) -> None:
     """A refused offset would otherwise delay a member that commits as it joins again."""
 
     async def check() -> None:
-        brokers = Brokers({(3, BORN + 3)})
+        brokers = Brokers({(3, INCARNATION + 3)})
         link = committing(brokers, after)
-        await link.commit_offsets({tp(0): offset(7, BORN), tp(3): offset(9, BORN + 3)}, 1_000)
+        await link.commit_offsets({tp(0): offset(7, INCARNATION), tp(3): offset(9, INCARNATION + 3)}, 1_000)
         assert brokers.commits == [{0: 7, 3: 9}]
 
     run(check)
@@ -98,16 +98,16 @@ def test_only_refused_offsets_are_committed_again(run: Run) -> None:
     """Only refused offsets are repeated: the coordinator's broker does not know a new partition yet."""
 
     async def check() -> None:
-        brokers = Brokers({(3, BORN + 3)})
+        brokers = Brokers({(3, INCARNATION + 3)})
         link = committing(brokers, described(1, 4))
         with pytest.raises(KafkaError) as refused:
-            await link.commit_offsets({tp(0): offset(7, BORN), tp(3): offset(9, BORN + 3)}, 1_000)
+            await link.commit_offsets({tp(0): offset(7, INCARNATION), tp(3): offset(9, INCARNATION + 3)}, 1_000)
         assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert brokers.commits[0] == {0: 7, 3: 9} and brokers.commits[1:] == [{3: 9}] * (len(brokers.commits) - 1)
         assert len(brokers.commits) > 1
         brokers.unknown.clear()
         brokers.commits.clear()
-        await link.commit_offsets({tp(3): offset(9, BORN + 3)}, 1_000)
+        await link.commit_offsets({tp(3): offset(9, INCARNATION + 3)}, 1_000)
         assert brokers.commits == [{3: 9}]
 
     run(check)
@@ -117,7 +117,7 @@ def test_only_the_last_response_shows_which_offsets_were_reported(run: Run) -> N
     """The previous response may come from another coordinator, whose reports are lost."""
 
     async def check() -> None:
-        brokers = Brokers({(3, BORN + 3)})
+        brokers = Brokers({(3, INCARNATION + 3)})
         link = committing(brokers, described(1, 4))
         refused = brokers.error_of
 
@@ -127,7 +127,7 @@ def test_only_the_last_response_shows_which_offsets_were_reported(run: Run) -> N
             return error
 
         brokers.error_of = once  # type: ignore[method-assign]
-        offsets = {tp(3): offset(9, BORN + 3), tp(0): offset(7, BORN)}
+        offsets = {tp(3): offset(9, INCARNATION + 3), tp(0): offset(7, INCARNATION)}
         assert await link.commit_offsets(offsets, 1_000, is_processed=True) == {tp(3)}
         assert brokers.commits == [{3: 9, 0: 7}, {3: 9}]
         assert await link.commit_offsets(offsets, 1_000) == set()

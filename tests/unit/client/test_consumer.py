@@ -253,7 +253,7 @@ def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(run: Run, e
 
     async def check() -> None:
         broker = Elected()
-        told: list[tuple[int, int]] = []
+        positions: list[tuple[int, int]] = []
 
         def differs(body: Any, response: FetchResponse) -> None:
             for topic, asked in zip(response.responses, body.topics, strict=True):
@@ -261,7 +261,7 @@ def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(run: Run, e
                 if position.current_leader_epoch == 3:
                     if position.last_fetched_epoch != 1:
                         found.diverging_epoch, found.records = FetchEpochEnd(epoch=1, end_offset=end), b""
-                    told.append((position.fetch_offset, position.last_fetched_epoch))
+                    positions.append((position.fetch_offset, position.last_fetched_epoch))
 
         broker.fetch_hook = differs
         async with (
@@ -272,9 +272,9 @@ def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(run: Run, e
             assert len(await read(consumer, 10)) == 10
             broker.epoch = 3
             await consumer._metadata.refresh()
-            while len(told) < 2:
+            while len(positions) < 2:
                 await anyio.sleep(0.001)  # polls: until the consumer has seen the divergence
-            assert told[:2] == [(10, 2), (min(end, 10), 1)]
+            assert positions[:2] == [(10, 2), (min(end, 10), 1)]
             broker.fill(1)
             found = [(await consumer.getone()).offset for _ in range(len(again) or 1)]
             assert found == (again or [10])

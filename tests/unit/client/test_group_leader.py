@@ -123,8 +123,8 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
             member.metadata.update()
             assert not member.coordinator.needs_poll()
             joins = [request for request in link.seen if isinstance(request, JoinGroupRequest)][-3:]
-            said = [request.protocols[0].metadata for request in joins]
-            assert len(set(said)) == 3, "a join with unchanged metadata would begin no rebalance"
+            metadata = [request.protocols[0].metadata for request in joins]
+            assert len(set(metadata)) == 3, "a join with unchanged metadata would begin no rebalance"
 
     run(check)
 

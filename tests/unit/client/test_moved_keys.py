@@ -152,7 +152,7 @@ def test_no_tombstone_is_sent_where_none_is_needed(run: Run, why: str) -> None:
     run(check)
 
 
-async def told_late(producer: Producer, broker: FakeBroker, key: bytes, told: anyio.Event) -> None:
+async def answer_late(producer: Producer, broker: FakeBroker, key: bytes, is_answered: anyio.Event) -> None:
     """Let the origin of the key's partition be answered only once the topic has 2 and then 4 partitions again.
 
     The key's record is acknowledged in 3. Another producer writes the key to 1 in between.
@@ -161,7 +161,7 @@ async def told_late(producer: Producer, broker: FakeBroker, key: bytes, told: an
     await key_comes_home(broker, key)
     broker.resize("t", (2, 4, 3))
     await producer.send_and_wait("t", key=key_in(0, 2, 4), value=b"by the layout there is")
-    told.set()
+    is_answered.set()
     await producer._moved_keys.settled()
     await producer.flush()
 
@@ -177,20 +177,20 @@ def test_a_lineage_that_arrives_late_leaves_no_tombstone_in_another_layout(run: 
     """4 -> 2 -> 4: a tombstone would delete the record that another producer wrote to the ancestor in between."""
 
     async def check() -> None:
-        broker, told = compacted_broker(), anyio.Event()
+        broker, is_answered = compacted_broker(), anyio.Event()
         origins = broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS]
 
-        def once_told(body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
+        def origins_once_answered(body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
             found = origins(body)
             for partition in found.topics[0].partitions:
-                partition.error_code = 0 if told.is_set() else ErrorCode.LEADER_NOT_AVAILABLE
+                partition.error_code = 0 if is_answered.is_set() else ErrorCode.LEADER_NOT_AVAILABLE
             return found
 
-        broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = once_told
+        broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = origins_once_answered
         broker.resize("t", (2, 4, 1))
         key = key_in(3, 2, 4)
         async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            await told_late(producer, broker, key, told)
+            await answer_late(producer, broker, key, is_answered)
             assert tombstones(broker) == []
             await producer.send_and_wait("t", key=key, value=b"3")
         assert tombstones(broker) == [(1, key)], "a record of the current layout leaves a tombstone"

@@ -78,7 +78,7 @@ def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end(run: Run
     run(check)
 
 
-class Told:
+class Listener:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[TopicPartition]]] = []
 
@@ -95,15 +95,15 @@ def test_a_subscription_without_a_group_takes_created_partitions(run: Run, by: s
         broker = Resized()
         broker.topics["t"] = 1
         broker.announce("t", (1, 1, 0))
-        told = Told()
+        listener = Listener()
         async with (
             broker.running(),
             Consumer(bootstrap_servers=broker.address, **{**FAST, "auto_offset_reset": "latest"}) as consumer,
         ):
             if by == "name":
-                consumer.subscribe(["t"], listener=told)
+                consumer.subscribe(["t"], listener=listener)
             else:
-                consumer.subscribe(pattern="t", listener=told)
+                consumer.subscribe(pattern="t", listener=listener)
             while not consumer.assignment():
                 assert await consumer.getmany(timeout_ms=10) == {}
             assert await consumer.position(PARENT) == 10
@@ -112,10 +112,10 @@ def test_a_subscription_without_a_group_takes_created_partitions(run: Run, by: s
             found = [await consumer.getone() for _ in range(5)]
             assert [(r.partition, r.offset) for r in found] == [(1, n) for n in range(5)]  # from the child's start
             assert consumer.assignment() == {PARENT, CHILD}
-            assert told.calls == [("assigned", [PARENT]), ("assigned", [CHILD])]
+            assert listener.calls == [("assigned", [PARENT]), ("assigned", [CHILD])]
             await consumer.unsubscribe()
             assert consumer.assignment() == frozenset()
-            again = Told()
+            again = Listener()
             consumer.subscribe(["t"], listener=again)
             await consumer.getmany()
             assert again.calls == [("assigned", [PARENT, CHILD])]
@@ -194,8 +194,10 @@ def test_metrics_show_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCa
 
     with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
         run(check)
-    said, released = caplog.messages
-    assert said.startswith('blocked: partition=t-1 max_leader_epoch=-1 waits_for="partition 1 from epoch 0 waits for 0')
+    first, released = caplog.messages
+    assert first.startswith(
+        'blocked: partition=t-1 max_leader_epoch=-1 waits_for="partition 1 from epoch 0 waits for 0'
+    )
     assert released.startswith("released: partition=t-1 after_ms=") and released.endswith(" waited_for=t-0")
 
 

@@ -150,14 +150,14 @@ def test_a_seek_back_in_the_flush_callback_leaves_no_report_above_the_commit(
 
         async with broker.running(), member_of(broker) as consumer:
             story, reports, ahead = GoesBack(), consumer._ordered._reports, []
-            say = reports.said
+            note_reported = reports.reported
 
-            def said(tp: TopicPartition, progress: Progress) -> None:
+            def reported(tp: TopicPartition, progress: Progress) -> None:
                 if progress.position > broker.committed[tp.partition][0]:
                     ahead.append(progress)
-                say(tp, progress)
+                note_reported(tp, progress)
 
-            monkeypatch.setattr(reports, "said", said)
+            monkeypatch.setattr(reports, "reported", reported)
             consumer.subscribe(["t"], partition_key_listener=story)
             while not story.lines:
                 await consumer.getmany(timeout_ms=20)

@@ -187,8 +187,8 @@ def test_a_report_is_sent_at_once_beside_the_parked_poll_and_only_once(run: Run)
             await until(lambda: any(reports(body) for body in coordinator.bodies(GROUP)))
             await until(lambda: coordinator.is_parked)
             await anyio.wait_all_tasks_blocked()
-            said = [reports(body) for _, body in coordinator.seen if reports(body)]
-            assert said[0] == {0: 7}
+            reported = [reports(body) for _, body in coordinator.seen if reports(body)]
+            assert reported[0] == {0: 7}
             before = len(coordinator.seen)
             fixture.exchange.want({tp(1): 101}, {})
             await until(lambda: len(coordinator.seen) > before)
@@ -228,13 +228,13 @@ def test_a_position_reported_with_a_commit_is_not_reported_again(run: Run) -> No
             coordinator.errors, coordinator.has_long_pauses = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], True
             fixture.exchange.report({tp(0): Position(100, 7), tp(1): Position(101, 8)}, 1)
             await until(lambda: coordinator.refused)
-            fixture.exchange.report({tp(0): Position(100, 9)}, 2, told={tp(0)})
+            fixture.exchange.report({tp(0): Position(100, 9)}, 2, known_to_coordinator={tp(0)})
             fixture.exchange._began.set()
             await until(lambda: len(fixture.answers) > 1)
-            refused, *said = [reports(body) for _, body in coordinator.seen[before:]]
-            assert refused == {0: 7, 1: 8} and {1: 8} in said
-            assert not any(0 in positions for positions in said)
-            assert fixture.answers[-1].said_before == 2
+            refused, *reported = [reports(body) for _, body in coordinator.seen[before:]]
+            assert refused == {0: 7, 1: 8} and {1: 8} in reported
+            assert not any(0 in positions for positions in reported)
+            assert fixture.answers[-1].report_number == 2
 
     run(check)
 
@@ -268,7 +268,7 @@ def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in
             await anyio.wait_all_tasks_blocked()
             assert reports(coordinator.bodies(POSITIONS)[-1]) == {0: 7}
             before = len(coordinator.seen)
-            fixture.exchange.report({tp(0): Position(100, 9)}, 2, told={tp(0)})
+            fixture.exchange.report({tp(0): Position(100, 9)}, 2, known_to_coordinator={tp(0)})
             await until(lambda: len(coordinator.seen) > before)
             assert reports(coordinator.seen[before][1]) == {0: 9}
 

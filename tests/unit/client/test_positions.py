@@ -68,6 +68,6 @@ def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
 
     with caplog.at_level(logging.WARNING, "anabranch.client.consumer.positions"):
         run(check)
-    [told] = [record.getMessage() for record in caplog.records]
-    assert told.startswith("t-7: no records are read until a broker answers with an offset to start at: ")
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in told
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message.startswith("t-7: no records are read until a broker answers with an offset to start at: ")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in message

@@ -19,7 +19,7 @@ def asked(known: int = -1) -> Reports:
 
 def reported(progress: Progress = START) -> Reports:
     reports = asked()
-    reports.said(T1, progress)
+    reports.reported(T1, progress)
     return reports
 
 
@@ -33,7 +33,7 @@ def test_positions_that_no_member_waits_for_are_not_reported() -> None:
 def test_the_first_position_of_a_generation_is_reported() -> None:
     reports = asked()
     assert reports.is_due(T1, START)
-    reports.said(T1, START)
+    reports.reported(T1, START)
     assert not reports.is_due(T1, START)
     reports.clear()
     reports.on_asked({T1: (101, 50)}, 1)

@@ -243,7 +243,7 @@ def cancelled_after_a_partition_lost_keys(world: World) -> None:
     assert [(number, version) for _, number, version in world.partitions[0].log] == [(0, 2), (1, 2)]
 
 
-def told_of_a_resize_not_before_a_partition_has_it(world: World) -> None:
+def announce_a_resize_only_when_a_partition_has_it(world: World) -> None:
     """A batch that is sent before a partition has the new layout is accepted."""
     world.resize(4)
     world.publish()
@@ -264,7 +264,7 @@ SCRIPTS = [
     closed_and_revived_while_an_answer_is_lost,
     closed_and_revived_between_two_batches,
     cancelled_after_a_partition_lost_keys,
-    told_of_a_resize_not_before_a_partition_has_it,
+    announce_a_resize_only_when_a_partition_has_it,
 ]
 
 

@@ -16,7 +16,7 @@ from anabranch.protocol.generated.metadata import (
 )
 from anabranch.protocol.types import TopicPartition
 
-BORN, BORN_AGAIN = 100, 900
+INCARNATION, NEXT_INCARNATION = 100, 900
 ID_BEFORE, ID_AFTER = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
@@ -25,7 +25,7 @@ def described(
     undeleted: int,
     *,
     total: int | None = None,
-    incarnation: int = BORN,
+    incarnation: int = INCARNATION,
     topic_id: uuid.UUID = ID_BEFORE,
     epoch: int = 0,
     leader: int = 1,
@@ -76,9 +76,9 @@ def test_a_count_may_come_back_but_a_layout_version_may_not() -> None:
 
 def test_a_topic_created_again_starts_from_its_own_layout() -> None:
     """Hole 20: the incarnation distinguishes the topic from the earlier one, whichever response comes last."""
-    again = described(0, 2, incarnation=BORN_AGAIN, topic_id=ID_AFTER)
+    again = described(0, 2, incarnation=NEXT_INCARNATION, topic_id=ID_AFTER)
     assert seen(described(3, 6), again).layout_version == 0
-    assert seen(described(3, 6), again, described(3, 6)).incarnation == BORN_AGAIN
+    assert seen(described(3, 6), again, described(3, 6)).incarnation == NEXT_INCARNATION
 
 
 def test_a_changed_topic_id_after_a_removal_does_not_allow_an_older_layout() -> None:

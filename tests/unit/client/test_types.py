@@ -102,9 +102,9 @@ def test_programs_of_users_type_check_and_mistakes_do_not(tmp_path: Path) -> Non
     ]
     assert len(examples) >= 3
     mistakes = "from anabranch import Admin, Consumer, Producer, sync\n" + "\n".join(line for line, _ in WRONG)
-    said = checked(tmp_path, mistakes, RIGHT, *examples)
-    assert [line for line in said if not line.startswith("program_0.py")] == []
-    by_line = {int(line.split(":")[1]): line for line in said}
+    errors = checked(tmp_path, mistakes, RIGHT, *examples)
+    assert [line for line in errors if not line.startswith("program_0.py")] == []
+    by_line = {int(line.split(":")[1]): line for line in errors}
     for number, (line, message) in enumerate(WRONG, 2):
         assert message in by_line.get(number, "nothing"), line
 
