@@ -63,8 +63,8 @@ class Joining:
         return f"{prefix}-{self.unique}"
 
     def refuse(self, turn: Turn, error: ErrorCode, member_id: str | None = None) -> None:
-        told = self.request.member_id if member_id is None else member_id
-        turn.out.reply(self.parked.token, join_error(self.parked.api_version, told, error))
+        shown_id = self.request.member_id if member_id is None else member_id
+        turn.out.reply(self.parked.token, join_error(self.parked.api_version, shown_id, error))
 
 
 def join_group(turn: Turn, token: Token, ctx: RequestContext, request: JoinGroupRequest, unique: str) -> None:

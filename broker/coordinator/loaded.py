@@ -43,7 +43,7 @@ class _Read:
     overdue_ms: int
 
 
-def _tell(reads: list[_Read], error: KafkaError | None) -> None:
+def _answer_reads(reads: list[_Read], error: KafkaError | None) -> None:
     for read in reads:
         read.then(ErrorCode.NONE if error is None else ErrorCode.NOT_COORDINATOR)
 
@@ -208,13 +208,13 @@ class LoadedPartition:
                 self._confirming = reads
                 fate.then(lambda error, reads=reads: self._confirmed(reads, error))  # type: ignore[misc]
                 return
-            fate.then(lambda error, reads=reads: _tell(reads, error))  # type: ignore[misc]
+            fate.then(lambda error, reads=reads: _answer_reads(reads, error))  # type: ignore[misc]
 
     def _confirmed(self, reads: list[_Read], error: KafkaError | None) -> None:
         if self._confirming is not reads:
             return  # answered when the partition was closed
         self._confirming = None
-        _tell(reads, error)
+        _answer_reads(reads, error)
         if self._confirming is None:
             self._ask_for_confirmation()
 

@@ -229,11 +229,11 @@ class OffsetsStored:
 
     def _answer(self, out: Outcome, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
-            told = offset_append_error(error)
+            code = offset_append_error(error)
             for topic in self.response.topics:
                 for partition in topic.partitions:
                     if partition.error_code == ErrorCode.NONE:
-                        partition.error_code = told
+                        partition.error_code = code
         out.reply(self.token, self.response)
 
 

@@ -76,7 +76,7 @@ def _poll(
     incarnation_of: IncarnationOf,
 ) -> None:
     positions, member_id = group.positions, request.member_id
-    may_change_all = _hear(group, member_id)
+    may_change_all = _note_poll(group, member_id)
     poller = positions.pollers[member_id]
     is_repeated = poller.token is not None
     if is_repeated:
@@ -119,7 +119,7 @@ def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping
         poller.awaited[tp] = Awaited(until, turn.now.monotonic_ms if known is None else known.since_ms)
 
 
-def _hear(group: Group, member_id: str) -> bool:
+def _note_poll(group: Group, member_id: str) -> bool:
     """Note a member's poll; returns whether it may make positions known, or unknown, that others want.
 
     It may if it is the member's first poll in this generation, and the member was the last that was waited for or was

@@ -40,7 +40,7 @@ _FIRST_TAGS_VERSION = 10
 
 def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
     if not ctx.node.metadata.brokers:
-        return _once_told(ctx, request)
+        return _once_known(ctx, request)
     asked = request.topics
     if asked is None or (not asked and ctx.api_version < _FIRST_NULL_VERSION):
         topics = ctx.node.metadata.topics
@@ -84,7 +84,7 @@ async def _everything(ctx: RequestContext, request: MetadataRequest) -> Metadata
     return _response(ctx, request, topics)
 
 
-def _once_told(ctx: RequestContext, request: MetadataRequest) -> Answer:
+def _once_known(ctx: RequestContext, request: MetadataRequest) -> Answer:
     async def wait() -> MetadataResponse:
         await ctx.node.wait_for_metadata(lambda: ctx.node.metadata.brokers, math.inf)
         if request.topics is None or (not request.topics and ctx.api_version < _FIRST_NULL_VERSION):

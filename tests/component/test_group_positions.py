@@ -128,20 +128,20 @@ def parent_in(response: Any) -> tuple[int, bool]:
 
 
 async def test_the_owner_is_asked_for_its_position_and_the_waiting_member_gets_it(tmp_path: Path) -> None:
-    told: list[tuple[int, bool]] = []
+    answers: list[tuple[int, bool]] = []
 
     async def wait_for_parent(broker: OneBroker, member_id: str) -> None:
         async with connection(broker) as channel:
-            told.append(parent_in(await channel.request(poll(member_id, wants=True), timeout_s=DEADLINE_S)))
+            answers.append(parent_in(await channel.request(poll(member_id, wants=True), timeout_s=DEADLINE_S)))
 
     async with group_of_two(tmp_path) as (broker, owner, waiter), connection(broker) as channel:
         with trio.fail_after(DEADLINE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait_for_parent, broker, waiter)
                 assert parent_in(await channel.request(poll(owner), timeout_s=DEADLINE_S)) == (-1, True)
-                assert told == []
+                assert answers == []
                 await channel.request(poll(owner, position=100, max_wait_ms=0), timeout_s=DEADLINE_S)
-    assert told == [(100, False)]
+    assert answers == [(100, False)]
 
 
 async def test_a_request_behind_a_waiting_poll_is_handled_only_after_it(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Asked:
 
         return await trio.to_thread.run_sync(ask)
 
-    async def until_ready_says(self, status: int, kind: str | None) -> dict[str, Any]:
+    async def until_ready_is(self, status: int, kind: str | None) -> dict[str, Any]:
         """The first response of ``/health/ready`` with this status and a problem of the kind, or without a problem."""
         with trio.fail_after(DEADLINE_S):
             while True:
@@ -112,8 +112,8 @@ async def test_a_broker_answers_within_the_limits_of_its_configuration(tmp_path:
             async with await trio.open_tcp_stream(HOST, broker.port) as stream:
                 await stream.send_all(request * 2)
                 with trio.fail_after(DEADLINE_S):
-                    said = b"".join([part async for part in stream])
-            assert said.startswith(b"HTTP/1.1 " + status) and said.count(b"HTTP/1.1 ") == 1
+                    response = b"".join([part async for part in stream])
+            assert response.startswith(b"HTTP/1.1 " + status) and response.count(b"HTTP/1.1 ") == 1
 
 
 async def test_a_controller_answers_within_the_limits_of_its_configuration(
@@ -130,13 +130,13 @@ async def test_a_broker_without_zookeeper_is_live_but_not_ready(tmp_path: Path) 
     async with ready(tmp_path) as broker:
         session: Any = broker.broker.env.zk
         session.disconnect(server_down=True)
-        content = await broker.until_ready_says(503, "zookeeper")
+        content = await broker.until_ready_is(503, "zookeeper")
         assert content["problems"][0]["what"] == f"the ZooKeeper session is {SessionState.SUSPENDED.value}"
         assert (await broker.get("/health/live"))[0] == 200
         with pytest.raises(UnhealthyError, match="ZooKeeper"):
             await broker.check()
         session.reconnect()
-        await broker.until_ready_says(200, None)
+        await broker.until_ready_is(200, None)
 
 
 async def test_a_broken_replica_is_named_and_the_broker_stays_ready(
@@ -150,7 +150,7 @@ async def test_a_broken_replica_is_named_and_the_broker_stays_ready(
         with monkeypatch.context() as patched:
             patched.setattr(PartitionLog, "flush", flush)
             assert await produce(broker.broker) == ErrorCode.KAFKA_STORAGE_ERROR
-        content = await broker.until_ready_says(200, "log")
+        content = await broker.until_ready_is(200, "log")
         assert content["status"] == "degraded"
         (what,) = (problem["what"] for problem in content["problems"] if problem["kind"] == "log")
         assert what.startswith("log t-0: broken until the next start")
@@ -166,7 +166,7 @@ async def test_a_broker_with_a_failed_background_task_is_not_ready(
 
     monkeypatch.setattr(GroupLag, "run", dies)
     async with ready(tmp_path) as broker:
-        content = await broker.until_ready_says(503, "task")
+        content = await broker.until_ready_is(503, "task")
         (problem,) = content["problems"]
         assert problem["what"].startswith("group-lag: failed ") and "nobody can work like this" in problem["what"]
         assert problem["fatal"] is True
@@ -175,7 +175,7 @@ async def test_a_broker_with_a_failed_background_task_is_not_ready(
 async def test_a_broker_whose_event_loop_was_held_up_is_not_ready(tmp_path: Path) -> None:
     async with ready(tmp_path, **{"health.loop.lag.ms": "150"}) as broker:
         time.sleep(0.2)  # pause: the loop is held up
-        content = await broker.until_ready_says(503, "loop-lag")
+        content = await broker.until_ready_is(503, "loop-lag")
         assert any("health.loop.lag.ms allows 150 ms" in problem["what"] for problem in content["problems"])
 
 

@@ -337,7 +337,7 @@ async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_e
         async def checks() -> bool:
             return (await broker.produce(1, FIRST)).error_code != ErrorCode.NONE
 
-        async def told() -> bool:
+        async def described() -> bool:
             request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
             return bool((await broker.harness.request(request)).topics[0].ordered_delivery)
 
@@ -346,12 +346,12 @@ async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_e
         layout = (4, *GROWN)
         await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=layout, ordered_delivery=int(settled))
         assert await broker.lead(grown) == {0}
-        assert (await checks(), await told()) == (settled, settled)
+        assert (await checks(), await described()) == (settled, settled)
         await broker.configure(zk, enable_ordered_delivery=str(not settled).lower())
-        assert (await checks(), await told()) == (settled, settled)
+        assert (await checks(), await described()) == (settled, settled)
         grown.leader_epoch += 1
         assert await broker.lead(grown) == {0}
-        assert (await checks(), await told()) == (settled, settled)
+        assert (await checks(), await described()) == (settled, settled)
         kept_from = BELOW_EVERY_EPOCH if settled else EVERY_EPOCH  # there is no znode with lineages
         assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
 
@@ -488,7 +488,7 @@ async def test_metadata_has_the_layout_of_a_topic_and_its_marked_partitions(
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
 
-        async def told(version: int = 11) -> MetadataResponseTopic:
+        async def answered(version: int = 11) -> MetadataResponseTopic:
             request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
             response = await broker.harness.request(request, version)
             found: MetadataResponseTopic = response.topics[0]
@@ -496,16 +496,16 @@ async def test_metadata_has_the_layout_of_a_topic_and_its_marked_partitions(
 
         described = {"layout": (4, 4, 2), "incarnation": 100, "topic_incarnation": 90}
         await broker.harness.update_metadata("t", TOPIC_ID, 6, **described)
-        topic = await told()
+        topic = await answered()
         assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (4, 4, 2)
         assert (topic.ordered_delivery, topic.topic_incarnation) == (1, 90)
         assert [(found.partition_index, found.incarnation) for found in topic.partitions] == [
             (index, 100 + index) for index in range(6)
         ]
         await broker.configure(zk, enable_ordered_delivery="false")
-        assert (await told()).ordered_delivery == 0
+        assert (await answered()).ordered_delivery == 0
         for version in (8, 9):  # librdkafka 2.1 requests version 9 and cannot skip a tag
-            plain = await told(version)
+            plain = await answered(version)
             layout = plain.initial_partition_count, plain.undeleted_partition_count, plain.layout_version
             assert (*layout, plain.ordered_delivery, plain.topic_incarnation) == (-1, -1, -1, 0, -1)
             assert {found.incarnation for found in plain.partitions} == {-1}
@@ -527,7 +527,7 @@ async def test_version_1_answers_the_lineage_and_version_0_only_for_a_topic_neve
         incarnation = (await controller.get(TopicZnode.path("t"))).czxid
         await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
 
-        async def told(version: int, *partitions: int, of_topic: int = -1) -> LineageTopic:
+        async def described(version: int, *partitions: int, of_topic: int = -1) -> LineageTopic:
             asked = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in partitions]
             named = PartitionLeaderEpochsForPartitionsRequestTopic(name="t", partitions=asked)
             if version > 0:
@@ -536,15 +536,15 @@ async def test_version_1_answers_the_lineage_and_version_0_only_for_a_topic_neve
             found: LineageTopic = (await broker.harness.request(request, version)).topics[0]
             return found
 
-        answer = await told(1, 5, 6, 7, of_topic=incarnation)
+        answer = await described(1, 5, 6, 7, of_topic=incarnation)
         assert answer.topic_incarnation == incarnation
         lineages = [(p.error_code, p.as_of, p.over, p.floor, len(p.lineage)) for p in answer.partitions]
         assert lineages == [(0, 2, -1, 0, 1), (0, -1, 4, -1, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, 0)]
         (entry,) = answer.partitions[0].lineage
         assert (entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) == (1, {1: 0, 3: 2})
-        for late in (await told(1, 5, of_topic=incarnation + 1), await told(1, 4)):
+        for late in (await described(1, 5, of_topic=incarnation + 1), await described(1, 4)):
             assert late.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
-        (old,) = (await told(0, 5)).partitions
+        (old,) = (await described(0, 5)).partitions
         assert (old.error_code, old.incarnation) == (ErrorCode.NONE, 105)
         await controller.set(TopicZnode.path("t"), topic.replace(layout_version=1).encode())
-        assert (await told(0, 5)).partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert (await described(0, 5)).partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE

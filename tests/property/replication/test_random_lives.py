@@ -37,7 +37,7 @@ class Life:
         self.world = ReplicaWorld(min_insync_replicas=2, seed=seed)
         self.leader, self.epoch, self.isr = 1, 0, [1, 2, 3]
         self.down: dict[int, None] = {}
-        self.told: dict[int, int] = {}
+        self.delivered: dict[int, int] = {}
         """The leader epoch of the last LeaderAndIsr that each replica received."""
         self.sent: list[Sent] = []
         self.acknowledged: dict[int, bytes] = {}
@@ -45,12 +45,12 @@ class Life:
         """The highest offset up to which a consumer could have read."""
         self.number = 0
         self.world.elect(1, 0, self.isr)
-        self.told = dict.fromkeys(REPLICAS, 0)
+        self.delivered = dict.fromkeys(REPLICAS, 0)
 
     # ------------------------------------------------------------ events
 
     def produce(self, _: int) -> None:
-        if self.told.get(self.leader) != self.epoch or self.leader in self.down:
+        if self.delivered.get(self.leader) != self.epoch or self.leader in self.down:
             return
         self.number += 1
         value = b"%d" % self.number
@@ -102,9 +102,9 @@ class Life:
         if candidates:
             self._new_epoch(candidates[which % len(candidates)], self.isr)
 
-    def tell(self, which: int) -> None:
+    def deliver(self, which: int) -> None:
         """Deliver the present LeaderAndIsr to a replica."""
-        self._tell(REPLICAS[which % 3])
+        self._deliver(REPLICAS[which % 3])
 
     async def kill(self, which: int) -> None:
         """Kill a process, sometimes with its machine; the machine only if the replica is not in the ISR."""
@@ -114,7 +114,7 @@ class Life:
         await self.world[broker].restart(power_failure=which >= 6 and broker not in self.isr)
         self.down[broker] = None
         self.world.live.pop(broker)
-        self.told.pop(broker, None)
+        self.delivered.pop(broker, None)
         left = [replica for replica in self.isr if replica != broker]
         if left:
             self._new_epoch(left[0] if self.leader == broker else self.leader, left)
@@ -125,19 +125,19 @@ class Life:
             self.world.live[broker] = None
             if self.isr == [broker] or self.leader == broker:
                 self._new_epoch(broker, self.isr)
-            self._tell(broker)
+            self._deliver(broker)
 
     # ------------------------------------------------------------ consequences
 
     def _new_epoch(self, leader: int, isr: list[int]) -> None:
         self.leader, self.epoch, self.isr = leader, self.epoch + 1, list(isr)
         self.world.version += 1
-        self._tell(leader)
+        self._deliver(leader)
 
-    def _tell(self, broker: int) -> None:
-        if broker not in self.down and self.told.get(broker) != self.epoch:
-            self.world.tell(broker, self.leader, self.epoch, self.isr)
-            self.told[broker] = self.epoch
+    def _deliver(self, broker: int) -> None:
+        if broker not in self.down and self.delivered.get(broker) != self.epoch:
+            self.world.deliver(broker, self.leader, self.epoch, self.isr)
+            self.delivered[broker] = self.epoch
 
     def look(self) -> None:
         """Collect acknowledgements as the purgatory would, and compare the replicas below the watermark."""
@@ -146,7 +146,11 @@ class Life:
                 self.acknowledged[sent.offset] = sent.value
         self.sent = [sent for sent in self.sent if not sent.awaited.is_done()]
         leader = self.world[self.leader]
-        if self.leader not in self.down and leader.partition.is_leader and self.told.get(self.leader) == self.epoch:
+        if (
+            self.leader not in self.down
+            and leader.partition.is_leader
+            and self.delivered.get(self.leader) == self.epoch
+        ):
             self.exposed = max(self.exposed, leader.log.high_watermark)
             assert leader.log.log_end_offset >= self.exposed, "the leader lacks records that consumers have read"
             found = {offset: value for offset, _, value in leader.records()}
@@ -161,7 +165,7 @@ class Life:
         """Bring all replicas back and let them fetch; in the end all have the same records."""
         self.come_back(0)
         for broker in REPLICAS:
-            self._tell(broker)
+            self._deliver(broker)
         followers = [broker for broker in REPLICAS if broker != self.leader]
         self.world.catch_up(self.leader, *followers)
         self.look()
@@ -171,7 +175,7 @@ class Life:
 
 ACTIONS = (
     *("produce", "fetch", "fetch", "fetch") * 3,
-    *("alter_partition", "tell", "shrink", "elect", "kill", "come_back", "alter_partition", "tell"),
+    *("alter_partition", "deliver", "shrink", "elect", "kill", "come_back", "alter_partition", "deliver"),
 )
 LIVES = int(os.environ.get("ANABRANCH_REPLICA_LIVES", "60"))
 STEPS = 300

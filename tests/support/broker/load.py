@@ -38,7 +38,7 @@ class Load:
                 "message.timeout.ms": int(DEADLINE_S * 1000),
                 "reconnect.backoff.max.ms": 500,
                 "statistics.interval.ms": 100,
-                "stats_cb": self._told,
+                "stats_cb": self._take_statistics,
                 **(settings or {}),
             }
         )
@@ -47,9 +47,9 @@ class Load:
         self._epochs: list[tuple[int, int]] = []
         """The producer's statistics: how often it got an id and epoch, and its present epoch."""
 
-    def _told(self, statistics: str) -> None:
-        told = json.loads(statistics)["eos"]
-        self._epochs.append((told["epoch_cnt"], told["producer_epoch"]))
+    def _take_statistics(self, statistics: str) -> None:
+        of_producer = json.loads(statistics)["eos"]
+        self._epochs.append((of_producer["epoch_cnt"], of_producer["producer_epoch"]))
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:

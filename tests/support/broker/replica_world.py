@@ -149,13 +149,13 @@ class ReplicaWorld:
 
     # ------------------------------------------------------------ the controller
 
-    def elect(self, leader: int, epoch: int, isr: Sequence[int], *, tell: Sequence[int] | None = None) -> None:
-        """Send LeaderAndIsr to the brokers ``tell`` (default: all live ones)."""
+    def elect(self, leader: int, epoch: int, isr: Sequence[int], *, deliver: Sequence[int] | None = None) -> None:
+        """Send LeaderAndIsr to the brokers ``deliver`` (default: all live ones)."""
         self.version += 1
-        for id in self.live if tell is None else tell:
-            self.tell(id, leader, epoch, isr)
+        for id in self.live if deliver is None else deliver:
+            self.deliver(id, leader, epoch, isr)
 
-    def tell(self, broker_id: int, leader: int, epoch: int, isr: Sequence[int]) -> None:
+    def deliver(self, broker_id: int, leader: int, epoch: int, isr: Sequence[int]) -> None:
         replica = self.replicas[broker_id]
         replica.partition.partition_epoch = self.version
         if leader == broker_id:

@@ -180,15 +180,15 @@ def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
     limits = ReadLimits(-1, -1, 500, read_committed=False, full=False, reports_divergence=True)
     partitions = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(3)]
     session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)]))
-    told = []
+    read_order = []
     for _ in range(6):
         read = FetchRead(replicas, worlds[0].throttle, session, limits)
         read.run()
         (found,) = [part for topic in read.response().responses for part in topic.partitions if part.records]
-        told.append(found.partition_index)
+        read_order.append(found.partition_index)
         asked = FetchPartition(partition=found.partition_index, partition_max_bytes=1 << 20)
-        asked.fetch_offset = told.count(found.partition_index)
+        asked.fetch_offset = read_order.count(found.partition_index)
         session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
-    assert told == [0, 1, 2, 0, 1, 2]
+    assert read_order == [0, 1, 2, 0, 1, 2]
     FetchRead(replicas, worlds[0].throttle, session, limits).run()
     assert not session.dirty

@@ -108,7 +108,7 @@ def state(leader_epoch: int = 2, lineage: tuple[LineageEntry, ...] = LINEAGE, fl
     return found.replace(lineage=lineage, floor=floor, before=before if leader_epoch > 1 else None)
 
 
-def told(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple[int, dict[int, int]]]]:
+def answer_of(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple[int, dict[int, int]]]]:
     """Return as_of, over, floor and the entries of an answer."""
     assert answer is not None and answer.error_code == 0
     entries = [(entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) for entry in answer.lineage]
@@ -118,11 +118,11 @@ def told(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple[int,
 async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
     world = World()
     await world.create()
-    assert told(await world.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
+    assert answer_of(await world.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
     await world.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
     await world.controller.set(TOPIC, resized({5: 0, 7: 3}).encode())
-    assert told(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), "over also of a number that was assigned again"
-    assert told(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), (
+    assert answer_of(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), "over also of a number that was assigned again"
+    assert answer_of(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), (
         "over also of a number that no partition has"
     )
 
@@ -163,7 +163,7 @@ async def test_an_assigned_partition_that_is_not_created_yet_gets_no_answer() ->
     await world.create(p1=state())
     assert await world.ask() is None
     await world.controller.create(STATE, state(0, LINEAGE[:1]).encode(), make_parents=True)
-    assert told(await world.ask())[0] == 0
+    assert answer_of(await world.ask())[0] == 0
 
 
 async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
@@ -178,7 +178,7 @@ async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epo
     world = World()
     await world.create()
     world.zk.before[before] = lambda: world.remove(resized({5: 2}))
-    assert told(await world.ask()) == (-1, 2, -1, [])
+    assert answer_of(await world.ask()) == (-1, 2, -1, [])
 
 
 async def test_a_partition_that_is_created_again_is_read_again() -> None:
@@ -186,9 +186,9 @@ async def test_a_partition_that_is_created_again_is_read_again() -> None:
     await world.create()
     await world.ask()
     await world.remove(resized({5: 2}))
-    assert told(await world.ask()) == (-1, 2, -1, [])
+    assert answer_of(await world.ask()) == (-1, 2, -1, [])
     await world.controller.create(STATE, state(3, (LineageEntry(3, {1: 4}),)).encode())
-    assert told(await world.ask()) == (3, 2, -1, [(3, {1: 4})])
+    assert answer_of(await world.ask()) == (3, 2, -1, [(3, {1: 4})])
 
 
 async def test_repeated_requests_read_each_znode_once_after_a_sync() -> None:
@@ -212,13 +212,13 @@ async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_on
     world = World()
     first = await world.create()
     answer = await world.ask(topic_incarnation=first)
-    assert (told(answer)[0], world.lineages.topic_incarnation("t")) == (2, first)
+    assert (answer_of(answer)[0], world.lineages.topic_incarnation("t")) == (2, first)
     assert await world.ask(topic_incarnation=first + 1) is None, "the metadata of this broker is behind"
     for path in (STATE, STATE.removesuffix("/state"), f"{TOPIC}/partitions", TOPIC):
         await world.controller.delete(path)
     assert await world.ask() is None
     second = await world.create(p5=state(0, LINEAGE[:1]))
-    assert told(await world.ask(topic_incarnation=second)) == (0, -1, -1, [(0, {1: 0})])
+    assert answer_of(await world.ask(topic_incarnation=second)) == (0, -1, -1, [(0, {1: 0})])
     assert world.lineages.topic_incarnation("t") == second
 
 
@@ -232,7 +232,7 @@ async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both(
         await world.create(resized({5: 9}), p5=state(10))
 
     world.zk.before[STATE] = again
-    assert told(await world.ask())[:2] == (10, 9)
+    assert answer_of(await world.ask())[:2] == (10, 9)
 
 
 async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer() -> None:
@@ -243,7 +243,7 @@ async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer(
     assert world.own.state is SessionState.SUSPENDED
     assert await world.ask() is None
     world.own.reconnect()
-    assert told(await world.ask())[0] == 2
+    assert answer_of(await world.ask())[0] == 2
 
 
 @pytest.mark.parametrize("path", [TOPIC, STATE])
@@ -258,7 +258,7 @@ async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(pat
         assert str(answer.error_message).startswith(f"znode {path}: ")
     assert world.zk.reads.count(path) == 1
     await world.controller.set(path, intact)
-    assert told(await world.ask())[0] == 2
+    assert answer_of(await world.ask())[0] == 2
 
 
 async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() -> None:
@@ -275,7 +275,7 @@ async def test_a_partition_with_a_later_layout_and_no_lineage_gets_no_answer() -
     older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
     await world.create(p5=older, p1=PartitionState(1, 1, 2, [1]))
     assert await world.ask() is None
-    assert told(await world.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
+    assert answer_of(await world.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
 
 
 async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered() -> None:
@@ -286,8 +286,8 @@ async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered(
     kept = sum(known.size for known in world.lineages._known.values())
     assert 0 < world.lineages.size_bytes == kept <= 2_000
     for number, question in enumerate(questions):
-        assert told(world.lineages.answer(question, read))[0] == number
-        assert told(await world.ask(question.tp))[0] == number
+        assert answer_of(world.lineages.answer(question, read))[0] == number
+        assert answer_of(await world.ask(question.tp))[0] == number
 
 
 async def test_version_0_is_answered_only_for_topics_that_were_never_resized() -> None:
@@ -309,7 +309,7 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
     rng = random.Random(seed)
     world = World(latency_s=lambda: rng.random() * 0.02)
     await world.create(p5=state(0, ()))
-    said = {(0, -1)}
+    states = {(0, -1)}
     epoch, over, exists = 0, -1, True
     answers: list[tuple[int, int]] = []
 
@@ -324,13 +324,13 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
         else:
             over, exists = epoch, False
             await world.remove(resized({5: over}))
-        said.add((epoch if exists else -1, over))
+        states.add((epoch if exists else -1, over))
 
     async def ask() -> None:
         for _ in range(40):
             await trio.sleep(rng.random() * 0.03)  # virtual time: at any moment of a write
             if (answer := await world.ask()) is not None:
-                answers.append(told(answer)[:2])
+                answers.append(answer_of(answer)[:2])
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
@@ -338,10 +338,10 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
         for _ in range(30):
             await trio.sleep(rng.random() * 0.05)  # virtual time: several questions between two writes
             await write()
-    assert set(answers) <= said
+    assert set(answers) <= states
     assert len(set(answers)) > 10
     with trio.fail_after(5):  # the watch event of the last write is under way
-        while (last := await world.ask()) is None or told(last)[:2] != (epoch if exists else -1, over):
+        while (last := await world.ask()) is None or answer_of(last)[:2] != (epoch if exists else -1, over):
             await trio.sleep(0.01)  # polls: virtual time
 
 

@@ -42,17 +42,17 @@ def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
     """
     cache = MetadataCache()
 
-    def told(partition: int, leader: int, incarnation: int) -> None:
+    def deliver(partition: int, leader: int, incarnation: int) -> None:
         states = [UpdateMetadataPartitionState(partition_index=partition, leader=leader, incarnation=incarnation)]
         topics = [UpdateMetadataTopicState(topic_name="t", layout_version=2, partition_states=states)]
         cache.update(UpdateMetadataRequest(topic_states=topics))
 
-    told(0, 1, 7)
+    deliver(0, 1, 7)
     assert not cache.merged_away("t", 1) and not cache.merged_away("u", 0)
-    told(1, 1, 8)
-    told(1, LEADER_DURING_DELETE, 8)
+    deliver(1, 1, 8)
+    deliver(1, LEADER_DURING_DELETE, 8)
     assert cache.merged_away("t", 1) and not cache.merged_away("t", 0)
-    told(1, 1, 9)
+    deliver(1, 1, 9)
     assert not cache.merged_away("t", 1)
 
 
@@ -80,15 +80,15 @@ def test_partitions_that_an_update_with_a_new_topic_id_omits_are_removed() -> No
     """The broker missed the removal of partition 1, because it had lost its registration then."""
     cache = MetadataCache()
 
-    def told(topic_id: int, *partitions: int) -> dict[TopicPartition, int]:
+    def deliver(topic_id: int, *partitions: int) -> dict[TopicPartition, int]:
         states = [UpdateMetadataPartitionState(partition_index=p, leader=1, incarnation=10 + p) for p in partitions]
         state = UpdateMetadataTopicState(topic_name="t", topic_id=uuid.UUID(int=topic_id), partition_states=states)
         return cache.update(UpdateMetadataRequest(topic_states=[state]))
 
-    told(1, 0, 1)
-    assert told(1, 0) == {}, "this update names only some partitions"
+    deliver(1, 0, 1)
+    assert deliver(1, 0) == {}, "this update names only some partitions"
     assert cache.contains("t", 1)
-    assert told(2, 0) == {TopicPartition("t", 1): 11}
+    assert deliver(2, 0) == {TopicPartition("t", 1): 11}
     assert not cache.contains("t", 1)
 
 
@@ -99,7 +99,7 @@ def test_committed_offsets_of_a_merged_partition_stay_until_its_topic_is_deleted
     """
     cache = MetadataCache()
 
-    def told(**leaders: int) -> dict[TopicPartition, int]:
+    def deliver(**leaders: int) -> dict[TopicPartition, int]:
         states = [
             UpdateMetadataPartitionState(partition_index=int(name[1]), leader=leader, incarnation=7 + int(name[1]))
             for name, leader in leaders.items()
@@ -107,10 +107,10 @@ def test_committed_offsets_of_a_merged_partition_stay_until_its_topic_is_deleted
         topics = [UpdateMetadataTopicState(topic_name="t", layout_version=2, partition_states=states)]
         return cache.update(UpdateMetadataRequest(topic_states=topics))
 
-    told(p0=1, p1=1)
-    assert told(p1=LEADER_DURING_DELETE) == {TopicPartition("t", 1): 8}
+    deliver(p0=1, p1=1)
+    assert deliver(p1=LEADER_DURING_DELETE) == {TopicPartition("t", 1): 8}
     assert cache.goes_on("t", 1)
-    assert told(p0=LEADER_DURING_DELETE) == {T0: 7, TopicPartition("t", 1): -1}
+    assert deliver(p0=LEADER_DURING_DELETE) == {T0: 7, TopicPartition("t", 1): -1}
     assert not cache.goes_on("t", 0) and not cache.goes_on("t", 1)
 
 
@@ -131,7 +131,7 @@ def test_a_topic_that_was_created_anew_has_no_merged_partitions() -> None:
     """
     cache = MetadataCache()
 
-    def told(topic_id: int, topic_incarnation: int, *incarnations: int) -> dict[TopicPartition, int]:
+    def deliver(topic_id: int, topic_incarnation: int, *incarnations: int) -> dict[TopicPartition, int]:
         states = [
             UpdateMetadataPartitionState(partition_index=p, leader=1, incarnation=incarnation)
             for p, incarnation in enumerate(incarnations)
@@ -140,10 +140,10 @@ def test_a_topic_that_was_created_anew_has_no_merged_partitions() -> None:
         topic.topic_incarnation = topic_incarnation
         return cache.update(UpdateMetadataRequest(topic_states=[topic]))
 
-    told(1, 9, 10, 11)
-    assert told(2, 9, 10) == {TopicPartition("t", 1): 11}, "the same topic has another id"
+    deliver(1, 9, 10, 11)
+    assert deliver(2, 9, 10) == {TopicPartition("t", 1): 11}, "the same topic has another id"
     assert cache.goes_on("t", 1)
-    told(2, 9, 10, 12)
-    assert told(3, 19, 20) == {TopicPartition("t", 1): 12}
+    deliver(2, 9, 10, 12)
+    assert deliver(3, 19, 20) == {TopicPartition("t", 1): 12}
     assert not cache.goes_on("t", 1)
     assert cache.topics["t"].incarnation == 19

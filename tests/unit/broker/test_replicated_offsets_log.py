@@ -207,11 +207,11 @@ async def test_a_leader_alone_in_the_isr_confirms_itself_and_writes_nothing() ->
 
 async def test_a_deposed_leader_is_never_confirmed() -> None:
     coordinator = Coordinator()
-    coordinator.world.elect(2, 6, [2, 3], tell=[2, 3])
+    coordinator.world.elect(2, 6, [2, 3], deliver=[2, 3])
     confirmed = coordinator.log.confirm_leadership(0, 5)
     coordinator.tick()
     assert fate(confirmed) is None
-    coordinator.world.tell(1, 2, 6, [2, 3])
+    coordinator.world.deliver(1, 2, 6, [2, 3])
     coordinator.tick()
     assert fate(confirmed) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -108,11 +108,11 @@ class Zk:
         self.store = self.server.session()
         config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "zk:2181", "log.dirs": "/d"})
         self.dynamic = DynamicConfig(config, self.store)
-        self.told: list[set[str] | None] = []
+        self.notified: list[set[str] | None] = []
         self.dynamic.on_topics_changed = self.note
 
     async def note(self, topics: Collection[str] | None) -> None:
-        self.told.append(None if topics is None else set(topics))
+        self.notified.append(None if topics is None else set(topics))
 
     async def start(self) -> None:
         for path in paths.PERSISTENT:
@@ -130,10 +130,10 @@ class Zk:
             await self.store.set(path, data)
 
     async def read_all_again(self) -> list[set[str] | None]:
-        self.told.clear()
+        self.notified.clear()
         self.dynamic.read_all_again()
         await self.dynamic._apply_new()
-        return self.told
+        return self.notified
 
 
 async def test_reading_everything_again_reports_only_what_changed(autojump_clock: trio.testing.MockClock) -> None:
@@ -173,7 +173,7 @@ async def test_topics_read_before_the_connection_failed_are_reported(
     zk.dynamic.read_all_again()
     with pytest.raises(ZkConnectionError):
         await zk.dynamic._apply_new()
-    assert zk.told == [{"a"}]
+    assert zk.notified == [{"a"}]
 
 
 async def test_a_notice_without_a_change_reports_nothing(autojump_clock: trio.testing.MockClock) -> None:
@@ -181,4 +181,4 @@ async def test_a_notice_without_a_change_reports_nothing(autojump_clock: trio.te
     await zk.start()
     await zk.store.create(paths.CONFIG_CHANGE_PREFIX, ConfigChange("topics/a").encode(), sequence=True)
     await zk.dynamic._apply_new()
-    assert zk.told == []
+    assert zk.notified == []

@@ -411,7 +411,7 @@ class Driver:
         found = self.shard.durable.offsets_of(group).get(TopicPartition(topic, partition))
         return None if found is None else found.offset
 
-    def told(self, token: str) -> dict[tuple[str, int], tuple[int, bool]] | None:
+    def answered(self, token: str) -> dict[tuple[str, int], tuple[int, bool]] | None:
         """Return a poll's answer by partition, or None while the poll waits.
 
         A partition's answer is its position, and whether the member should report it.

@@ -152,7 +152,7 @@ class Reading:
     """A client's request for the committed offset, and the largest offset that any client knew then."""
 
     broker: int
-    told: int
+    returned: int
     answer: Deferred
     is_settled: bool = False
 
@@ -169,7 +169,7 @@ class ReplicatedWorld:
     leader: int = 0
     isr: tuple[int, ...] = BROKERS
     next_offset: int = 1
-    told: int = -1
+    returned: int = -1
     """The largest offset that a client knows as committed, from the response to a commit or a fetch."""
     asked: list[Asked] = field(default_factory=list)
     reading: list[Reading] = field(default_factory=list)
@@ -199,7 +199,7 @@ class ReplicatedWorld:
         self.leader = broker
         self.epoch += 1
 
-    def tell(self, broker: int) -> None:
+    def notify(self, broker: int) -> None:
         """Notify a broker of the present leader."""
         replica, coordinator = self.replicas[broker], self.brokers[broker].coordinator
         if replica.epoch == self.epoch and (replica.leads is not None) == (self.leader == broker):
@@ -247,9 +247,9 @@ class ReplicatedWorld:
         self.asked.append(Asked(self.next_offset, broker, commit(self.brokers[broker], self.next_offset)))
         self.next_offset += 1
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         for broker in BROKERS:
-            self.tell(broker)
+            self.notify(broker)
 
     def replicate_to_all(self) -> None:
         for broker in BROKERS:
@@ -279,8 +279,8 @@ class ReplicatedWorld:
                 reading.is_settled = True
                 offset, error = fetched_offset(value(reading.answer))
                 if error == ErrorCode.NONE:
-                    assert offset >= reading.told, (
-                        f"{reading.broker} returned {offset} after {reading.told} was returned"
+                    assert offset >= reading.returned, (
+                        f"{reading.broker} returned {offset} after {reading.returned} was returned"
                     )
                     self._is_safe(offset)
 
@@ -289,14 +289,14 @@ class ReplicatedWorld:
             assert offset == -1 or offset in self.offsets_in(member), (
                 f"{offset} was returned, but {member} may lead without it"
             )
-        self.told = max(self.told, offset)
+        self.returned = max(self.returned, offset)
 
     def fetch(self, broker: int) -> None:
         """Send a request for the committed offset to a broker, which the client takes for the coordinator."""
         topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
         request = OffsetFetchRequest(group_id=GROUP, topics=topics)
         answer = self.brokers[broker].coordinator.offset_fetch(Context(api_version=7), request)
-        self.reading.append(Reading(broker, self.told, answer))
+        self.reading.append(Reading(broker, self.returned, answer))
         self.answers()
 
     def offsets_in(self, broker: int) -> list[int]:
@@ -312,7 +312,7 @@ class ReplicatedWorld:
         for _ in range(3):
             for replica in self.replicas:
                 replica.may_read.set()
-                self.tell(replica.broker)
+                self.notify(replica.broker)
                 self.fetch_from_leader(replica.broker)
             for replica in self.replicas:
                 replica.deliver()

@@ -31,9 +31,9 @@ EVENTS: dict[str, Callable[[ReplicatedWorld, int], None]] = {
     "replicate to all": lambda world, _: world.replicate_to_all(),
     "elect": lambda world, broker: world.elect(broker, others_out=False),
     "fail over": lambda world, broker: world.elect(broker, others_out=True),
-    "tell": lambda world, broker: world.tell(broker),
-    "tell the leader": lambda world, _: world.tell(world.leader),
-    "tell all": lambda world, _: world.tell_all(),
+    "notify": lambda world, broker: world.notify(broker),
+    "notify the leader": lambda world, _: world.notify(world.leader),
+    "notify all": lambda world, _: world.notify_all(),
     "shrink": lambda world, broker: world.shrink(broker),
     "grow": lambda world, broker: world.grow(broker),
     "restart": lambda world, broker: world.restart(broker),
@@ -42,7 +42,7 @@ EVENTS: dict[str, Callable[[ReplicatedWorld, int], None]] = {
     "hold reads": lambda world, broker: world.replicas[broker].hold_reads(),
     "let reads go on": lambda world, broker: world.replicas[broker].may_read.set(),
 }
-NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliver at leader", "tell all"] * 2]
+NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliver at leader", "notify all"] * 2]
 
 
 def live(events: list[Event]) -> None:
@@ -53,7 +53,7 @@ def live(events: list[Event]) -> None:
             world = ReplicatedWorld(nursery)
             for broker in BROKERS:
                 world.epoch = 1
-                world.tell(broker)
+                world.notify(broker)
             await trio.testing.wait_all_tasks_blocked()
             for name, broker in events:
                 if name == "wait":
@@ -69,10 +69,10 @@ def live(events: list[Event]) -> None:
 
 
 FIRST = SETTLED = [("replicate to all", 0), ("deliver at leader", 0)]
-LEADS_1 = [("elect", 1), ("tell all", 0)]
-LEADS_2 = [("elect", 2), ("tell all", 0)]
+LEADS_1 = [("elect", 1), ("notify all", 0)]
+LEADS_2 = [("elect", 2), ("notify all", 0)]
 
-TOLD_AND_LOST = [*FIRST, ("commit", 0), ("replicate", 1), *LEADS_1, ("fetch", 0), *LEADS_2, *SETTLED, ("fetch", 0)]
+RETURNED_AND_LOST = [*FIRST, ("commit", 0), ("replicate", 1), *LEADS_1, ("fetch", 0), *LEADS_2, *SETTLED, ("fetch", 0)]
 COMMITTED_LATE = [*FIRST, ("commit", 0), ("wait", 0), *SETTLED, ("fetch", 0)]
 READ_ACROSS_TWO_CHANGES = [
     *FIRST,
@@ -89,17 +89,17 @@ READ_ACROSS_TWO_CHANGES = [
     *SETTLED,
     ("fetch", 0),
 ]
-EPOCHS_NOT_HEARD_OF = [
+UNSEEN_EPOCHS = [
     *FIRST,
     ("fail over", 1),
-    ("tell the leader", 0),
-    ("tell", 2),
+    ("notify the leader", 0),
+    ("notify", 2),
     *SETTLED,
     ("commit", 0),
     *SETTLED,
     ("elect", 2),
-    ("tell", 2),
-    ("tell", 1),
+    ("notify", 2),
+    ("notify", 1),
     *SETTLED,
     ("commit", 0),
     *SETTLED,
@@ -108,9 +108,9 @@ EPOCHS_NOT_HEARD_OF = [
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(BROKERS)), min_size=20, max_size=60))
-@example(TOLD_AND_LOST)
+@example(RETURNED_AND_LOST)
 @example(COMMITTED_LATE)
 @example(READ_ACROSS_TWO_CHANGES)
-@example(EPOCHS_NOT_HEARD_OF)
+@example(UNSEEN_EPOCHS)
 def test_no_acknowledged_commit_is_lost_and_no_returned_offset_is_taken_back(events: list[Event]) -> None:
     live(events)

@@ -171,10 +171,10 @@ def test_a_broker_with_old_metadata_returns_an_offset_of_a_later_incarnation() -
 def test_hole_20_a_position_counts_only_for_its_incarnation() -> None:
     driver = knows(NOW)
     driver.commit({T0: 5})
-    assert driver.told(driver.poll("", -1, T0)) == {T0: (5, False)}
-    assert driver.told(driver.poll("", -1, T0, incarnation=NOW)) == {T0: (5, False)}
+    assert driver.answered(driver.poll("", -1, T0)) == {T0: (5, False)}
+    assert driver.answered(driver.poll("", -1, T0, incarnation=NOW)) == {T0: (5, False)}
     for other in (OLD, NEXT):
-        assert driver.told(driver.poll("", -1, T0, incarnation=other)) == {T0: (-1, False)}
+        assert driver.answered(driver.poll("", -1, T0, incarnation=other)) == {T0: (-1, False)}
 
 
 def test_hole_20_a_report_of_an_earlier_incarnation_releases_no_waiting_member() -> None:
@@ -182,12 +182,12 @@ def test_hole_20_a_report_of_an_earlier_incarnation_releases_no_waiting_member()
     owner, waiter = driver.stable_group("a", "b", owns={"a": [T0]})
     driver.poll(owner, 1, reports={T0: 100}, incarnation=OLD, max_wait_ms=0)
     waiting = driver.poll(waiter, 1, T0, incarnation=NOW)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.poll(owner, 1, reports={T0: 3}, incarnation=NOW, max_wait_ms=0)
-    assert driver.told(waiting) == {T0: (3, False)}
+    assert driver.answered(waiting) == {T0: (3, False)}
     waiting = driver.poll(waiter, 1, T0, incarnation=NOW)
     driver.poll(owner, 1, reports={T0: 100}, incarnation=OLD)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
 
 
 # ---------------------------------------------------------------- removed offsets

@@ -173,13 +173,13 @@ class PositionMachine(RuleBasedStateMachine):
             if token in self.checked:
                 continue
             self.checked.add(token)
-            told = [
+            answered = [
                 ((topic.name, found.partition_index), found.position)
                 for topic in getattr(response, "topics", [])
                 for found in topic.partitions
                 if hasattr(found, "need_position")
             ]
-            for tp, position in told:
+            for tp, position in answered:
                 for member in self.members:
                     assert member.unsaved_from.get(tp, position) >= position, (
                         f"a position of {tp} was returned too early"
@@ -197,9 +197,11 @@ class PositionMachine(RuleBasedStateMachine):
             committed = self.driver.committed(*tp)
             known[tp] = owner_of[tp].next_offset[tp] if tp in owner_of else (-1 if committed is None else committed)
         for member in self.members:
-            told = self.driver.told(self.driver.poll(member.member_id, self.generation, *PARTITIONS, max_wait_ms=0))
-            assert told is not None
-            assert {tp: position for tp, (position, _) in told.items()} == known
+            answered = self.driver.answered(
+                self.driver.poll(member.member_id, self.generation, *PARTITIONS, max_wait_ms=0)
+            )
+            assert answered is not None
+            assert {tp: position for tp, (position, _) in answered.items()} == known
 
 
 TestPositions = PositionMachine.TestCase

@@ -62,7 +62,7 @@ def poll(
     return running.coordinator.consumer_group_position(Context(api_version=0), request)
 
 
-def told(deferred: Deferred[Any]) -> tuple[int, bool]:
+def answered(deferred: Deferred[Any]) -> tuple[int, bool]:
     response = value(deferred)
     assert response.error_code == ErrorCode.NONE
     (partition,) = response.topics[0].partitions
@@ -104,8 +104,8 @@ async def test_a_session_ends_while_a_poll_waits(running: Running, autojump_cloc
 async def test_a_rebalance_answers_a_waiting_poll(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
-    assert told(poll(running, member_id, 1)) == (-1, True)
-    assert told(poll(running, member_id, 1, position=5)) == (5, True)
+    assert answered(poll(running, member_id, 1)) == (-1, True)
+    assert answered(poll(running, member_id, 1, position=5)) == (5, True)
     polling = poll(running, member_id, 1)
     join(running)
     assert value(polling).error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -121,7 +121,7 @@ async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_wait
     """The successor knows the commit and the owner, which may not have saved the committed records."""
     await running.loaded(0, 1)
     member_id = await owner_of_t0(running)
-    assert told(poll(running, member_id, 1)) == (-1, True)
+    assert answered(poll(running, member_id, 1)) == (-1, True)
     polling = poll(running, member_id, 1)
     assert commit_error(commit_as(running, 100, member_id)) == ErrorCode.NONE
     assert not polling.filled
@@ -131,14 +131,14 @@ async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_wait
     running.coordinator.on_leader(0, 3)
     assert value(poll(running, member_id, 1)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await others_have_run()
-    assert told(poll(running, member_id, 1)) == (-1, True)
-    assert told(poll(running, member_id, 1, position=100)) == (100, True)
+    assert answered(poll(running, member_id, 1)) == (-1, True)
+    assert answered(poll(running, member_id, 1, position=100)) == (100, True)
 
 
 async def test_polls_are_refused_by_a_coordinator_that_shuts_down(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
-    told(poll(running, member_id, 1))
+    answered(poll(running, member_id, 1))
     polling = poll(running, member_id, 1)
     running.coordinator.close()
     unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE

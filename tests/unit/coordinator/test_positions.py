@@ -41,18 +41,18 @@ def test_a_hand_over_takes_one_response_to_the_owner_and_one_to_the_waiter() -> 
     owner, waiter = two_members(driver)
     owners = driver.poll(owner, 1)
     waiters = driver.poll(waiter, 1, PARENT)
-    assert driver.told(owners) == {PARENT: (-1, True)}
-    assert driver.told(waiters) is None
+    assert driver.answered(owners) == {PARENT: (-1, True)}
+    assert driver.answered(waiters) is None
     owners = driver.poll(owner, 1, reports={PARENT: 100})
-    assert driver.told(waiters) == {PARENT: (100, False)}
-    assert driver.told(owners) is None
+    assert driver.answered(waiters) == {PARENT: (100, False)}
+    assert driver.answered(owners) is None
 
 
 def test_the_owner_is_asked_although_the_waiter_polled_first() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(waiter, 1, PARENT)
-    assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll(owner, 1)) == {PARENT: (-1, True)}
 
 
 def test_the_owner_is_asked_again_for_another_incarnation() -> None:
@@ -63,28 +63,28 @@ def test_the_owner_is_asked_again_for_another_incarnation() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(waiter, 1, PARENT, incarnation=100)
-    assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll(owner, 1)) == {PARENT: (-1, True)}
     owners = driver.poll(owner, 1)
-    assert driver.told(owners) is None
+    assert driver.answered(owners) is None
     driver.poll(waiter, 1, PARENT, incarnation=200)
-    assert driver.told(owners) == {PARENT: (-1, True)}
+    assert driver.answered(owners) == {PARENT: (-1, True)}
 
 
 def test_the_owner_is_asked_again_when_a_second_member_wants_a_newer_incarnation() -> None:
     driver = Driver()
     owner, behind, waiter = driver.stable_group("a", "b", "c", owns={"a": [PARENT], "b": [CHILD], "c": [OTHER]})
     driver.poll(behind, 1, PARENT, incarnation=100)
-    assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll(owner, 1)) == {PARENT: (-1, True)}
     owners = driver.poll(owner, 1)
     driver.poll(waiter, 1, PARENT, incarnation=200)
-    assert driver.told(owners) == {PARENT: (-1, True)}
+    assert driver.answered(owners) == {PARENT: (-1, True)}
 
 
 def test_a_member_may_wait_for_itself() -> None:
     driver = Driver()
     (member,) = driver.stable_group("a", owns={"a": [PARENT, CHILD]})
-    assert driver.told(driver.poll(member, 1, PARENT)) == {PARENT: (-1, True)}
-    assert driver.told(driver.poll(member, 1, PARENT, reports={PARENT: 7})) == {PARENT: (7, True)}
+    assert driver.answered(driver.poll(member, 1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll(member, 1, PARENT, reports={PARENT: 7})) == {PARENT: (7, True)}
 
 
 def test_a_waiting_member_gets_every_new_position() -> None:
@@ -93,30 +93,30 @@ def test_a_waiting_member_gets_every_new_position() -> None:
     for position in (10, 20, 20, 30):
         driver.poll(owner, 1, reports={PARENT: position})
         waiters = driver.poll(waiter, 1, PARENT)
-        if driver.told(waiters) is None:
+        if driver.answered(waiters) is None:
             driver.poll(owner, 1, reports={PARENT: position + 1})
-        position_told, _ = (driver.told(waiters) or {})[PARENT]
-        assert position_told >= position
+        position_answered, _ = (driver.answered(waiters) or {})[PARENT]
+        assert position_answered >= position
 
 
 def test_a_poll_without_a_change_waits_for_max_wait_ms_and_returns_every_position() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10})
-    assert driver.told(driver.poll(waiter, 1, PARENT)) == {PARENT: (10, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT)) == {PARENT: (10, False)}
     waiting = driver.poll(waiter, 1, PARENT, max_wait_ms=500)
     driver.advance(499)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.advance(1)
-    assert driver.told(waiting) == {PARENT: (10, False)}
+    assert driver.answered(waiting) == {PARENT: (10, False)}
 
 
 def test_a_poll_without_a_positive_max_wait_ms_is_answered_at_once() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
-    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
-    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=-5)) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=-5)) == {PARENT: (-1, False)}
 
 
 def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
@@ -127,7 +127,7 @@ def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
     driver.poll(waiter, 1, PARENT)  # this answer is lost
     parked = driver.poll(waiter, 1, PARENT)
     again = driver.poll(waiter, 1, PARENT)
-    assert driver.told(parked) == driver.told(again) == {PARENT: (10, False)}
+    assert driver.answered(parked) == driver.answered(again) == {PARENT: (10, False)}
 
 
 def test_an_unwanted_position_wakes_no_poll_and_is_not_requested_from_the_owner() -> None:
@@ -137,8 +137,8 @@ def test_an_unwanted_position_wakes_no_poll_and_is_not_requested_from_the_owner(
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     parked = driver.poll(waiter, 1)
     driver.poll(owner, 1, reports={PARENT: 10}, max_wait_ms=0)
-    assert driver.told(parked) is None
-    assert driver.told(driver.poll(owner, 1, max_wait_ms=0)) == {}
+    assert driver.answered(parked) is None
+    assert driver.answered(driver.poll(owner, 1, max_wait_ms=0)) == {}
 
 
 def test_a_position_that_is_wanted_again_is_asked_for_again() -> None:
@@ -148,19 +148,19 @@ def test_a_position_that_is_wanted_again_is_asked_for_again() -> None:
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     owners = driver.poll(owner, 1)
     driver.poll(waiter, 1)
-    assert driver.told(owners) is None
+    assert driver.answered(owners) is None
     driver.poll(waiter, 1, PARENT)
-    assert driver.told(owners) == {PARENT: (-1, True)}
+    assert driver.answered(owners) == {PARENT: (-1, True)}
 
 
 def test_a_rewind_is_returned_as_a_lower_position() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 100})
-    assert driver.told(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
     waiting = driver.poll(waiter, 1, PARENT)
     driver.poll(owner, 1, reports={PARENT: 40})
-    assert driver.told(waiting) == {PARENT: (40, False)}
+    assert driver.answered(waiting) == {PARENT: (40, False)}
 
 
 def commit_and_report(driver: Driver, owner: str, *positions: int) -> None:
@@ -175,11 +175,11 @@ def test_a_rewind_between_two_polls_is_returned_although_the_position_is_the_sam
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     commit_and_report(driver, owner, 100)
     before = driver.poll(waiter, 1, PARENT)
-    assert (driver.told(before), driver.rewinds(before)) == ({PARENT: (100, False)}, {PARENT: 0})
+    assert (driver.answered(before), driver.rewinds(before)) == ({PARENT: (100, False)}, {PARENT: 0})
     commit_and_report(driver, owner, 40, 70, 100)
     after = driver.poll(waiter, 1, PARENT)
-    assert (driver.told(after), driver.rewinds(after)) == ({PARENT: (100, False)}, {PARENT: 1})
-    assert driver.told(driver.poll(waiter, 1, PARENT)) is None
+    assert (driver.answered(after), driver.rewinds(after)) == ({PARENT: (100, False)}, {PARENT: 1})
+    assert driver.answered(driver.poll(waiter, 1, PARENT)) is None
 
 
 def test_the_count_of_rewinds_survives_a_change_of_the_coordinator() -> None:
@@ -217,9 +217,9 @@ def test_a_commit_of_processed_records_is_a_report_once_it_is_committed() -> Non
     waiters = driver.poll(waiter, 1, PARENT)
     driver.auto_commit = False
     committing = driver.commit({PARENT: 100}, owner, 1, processed=True)
-    assert driver.told(waiters) is None
+    assert driver.answered(waiters) is None
     driver.settle()
-    assert driver.told(waiters) == {PARENT: (100, False)}
+    assert driver.answered(waiters) == {PARENT: (100, False)}
     assert is_reported(driver, committing)
     assert driver.order[-2:] == [waiters, committing]
 
@@ -230,7 +230,7 @@ def test_a_commit_of_processed_records_may_lower_the_position() -> None:
     for position in (100, 40):
         driver.poll(owner, 1)
         driver.commit({PARENT: position}, owner, 1, processed=True)
-        assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (position, False)}
+        assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (position, False)}
 
 
 def test_a_commit_reports_only_partitions_that_the_member_owns() -> None:
@@ -240,7 +240,7 @@ def test_a_commit_reports_only_partitions_that_the_member_owns() -> None:
     driver.poll(waiter, 1, PARENT, max_wait_ms=0)
     committing = driver.commit({PARENT: 100}, waiter, 1, processed=True)
     assert not is_reported(driver, committing)
-    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
 
 
 def test_a_commit_before_the_first_poll_is_no_report() -> None:
@@ -253,7 +253,7 @@ def test_a_commit_before_the_first_poll_is_no_report() -> None:
     waiters = driver.poll(waiter, 1, PARENT)
     assert not is_reported(driver, driver.commit({PARENT: 100}, owner, 1, processed=True))
     driver.poll(owner, 1, reports={PARENT: 100})
-    assert driver.told(waiters) == {PARENT: (100, False)}
+    assert driver.answered(waiters) == {PARENT: (100, False)}
 
 
 @pytest.mark.parametrize("fate", ["lost", "overdue", "the generation is over"])
@@ -274,7 +274,7 @@ def test_a_commit_that_is_not_acknowledged_in_its_generation_reports_nothing(fat
         assert not is_reported(driver, committing)
         assert not driver.shard.groups[GROUP].positions.reports
     else:
-        assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
+        assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
 
 
 def test_a_commit_reports_a_position_of_its_incarnation() -> None:
@@ -282,8 +282,8 @@ def test_a_commit_reports_a_position_of_its_incarnation() -> None:
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10}, incarnation=100)
     driver.commit({PARENT: 30}, owner, 1, processed=True, incarnation=200)
-    assert driver.told(driver.poll(waiter, 1, PARENT, incarnation=200, max_wait_ms=0)) == {PARENT: (30, False)}
-    assert driver.told(driver.poll(waiter, 1, PARENT, incarnation=100, max_wait_ms=0)) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT, incarnation=200, max_wait_ms=0)) == {PARENT: (30, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT, incarnation=100, max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
 # ---------------------------------------------------------------- which positions count
@@ -296,9 +296,9 @@ def test_hole_18_a_commit_of_the_owner_releases_no_member_before_its_report() ->
     driver.poll(owner, 1)
     waiting = driver.poll(waiter, 1, PARENT)
     driver.commit({PARENT: 100}, owner, 1)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.poll(owner, 1, reports={PARENT: 100})
-    assert driver.told(waiting) == {PARENT: (100, False)}
+    assert driver.answered(waiting) == {PARENT: (100, False)}
 
 
 def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_is_there() -> None:
@@ -308,7 +308,7 @@ def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_is_there()
     waiting = driver.poll(waiter, 1, PARENT)
     driver.poll(owner, 1)
     driver.advance(SESSION_MS - 1)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
 
 
 def test_hole_18_a_report_without_a_commit_is_forgotten_when_its_owner_leaves() -> None:
@@ -317,14 +317,14 @@ def test_hole_18_a_report_without_a_commit_is_forgotten_when_its_owner_leaves() 
     owner, waiter = two_members(driver)
     driver.commit({PARENT: 60}, owner, 1)
     driver.poll(owner, 1, reports={PARENT: 100}, max_wait_ms=0)
-    assert driver.told(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
     driver.leave((owner, None))
     rejoined = driver.replies[driver.join(waiter)]
     driver.sync(waiter, rejoined.generation_id, {waiter: assignment(PARENT, CHILD)})
     again = driver.poll(waiter, rejoined.generation_id, PARENT)
-    assert driver.told(again) == {PARENT: (-1, True)}
+    assert driver.answered(again) == {PARENT: (-1, True)}
     again = driver.poll(waiter, rejoined.generation_id, PARENT, reports={PARENT: 60})
-    assert driver.told(again) == {PARENT: (60, True)}
+    assert driver.answered(again) == {PARENT: (60, True)}
 
 
 def test_positions_of_partitions_that_a_member_does_not_own_are_ignored() -> None:
@@ -332,18 +332,18 @@ def test_positions_of_partitions_that_a_member_does_not_own_are_ignored() -> Non
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
     at_once = driver.poll(waiter, 1, PARENT, OTHER, reports={PARENT: 100, OTHER: 100})
-    assert driver.told(at_once) == {PARENT: (-1, False), OTHER: (-1, False)}
+    assert driver.answered(at_once) == {PARENT: (-1, False), OTHER: (-1, False)}
     waiting = driver.poll(waiter, 1, PARENT, OTHER)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.poll(owner, 1, reports={PARENT: 3})
-    assert driver.told(waiting) == {PARENT: (3, False), OTHER: (-1, False)}
+    assert driver.answered(waiting) == {PARENT: (3, False), OTHER: (-1, False)}
 
 
 def test_negative_positions_and_partitions_are_ignored() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: -7, ("t", -1): 3})
-    assert driver.told(driver.poll(waiter, 1, PARENT, ("t", -1), max_wait_ms=0)) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT, ("t", -1), max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
 @pytest.mark.parametrize("blob", [b"", b"\0", b"\0\1\0\0\0\7", b"mine"])
@@ -353,7 +353,7 @@ def test_a_member_whose_assignment_cannot_be_read_owns_nothing(blob: bytes) -> N
     driver.advance(driver.config.initial_rebalance_delay_ms)
     member = driver.replies[joining].member_id
     driver.sync(member, 1, {member: blob})
-    assert driver.told(driver.poll(member, 1, PARENT, reports={PARENT: 9}, max_wait_ms=0)) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll(member, 1, PARENT, reports={PARENT: 9}, max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
 # ---------------------------------------------------------------- hole 21: nobody owns the parent
@@ -365,20 +365,20 @@ def test_hole_21_without_an_owner_the_committed_offset_counts_once_every_member_
     driver.commit({OTHER: 60})
     owner, waiter = two_members(driver)
     waiting = driver.poll(waiter, 1, OTHER)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.poll(owner, 1)
-    assert driver.told(waiting) == {OTHER: (60, False)}
+    assert driver.answered(waiting) == {OTHER: (60, False)}
 
 
 def test_hole_21_a_commit_for_a_partition_without_an_owner_is_returned_at_once() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
-    assert driver.told(driver.poll(waiter, 1, OTHER)) == {OTHER: (-1, False)}
+    assert driver.answered(driver.poll(waiter, 1, OTHER)) == {OTHER: (-1, False)}
     waiting = driver.poll(waiter, 1, OTHER)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.commit({OTHER: 60}, owner, 1)
-    assert driver.told(waiting) == {OTHER: (60, False)}
+    assert driver.answered(waiting) == {OTHER: (60, False)}
 
 
 def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
@@ -390,7 +390,7 @@ def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
     owner, waiter = two_members(driver)
     assert driver.awaited(driver.poll(waiter, 1, PARENT, OTHER, max_wait_ms=0)) == {PARENT, OTHER}
     waiting = driver.poll(waiter, 1, PARENT, OTHER)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.poll(owner, 1)
     assert driver.awaited(waiting) == {PARENT}, (
         "nobody owns the other partition: the waiting member is notified at once"
@@ -417,12 +417,12 @@ def test_hole_21_the_commits_of_a_stock_member_count_after_one_session_timeout()
     driver.heartbeat(stock, 1)
     driver.heartbeat(waiter, 1)
     driver.advance(SESSION_MS // 2 - 1)
-    assert driver.told(waiting) is None
+    assert driver.answered(waiting) is None
     driver.advance(1)
-    assert driver.told(waiting) == {PARENT: (60, False)}
+    assert driver.answered(waiting) == {PARENT: (60, False)}
     waiting = driver.poll(waiter, 1, PARENT)
     driver.commit({PARENT: 70}, stock, 1)
-    assert driver.told(waiting) == {PARENT: (70, False)}
+    assert driver.answered(waiting) == {PARENT: (70, False)}
 
 
 def later(driver: Driver, *members: str, generation: int, polls_positions: bool = False) -> None:
@@ -446,10 +446,10 @@ def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -
         driver.sync(member, 2, {waiter: assignment(CHILD)})
     waiting = driver.poll(waiter, 2, PARENT)
     later(driver, busy, waiter, generation=2)
-    assert driver.told(waiting) is None
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.answered(waiting) is None
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
     driver.poll(busy, 2)
-    assert driver.told(waiting) == {PARENT: (60, False)}
+    assert driver.answered(waiting) == {PARENT: (60, False)}
 
 
 @pytest.mark.parametrize("polls_positions", [False, True])
@@ -460,9 +460,9 @@ def test_a_heartbeat_tells_a_new_coordinator_whether_its_member_polls(polls_posi
     successor = driver.restarted()
     waiting = successor.poll(waiter, 1, PARENT)
     later(successor, busy, waiter, generation=1, polls_positions=polls_positions)
-    assert successor.told(waiting) == (None if polls_positions else {PARENT: (60, False)})
+    assert successor.answered(waiting) == (None if polls_positions else {PARENT: (60, False)})
     successor.poll(busy, 1, reports={PARENT: 70})
-    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (70, True)}
+    assert successor.answered(successor.poll("", -1, PARENT)) == {PARENT: (70, True)}
 
 
 def test_after_its_first_late_poll_a_member_is_asked_and_its_commits_do_not_count() -> None:
@@ -474,16 +474,16 @@ def test_after_its_first_late_poll_a_member_is_asked_and_its_commits_do_not_coun
     driver.heartbeat(late, 1)
     driver.heartbeat(waiter, 1)
     driver.advance(SESSION_MS // 2)
-    assert driver.told(waiting) == {PARENT: (60, False)}
+    assert driver.answered(waiting) == {PARENT: (60, False)}
     waiting = driver.poll(waiter, 1, PARENT)
-    assert driver.told(driver.poll(late, 1)) == {PARENT: (-1, True)}
-    assert driver.told(waiting) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll(late, 1)) == {PARENT: (-1, True)}
+    assert driver.answered(waiting) == {PARENT: (-1, False)}
 
 
 def test_hole_21_in_a_group_without_members_the_committed_offset_counts() -> None:
     driver = Driver()
     driver.commit({PARENT: 60})
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (60, False)}
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (60, False)}
 
 
 # ---------------------------------------------------------------- generations
@@ -507,10 +507,10 @@ def test_a_rebalance_answers_polls_at_once_and_ends_the_generations_positions() 
     driver.sync(owner, 2, {owner: assignment(PARENT), waiter: assignment(CHILD)})
     driver.poll(third, 2)
     waiters = driver.poll(waiter, 2, PARENT)
-    assert driver.told(driver.poll(owner, 2)) == {PARENT: (-1, True)}
-    assert driver.told(waiters) is None
+    assert driver.answered(driver.poll(owner, 2)) == {PARENT: (-1, True)}
+    assert driver.answered(waiters) is None
     driver.poll(owner, 2, reports={PARENT: 90})
-    assert driver.told(waiters) == {PARENT: (90, False)}
+    assert driver.answered(waiters) == {PARENT: (90, False)}
 
 
 def test_forged_generations_and_members_are_fenced_as_in_a_heartbeat() -> None:
@@ -525,7 +525,7 @@ def test_forged_generations_and_members_are_fenced_as_in_a_heartbeat() -> None:
     assert driver.error(driver.poll(owner, 1, group="none", **forged)) == ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.error(driver.poll(owner, 1, instance="i", **forged)) == ErrorCode.UNKNOWN_MEMBER_ID
     driver.poll(owner, 1)
-    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
 def test_the_poll_of_a_member_that_leaves_is_answered() -> None:
@@ -543,7 +543,7 @@ def test_a_poll_counts_as_a_heartbeat_when_it_comes_and_not_while_it_waits() -> 
     driver.advance(SESSION_MS - 1)
     parked = driver.poll(member, 1)
     driver.advance(SESSION_MS - 1)
-    assert driver.told(parked) is None
+    assert driver.answered(parked) is None
     driver.advance(1)
     assert driver.error(parked) == ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.state() == "Empty"
@@ -564,11 +564,11 @@ def test_a_static_members_successor_is_asked_again_and_its_predecessor_fenced() 
     assert driver.error(owners) == ErrorCode.FENCED_INSTANCE_ID
     assert driver.error(driver.poll(owner, 1, reports={PARENT: 101}, instance="a")) == ErrorCode.FENCED_INSTANCE_ID
     waiters = driver.poll(waiter, 1, PARENT, instance="b")
-    assert driver.told(waiters) == {PARENT: (-1, False)}
+    assert driver.answered(waiters) == {PARENT: (-1, False)}
     waiters = driver.poll(waiter, 1, PARENT, instance="b")
-    assert driver.told(driver.poll(successor, 1, instance="a")) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll(successor, 1, instance="a")) == {PARENT: (-1, True)}
     driver.poll(successor, 1, reports={PARENT: 50}, instance="a")
-    assert driver.told(waiters) == {PARENT: (50, False)}
+    assert driver.answered(waiters) == {PARENT: (50, False)}
 
 
 # ---------------------------------------------------------------- hole 19: another coordinator
@@ -583,11 +583,11 @@ def test_hole_19_a_new_coordinator_knows_only_positions_that_are_reported_to_it(
     driver.commit({PARENT: 100}, owner, 1)
     successor = driver.restarted()
     waiters = successor.poll(waiter, 1, PARENT)
-    assert successor.told(waiters) is None
-    assert successor.told(successor.poll(owner, 1)) == {PARENT: (-1, True)}
-    assert successor.told(waiters) is None
+    assert successor.answered(waiters) is None
+    assert successor.answered(successor.poll(owner, 1)) == {PARENT: (-1, True)}
+    assert successor.answered(waiters) is None
     successor.poll(owner, 1, reports={PARENT: 100})
-    assert successor.told(waiters) == {PARENT: (100, False)}
+    assert successor.answered(waiters) == {PARENT: (100, False)}
 
 
 # ---------------------------------------------------------------- questions without membership
@@ -597,16 +597,16 @@ def test_a_poll_by_a_client_outside_of_the_group_changes_nothing() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.commit({OTHER: 4}, owner, 1)
-    assert driver.told(driver.poll("", -1, reports={PARENT: 100})) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll("", -1, reports={PARENT: 100})) == {PARENT: (-1, False)}
     owners = driver.poll(owner, 1, reports={PARENT: 10})
     driver.poll(waiter, 1, PARENT, OTHER)
-    assert driver.told(owners) == {PARENT: (10, True)}
+    assert driver.answered(owners) == {PARENT: (10, True)}
     owners = driver.poll(owner, 1)
-    assert driver.told(driver.poll("", -1)) == {PARENT: (10, True), OTHER: (4, True)}
+    assert driver.answered(driver.poll("", -1)) == {PARENT: (10, True), OTHER: (4, True)}
     nothing_wanted = {CHILD: -1, PARENT: -1}
-    assert driver.told(driver.poll("", -1, reports=nothing_wanted)) == {CHILD: (-1, False), PARENT: (10, True)}
-    assert driver.told(owners) is None
-    assert driver.told(driver.poll("", -1, PARENT, group="unheard of")) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll("", -1, reports=nothing_wanted)) == {CHILD: (-1, False), PARENT: (10, True)}
+    assert driver.answered(owners) is None
+    assert driver.answered(driver.poll("", -1, PARENT, group="unheard of")) == {PARENT: (-1, False)}
     assert driver.shard.groups.keys() == {GROUP}
 
 
@@ -617,11 +617,11 @@ def test_a_polling_owner_is_asked_for_positions_that_an_outside_client_wants() -
     driver.commit({PARENT: 100}, owner, 1)
     driver.poll(other, 1)
     owners = driver.poll(owner, 1)
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
-    assert driver.told(owners) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.answered(owners) == {PARENT: (-1, True)}
     owners = driver.poll(owner, 1, reports={PARENT: 100})
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, True)}
-    assert driver.told(owners) is None
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (100, True)}
+    assert driver.answered(owners) is None
     driver.join(client="c")
     assert driver.shard.groups[GROUP].positions.waiting == {}
 
@@ -630,11 +630,11 @@ def test_the_commits_of_an_owner_that_never_polls_count_after_its_session() -> N
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
-    assert driver.told(driver.poll("", -1, reports={PARENT: -1})) == {PARENT: (-1, False)}
+    assert driver.answered(driver.poll("", -1, reports={PARENT: -1})) == {PARENT: (-1, False)}
     driver.poll(other, 1)
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
     driver.advance(SESSION_MS)  # the owner keeps no order, so only its commits count
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
 
 
 def test_a_new_coordinator_counts_no_commit_before_the_owner_reports() -> None:
@@ -645,26 +645,26 @@ def test_a_new_coordinator_counts_no_commit_before_the_owner_reports() -> None:
     driver.poll(other, 1)
     driver.commit({PARENT: 100}, owner, 1)
     successor = driver.restarted()
-    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert successor.answered(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
     successor.poll(other, 1)
-    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert successor.answered(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
     owners = successor.poll(owner, 1)
-    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
-    assert successor.told(owners) == {PARENT: (-1, True)}
+    assert successor.answered(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert successor.answered(owners) == {PARENT: (-1, True)}
     successor.poll(owner, 1, reports={PARENT: 100})
-    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (100, True)}
+    assert successor.answered(successor.poll("", -1, PARENT)) == {PARENT: (100, True)}
 
 
 def test_the_commits_of_a_group_without_polls_count_after_one_session_timeout() -> None:
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
     for _ in range(2):
         driver.advance(SESSION_MS // 2)
         for member in (owner, other):
             driver.heartbeat(member, 1)
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
 
 
 def test_during_a_rebalance_commits_do_not_count() -> None:
@@ -672,7 +672,7 @@ def test_during_a_rebalance_commits_do_not_count() -> None:
     owner, _ = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
     driver.join(client="c")
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.answered(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
 
 
 # ---------------------------------------------------------------- how long a member waits

@@ -87,8 +87,8 @@ async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(worl
     with structlog.testing.capture_logs() as logs, pytest.raises(KafkaError, match="No space left"):
         manager.create(T, TOPIC_ID, 7)
     left = world.root / "e" / "t-0"
-    (said,) = [entry for entry in logs if entry["event"] == "log.not_removed"]
-    assert said["path"] == str(left) and "Input/output error" in said["error"]
+    (event,) = [entry for entry in logs if entry["event"] == "log.not_removed"]
+    assert event["path"] == str(left) and "Input/output error" in event["error"]
     world.storage.full_for, world.storage.keeps_trees = "", False
     assert left.exists() and create_with_a_record(manager) == world.root / "d" / "t-0"
     assert await found_after_restart(world, manager) == ("d", ONE_RECORD)

@@ -84,8 +84,8 @@ async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room(autoj
     env = Env(clock, RealNetwork(), random.Random(0), disk.mount())
     background = Background(clock)
     manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env, background)
-    told: list[bool] = []
-    manager.on_room_changed = told.append
+    notified: list[bool] = []
+    manager.on_room_changed = notified.append
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7, LogConfig())
 
@@ -99,7 +99,7 @@ async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room(autoj
         assert refused is ErrorCode.KAFKA_STORAGE_ERROR
 
     append_until_full()
-    assert log.is_full and not log.is_broken and told == [True]
+    assert log.is_full and not log.is_broken and notified == [True]
     assert background.describe() == ["log-dir /d: full"]
     count = len(values(log))
     assert count == log.log_end_offset > 10, "reads continue"
@@ -116,7 +116,7 @@ async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room(autoj
     assert log.is_full
     disk.capacity_bytes = 400_000
     await look()
-    assert not log.is_full and told == [True, False] and background.describe() == []
+    assert not log.is_full and notified == [True, False] and background.describe() == []
     append_until_full()
     disk.capacity_bytes = 1_000_000
     looks = 0

@@ -152,15 +152,15 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
     monkeypatch.setattr(world.storage, "open", open_file)
     (world.root / "d" / ".kafka_cleanshutdown").unlink()
     manager = manager_for(world)
-    told: list[bool] = []
-    manager.on_room_changed = told.append
+    notified: list[bool] = []
+    manager.on_room_changed = notified.append
     await manager.start()
     assert manager.get(A) is None
     await manager.open_again()
-    assert manager.get(A) is None and told == []
+    assert manager.get(A) is None and notified == []
     out_of_descriptors = False
     await manager.open_again()
-    assert manager.get(A) is not None and told == [False], "the controller sends its requests again"
+    assert manager.get(A) is not None and notified == [False], "the controller sends its requests again"
     manager.close_at_once()
 
 

@@ -87,7 +87,7 @@ def test_a_truncation_is_synced_before_the_leader_learns_of_it(seed: int) -> Non
 def test_a_truncation_of_a_killed_process_is_synced_by_the_next_process() -> None:
     world = truncated_follower()
     trio.run(partial(world[2].restart, power_failure=False))
-    world.tell(2, 1, 1, [1, 2])
+    world.deliver(2, 1, 1, [1, 2])
     assert world[2].log.recovery_point == world[2].log.log_end_offset == 0
     assert unsynced_by(world)[1] == [KEY]
 
@@ -301,7 +301,7 @@ def followed_out_of_range() -> tuple[ReplicaWorld, ReplicaFetcher]:
     world.append(1, b"b", producer_id=8, producer_epoch=0, base_sequence=0)
     world.elect(1, 1, [1])
     world[1].log.delete_records_before(1)
-    world.tell(2, 1, 1, [1])
+    world.deliver(2, 1, 1, [1])
     return world, following(world)
 
 

@@ -47,7 +47,7 @@ async def test_a_follower_that_restarts_keeps_committed_records() -> None:
     assert world[1].log.high_watermark == 2
     await world[2].restart(power_failure=False)
     assert world[2].log.high_watermark == 0
-    world.tell(2, 1, 0, [1, 2])
+    world.deliver(2, 1, 0, [1, 2])
     world.fetch(2, 1)
     assert world[2].values() == [b"a", b"b"]
 
@@ -115,9 +115,9 @@ def test_the_fetch_state_of_an_earlier_leader_epoch_is_not_current() -> None:
 def test_a_follower_in_an_older_epoch_is_fenced_and_in_a_newer_one_retries() -> None:
     world = ReplicaWorld()
     world.elect(1, 1, [1, 2])
-    world.elect(1, 2, [1, 2], tell=[1])
+    world.elect(1, 2, [1, 2], deliver=[1])
     assert world.fetch(2, 1) is Outcome.FENCED
-    world.elect(1, 3, [1, 2], tell=[2])
+    world.elect(1, 3, [1, 2], deliver=[2])
     assert world.ask(2, 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert world.fetch(2, 1) is Outcome.RETRY_LATER
 
@@ -156,7 +156,7 @@ async def test_a_follower_that_starts_its_log_anew_knows_producers_without_recor
     append_by(world, 1, 8, 0)
     world.elect(1, 1, [1])
     world[1].log.delete_records_before(4)
-    world.tell(2, 1, 1, [1])
+    world.deliver(2, 1, 1, [1])
     world.catch_up(1, 2)
     assert (world[2].log.log_start_offset, world[2].log.log_end_offset) == (4, 5)
     if restarts:

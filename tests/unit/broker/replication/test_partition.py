@@ -143,7 +143,7 @@ def test_a_replica_without_all_records_of_earlier_epochs_does_not_join_the_isr()
     world.fetch(3, 1)
     world.append(1, b"b")
     world.fetch(2, 1)
-    world.elect(2, 1, [2, 1], tell=[1, 2, 3])
+    world.elect(2, 1, [2, 1], deliver=[1, 2, 3])
     world.live[3] = None
     assert (world[2].log.high_watermark, world[2].log.log_end_offset, world[3].log.log_end_offset) == (1, 2, 1)
     world.fetch(3, 2)
@@ -339,10 +339,10 @@ def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
     world.fetch(2, 1, times=2)
-    world.elect(3, 1, [1, 2, 3], tell=[2, 3])
+    world.elect(3, 1, [1, 2, 3], deliver=[2, 3])
     world.fetch(2, 3)
     assert world[2].values() == []
-    world.elect(1, 2, [1, 2], tell=[1])
+    world.elect(1, 2, [1, 2], deliver=[1])
     assert world[1].log.high_watermark == 0, "replica 2 no longer has the record"
 
 
@@ -351,7 +351,7 @@ def _deposed_with_a_batch() -> ReplicaWorld:
     world = ReplicaWorld()
     world.elect(3, 0, [1, 2, 3])
     world.append(3, b"refused later")
-    world.elect(1, 1, [1, 2, 3], tell=[1, 2])
+    world.elect(1, 1, [1, 2, 3], deliver=[1, 2])
     return world
 
 
@@ -369,7 +369,7 @@ def test_a_refusal_waits_until_no_in_sync_replica_can_have_the_batch() -> None:
     refused = _refused(world)
     world.catch_up(1, 2)
     assert not refused.is_done(), "replica 3 has the batch"
-    world.elect(1, 1, [1, 2, 3], tell=[3])
+    world.elect(1, 1, [1, 2, 3], deliver=[3])
     world.append(1, b"more")
     world.fetch(3, 1)
     assert world[3].values() == [], "replica 3 truncated the batch"
@@ -404,7 +404,7 @@ def test_later_batches_of_the_producer_are_refused_behind_a_waiting_refusal() ->
     refused.park()
     with pytest.raises(KafkaError):
         check(1)
-    world.elect(1, 1, [1, 2, 3], tell=[3])
+    world.elect(1, 1, [1, 2, 3], deliver=[3])
     world.catch_up(1, 2, 3)
     assert refused.is_done()
     with pytest.raises(KafkaError):
