@@ -158,7 +158,7 @@ class ActiveController:
                     nursery.start_soon(self._until_over, duty, ending, nursery.cancel_scope)
         finally:
             self._over = True
-            self._tell_progress()
+            self._publish_progress()
             unregister()
             self._refuse_undecided()
         raise ending[0]
@@ -481,13 +481,13 @@ class ActiveController:
             flush = self._senders.send(requests)
             for name in named & self.image.topics.keys():
                 self.image.topics[name].flush = flush
-        self._tell_progress()
+        self._publish_progress()
 
     def _answered(self, broker: LiveBroker, request: BrokerRequest, response: Any) -> None:
         self._events.put(BrokerAnswered(broker, request, response))
-        self._tell_progress()
+        self._publish_progress()
 
-    def _tell_progress(self) -> None:
+    def _publish_progress(self) -> None:
         progress, self._progress = self._progress, trio.Event()
         progress.set()
 

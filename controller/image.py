@@ -124,7 +124,7 @@ class TopicImage:
     """Partitions whose state znode is malformed or was removed. They are left alone until the topic is read again."""
     frozen: str = ""
     """The contradiction in the topic's znodes; empty if there is none. The topic serves on, but is not resized."""
-    end_unsaid: bool = False
+    end_is_unlogged: bool = False
     """Whether a step of the last resize was logged, but not the end of the resize."""
     wait_logged: str = ""
     """The last logged reason why the resize cannot go on; empty once it has gone on."""
@@ -175,7 +175,7 @@ class TopicImage:
             return state.layout
         return Layout(self.znode.initial_partition_count, 0)
 
-    def told(self, partition: int) -> bool:
+    def has_acknowledged(self, partition: int) -> bool:
         """Whether the leader of the partition has acknowledged its present epoch, and with it its layout."""
         found = self.partitions.get(partition)
         state = found.state if found is not None else None

@@ -208,16 +208,16 @@ class RequestBatch:
             states += self._coming_states(topic)
             if batch.full_leader_and_isr:
                 states += _merged_away(topic)
-            told = view.told_layout(topic)
+            layout = view.client_layout(topic)
             topics.append(
                 UpdateMetadataTopicState(
                     topic_name=name,
                     topic_id=topic.znode.topic_id,
                     partition_states=states,
-                    undeleted_partition_count=told.undeleted_partition_count,
+                    undeleted_partition_count=layout.undeleted_partition_count,
                     initial_partition_count=topic.znode.initial_partition_count,
                     ordered_delivery=_ordered_delivery(topic),
-                    layout_version=told.layout_version,
+                    layout_version=layout.layout_version,
                     topic_incarnation=topic.czxid,
                     announced_partition_count=view.announced_count(topic),
                     announced_leaders=self._announced_leaders(topic),
@@ -236,7 +236,7 @@ class RequestBatch:
     def _announced_leaders(self, topic: TopicImage) -> list[int]:
         """The expected leaders of the announced partitions, in order; -1 where no replica can lead."""
         leaders = []
-        for index in range(view.told_layout(topic).undeleted_partition_count, view.announced_count(topic)):
+        for index in range(view.client_layout(topic).undeleted_partition_count, view.announced_count(topic)):
             if (state := topic.state(index)) is not None:  # a draining partition that is counted again
                 leaders.append(max(state.leader, NO_LEADER))
                 continue
@@ -250,7 +250,7 @@ class RequestBatch:
         None has a leader yet.
         """
         coming = [p for p in topic.moves.losers_of if topic.state(p) is None and p in topic.partitions]
-        if view.told_layout(topic) != Layout.goal(topic.znode).stored:
+        if view.client_layout(topic) != Layout.goal(topic.znode).stored:
             return []
         return [
             UpdateMetadataPartitionState(

@@ -104,14 +104,14 @@ def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: b
         TopicPartition(topic.name, p) for p in sorted(znode.partitions.keys() - (topic.unreadable - kept.keys()))
     ]
     is_recreated = znode.topic_id != topic.znode.topic_id
-    is_told = not is_recreated and view.told_layout(after) != view.told_layout(topic)
+    changes_client_layout = not is_recreated and view.client_layout(after) != view.client_layout(topic)
     return Effects(
         topic.name,
         znode,
         version,
         writes=() if is_stored else (SetOp(paths.topic(topic.name), znode.encode(), version),),
         leader_and_isr=partitions if is_recreated else (),
-        metadata=partitions if is_told else (),
+        metadata=partitions if changes_client_layout else (),
         events=(ResizesDue(),),
         step=step_between(topic.znode, znode),
     )

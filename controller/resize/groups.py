@@ -159,7 +159,7 @@ def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
     found = {}
     for index in sorted(topic.znode.partitions):
         state = topic.state(index)
-        if state is None or not topic.told(index):
+        if state is None or not topic.has_acknowledged(index):
             raise UnknownGroupsError(f"{OFFSETS_TOPIC}-{index} has no leader that has acknowledged its leader epoch")
         found[index] = (state.leader, state.leader_epoch)
     return found
@@ -185,8 +185,8 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
     described, fetched = await link.ask(
         broker, (DescribeGroupsRequest(groups=names), None), (fetch, _OFFSET_FETCH_OF_GROUPS)
     )
-    for told in described.groups:
-        _take_members(groups[told.group_id], told)
+    for found in described.groups:
+        _take_members(groups[found.group_id], found)
     for answered in fetched.groups:
         group = groups[answered.group_id]
         if answered.error_code != ErrorCode.NONE:
@@ -196,16 +196,16 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
     return [groups[name] for name in names]
 
 
-def _take_members(group: Group, told: Any) -> None:
+def _take_members(group: Group, answer: Any) -> None:
     """Take the topics of the members from DescribeGroups. A group that is not stable has none."""
-    if told.error_code != ErrorCode.NONE:
-        _is_unknown(group, f"its coordinator to report its members: {ErrorCode.of(told.error_code).name}")
-    elif told.group_state not in (_STABLE, _EMPTY):
-        group.is_settled, group.is_dead = False, told.group_state == _DEAD
-        if told.protocol_type in (CONSUMER_PROTOCOL_TYPE, ""):
+    if answer.error_code != ErrorCode.NONE:
+        _is_unknown(group, f"its coordinator to report its members: {ErrorCode.of(answer.error_code).name}")
+    elif answer.group_state not in (_STABLE, _EMPTY):
+        group.is_settled, group.is_dead = False, answer.group_state == _DEAD
+        if answer.protocol_type in (CONSUMER_PROTOCOL_TYPE, ""):
             group.unknown = "the end of its rebalance"  # or of its deletion, which may fail
-    elif told.protocol_type == CONSUMER_PROTOCOL_TYPE:
-        group.topics, group.unknown = _topics(told.members)
+    elif answer.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        group.topics, group.unknown = _topics(answer.members)
 
 
 def _is_unknown(group: Group, until: str) -> None:

@@ -17,7 +17,7 @@ def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequenc
     """Log and count a step, with the topic, counts and version that identify the resize."""
     context.metrics.resize_steps.add(topic.name, step)
     context.metrics.note_resize(topic.name, step, context.clock.monotonic())
-    topic.end_unsaid |= not view.is_settled(topic)
+    topic.end_is_unlogged |= not view.is_settled(topic)
     znode = topic.znode
     logger.info(
         "resize.step",
@@ -37,8 +37,8 @@ def log_end(context: Context, topic: TopicImage) -> None:
     The end is not logged when the controller changes between the last step and the last acknowledgement. No znode
     stores acknowledgements, so a new controller does not know which of them were missing.
     """
-    if topic.end_unsaid and view.is_settled(topic):
-        topic.end_unsaid = False
+    if topic.end_is_unlogged and view.is_settled(topic):
+        topic.end_is_unlogged = False
         log_step(context, topic, "finished", [])
 
 

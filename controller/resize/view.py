@@ -31,7 +31,7 @@ def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID 
         unreadable=topic.unreadable,
         frozen=topic.frozen,
         controller_epoch=image.controller_epoch,
-        answered={p for p in states if topic.told(p)},
+        answered={p for p in states if topic.has_acknowledged(p)},
         electable={p: _electable(image, topic, p) for p in range(counted) if p not in states and p in topic.partitions},
         drained=drained,
         ends=drained,
@@ -102,7 +102,12 @@ def is_empty(topic: TopicImage, partition: int) -> bool:
     """Whether nothing is left below the log end that the leader of a marked partition reported."""
     found = topic.partitions[partition]
     state, ending = found.state, found.ending
-    if state is None or ending is None or ending.leader_epoch != state.leader_epoch or not topic.told(partition):
+    if (
+        state is None
+        or ending is None
+        or ending.leader_epoch != state.leader_epoch
+        or not topic.has_acknowledged(partition)
+    ):
         return False
     return ending.log_start_offset >= ending.end_offset >= 0
 
@@ -148,14 +153,14 @@ def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
 def _known(topic: TopicImage) -> Snapshot:
     """A snapshot without the facts that only the next steps need."""
     states = {p: found.state for p, found in topic.partitions.items() if found.state is not None}
-    answered = {p for p in states if topic.told(p)}
+    answered = {p for p in states if topic.has_acknowledged(p)}
     return Snapshot(topic.znode, states, unreadable=topic.unreadable, frozen=topic.frozen, answered=answered)
 
 
 # ---------------------------------------------------------------- layouts sent to brokers
 
 
-def told_layout(topic: TopicImage) -> StoredLayout:
+def client_layout(topic: TopicImage) -> StoredLayout:
     """The layout by which clients place: the goal once some partition has it, the layout before until then.
 
     No leader takes a batch placed by the goal before its own partition has the goal.
@@ -175,8 +180,8 @@ def announced_count(topic: TopicImage) -> int:
     Until a partition has the goal, each key must stay where it is, or have a partition that takes no records yet. This
     is true of ``hash % count`` if the counts before and after are the initial count times powers of two.
     """
-    znode, told = topic.znode, told_layout(topic)
-    counts = (told.undeleted_partition_count, znode.undeleted_partition_count)
+    znode, has_acknowledged = topic.znode, client_layout(topic)
+    counts = (has_acknowledged.undeleted_partition_count, znode.undeleted_partition_count)
     if not znode.ordered_delivery or topic.frozen or counts[0] >= counts[1]:
         return -1
     return counts[1] if all(is_doubled(znode.initial_partition_count, count) for count in counts) else -1

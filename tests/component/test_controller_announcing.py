@@ -22,13 +22,13 @@ def announcements(world: World) -> list[tuple[int, bool]]:
 
     Each is the announced count, and whether producers have to refresh their metadata for it.
     """
-    told = [
+    sent = [
         (topic.announced_partition_count, topic.refreshes_stock_producers)
         for request in world.brokers[1].sent(UpdateMetadataRequest)
         for topic in request.topic_states
         if topic.topic_name == TOPIC
     ]
-    return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
+    return [one for index, one in enumerate(sent) if index == 0 or one != sent[index - 1]]
 
 
 def loses_keys(world: World) -> bool:
@@ -50,14 +50,14 @@ async def test_without_stock_producers_a_split_does_not_wait_for_metadata_refres
 async def test_the_announced_leaders_of_new_partitions_become_their_leaders(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     await resized(world, 8)
-    told = [
+    sent = [
         topic
         for request in world.brokers[1].sent(UpdateMetadataRequest)
         for topic in request.topic_states
         if topic.topic_name == TOPIC
     ]
-    (announced,) = {tuple(topic.announced_leaders) for topic in told if topic.announced_partition_count == 8}
-    led = {state.partition_index: state.leader for state in told[-1].partition_states}
+    (announced,) = {tuple(topic.announced_leaders) for topic in sent if topic.announced_partition_count == 8}
+    led = {state.partition_index: state.leader for state in sent[-1].partition_states}
     assert announced == tuple(led[index] for index in range(4, 8))
 
 
@@ -90,13 +90,13 @@ async def test_clients_get_the_old_layout_until_the_first_bump(nursery: trio.Nur
 
 def placed_by(world: World) -> list[tuple[int, int]]:
     """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
-    told = [
+    sent = [
         (topic.undeleted_partition_count, topic.layout_version)
         for request in world.brokers[1].sent(UpdateMetadataRequest)
         for topic in request.topic_states
         if topic.topic_name == TOPIC
     ]
-    return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
+    return [one for index, one in enumerate(sent) if index == 0 or one != sent[index - 1]]
 
 
 async def test_a_cancelled_split_is_no_longer_announced(nursery: trio.Nursery) -> None:

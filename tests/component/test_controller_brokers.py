@@ -71,8 +71,8 @@ async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
     await world.store.set(path, moved.encode())
 
     def addresses(broker_id: int) -> dict[int, tuple[str, int]]:
-        told = world.brokers[broker_id].sent(UpdateMetadataRequest)[-1]
-        return {live.id: (live.endpoints[0].host, live.endpoints[0].port) for live in told.live_brokers}
+        sent = world.brokers[broker_id].sent(UpdateMetadataRequest)[-1]
+        return {live.id: (live.endpoints[0].host, live.endpoints[0].port) for live in sent.live_brokers}
 
     await world.until(lambda: all(addresses(broker)[1] == ("elsewhere", 7) for broker in (1, 2)))
     assert addresses(1)[2] == addresses(2)[2] == ("broker2", 9092)

@@ -58,8 +58,8 @@ async def stays(world: World, caplog: pytest.LogCaptureFixture, why: str) -> Non
     await trio.sleep(10)  # virtual time: several looks
     assert {world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)} == {0}
     assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3, 4, 5]
-    said = [record.message for record in caplog.records if "resize.waits" in record.message]
-    assert said[-1].endswith(f"partitions=4,5 waits_for={why}")
+    lines = [record.message for record in caplog.records if "resize.waits" in record.message]
+    assert lines[-1].endswith(f"partitions=4,5 waits_for={why}")
 
 
 LATEST = f"{LOSS_KEY}=true: they have the latest values of their keys"

@@ -79,8 +79,8 @@ async def created(world: World) -> bool:
     for index in range(PARTITIONS):
         if await world.store.exists(paths.partition_state("new", index)) is None:
             return False
-    told = world.brokers[4].metadata()
-    return sum(topic == "new" for topic, _ in told) == PARTITIONS and ("new", PARTITIONS - 1) in world.brokers[1].led()
+    sent = world.brokers[4].metadata()
+    return sum(topic == "new" for topic, _ in sent) == PARTITIONS and ("new", PARTITIONS - 1) in world.brokers[1].led()
 
 
 async def delete(world: World) -> None:

@@ -58,7 +58,7 @@ async def test_a_partition_is_drained_once_every_group_has_read_it(world: World,
 WAITS = f"event=resize.waits topic={TOPIC} "
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The logged reasons why partitions wait, in order."""
     return [message.partition(WAITS)[2] for message in caplog.messages if WAITS in message]
 
@@ -70,32 +70,32 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
     caplog.set_level(logging.INFO)
     world = await started(nursery)
     await marked_and_committed(world, ("g", 7))
-    group, lines = world.brokers[2].groups["g"], said(caplog)
+    group, lines = world.brokers[2].groups["g"], logged(caplog)
 
-    async def says(line: str) -> None:
-        await world.until(lambda: said(caplog)[-1:] == [line])
+    async def logs_next(line: str) -> None:
+        await world.until(lambda: logged(caplog)[-1:] == [line])
         lines.append(line)
         await trio.sleep(10)  # virtual time: several looks
-        assert said(caplog) == lines
+        assert logged(caplog) == lines
 
-    await says("partitions=5 group=g read=7 end=40 waits_for=its commits")
+    await logs_next("partitions=5 group=g read=7 end=40 waits_for=its commits")
     group[TOPIC, 5] = (30, -1)
     world.brokers[2].groups.clear()
-    await says("partitions=5 waits_for=a group that reads the topic")
+    await logs_next("partitions=5 waits_for=a group that reads the topic")
     world.brokers[2].groups["g"] = group
     world.brokers[2].positions["g"] = {(TOPIC, 5): 8}
-    await says("partitions=5 group=g read=30 end=40 waits_for=its commits")
+    await logs_next("partitions=5 group=g read=30 end=40 waits_for=its commits")
     group[TOPIC, 5] = (40, -1)
-    await says("partitions=5 group=g read=8 end=40 waits_for=its flush callback")
+    await logs_next("partitions=5 group=g read=8 end=40 waits_for=its flush callback")
     world.brokers[2].states["g"] = "PreparingRebalance"
-    await says("partitions=5 group=g read=40 end=40 waits_for=the end of its rebalance")
+    await logs_next("partitions=5 group=g read=40 end=40 waits_for=the end of its rebalance")
     await configure(world, delete_records_when_drained="false")
-    await says("partitions=5 waits_for=their records to expire")
+    await logs_next("partitions=5 waits_for=their records to expire")
     await configure(world, delete_records_when_drained="true")
     world.brokers[3].leave()
     world.brokers[2].states.clear()
     world.brokers[2].positions.clear()
-    await says("partitions=4,5 waits_for=brokers 3 to delete their replicas")
+    await logs_next("partitions=4,5 waits_for=brokers 3 to delete their replicas")
 
 
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:
@@ -134,10 +134,10 @@ async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads
     broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=the end of its rebalance"
+    assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=the end of its rebalance"
     broker.states["h"] = "Stable"
     await trio.sleep(10)  # virtual time: several looks
-    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=its commits"
+    assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=its commits"
     broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
     await world.until(lambda: finished(world, 4))
 
@@ -163,7 +163,7 @@ async def test_nothing_is_deleted_while_a_coordinator_does_not_describe_a_group(
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     why = f"its coordinator to report its members: {of_group.name}"
-    assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
+    assert logged(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
     world.brokers[3].group_errors.clear()
     await world.until(lambda: finished(world, 4))
 
@@ -402,8 +402,8 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
     world.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
     caplog.clear()
     await trio.sleep(200)  # virtual time: three rounds
-    said = [message for message in caplog.messages if "event=retention.unread_expires" in message]
-    return sorted({line.partition("partition=")[2] for line in said})
+    lines = [message for message in caplog.messages if "event=retention.unread_expires" in message]
+    return sorted({line.partition("partition=")[2] for line in lines})
 
 
 async def test_a_warning_names_awaited_records_that_are_about_to_expire(
@@ -501,7 +501,7 @@ async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed
     await expired(world)
     await trio.sleep(10)  # virtual time: several looks
     assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
-    assert said(caplog)[-1] == "partitions=5 group=g read=39 end=40 waits_for=its flush callback"
+    assert logged(caplog)[-1] == "partitions=5 group=g read=39 end=40 waits_for=its flush callback"
     group.positions["g"][TOPIC, 5] = 40
     await world.until(lambda: finished(world, 4))
 

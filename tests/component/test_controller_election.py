@@ -55,8 +55,8 @@ async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(
     await world.until(lambda: world.brokers[1].sent(LeaderAndIsrRequest))
     active = await world.active()
     assert active is not None and active.controller_id == 1001
-    told = world.brokers[1].sent(LeaderAndIsrRequest)[0]
-    assert (told.controller_id, told.controller_epoch) == (1001, 2)
+    sent = world.brokers[1].sent(LeaderAndIsrRequest)[0]
+    assert (sent.controller_id, sent.controller_epoch) == (1001, 2)
     assert world.brokers[1].led() == {("t", 0): (1, 0), ("t", 1): (1, 0)}
     await world.until(lambda: world.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 1})
     assert (await world.request(creation("u"))).topics[0].error_code == ErrorCode.NONE

@@ -170,7 +170,7 @@ class Refusal:
     wanted: Mapping[str, int]
     kind: int
     code: ErrorCode
-    says: str
+    message_part: str
     znode: bytes | None = None
     standby: bool = False
 
@@ -216,7 +216,7 @@ async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(world: Wo
     request = UpdateFeaturesRequest(feature_updates=keys)
     response = await world.request(request, controller_id=1001 if refusal.standby else None)
     first = response if response.error_code else response.results[0]
-    assert (first.error_code, refusal.says in first.error_message) == (refusal.code, True), first.error_message
+    assert (first.error_code, refusal.message_part in first.error_message) == (refusal.code, True), first.error_message
     assert response.features_epoch == -1
     assert await world.store.get(Features.PATH) == before
 

@@ -276,7 +276,7 @@ async def ordered(world: World) -> str | None:
     return ConfigZnode.decode(path, (await world.store.get(path)).data).config.get("enable.ordered.delivery")
 
 
-def told(world: World) -> set[int]:
+def sent(world: World) -> set[int]:
     """The values of the topic's ordered delivery in the brokers' last requests, LeaderAndIsr and UpdateMetadata."""
     orders = [topic for r in world.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
     updates = [topic for r in world.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]
@@ -290,9 +290,9 @@ async def test_an_edit_of_ordered_delivery_of_a_resized_topic_is_undone(
 ) -> None:
     world = await started(nursery)
     await configure(world, enable_ordered_delivery=settled)
-    assert told(world) == {-1}
+    assert sent(world) == {-1}
     await resized(world, 6)
-    assert told(world) == {int(settled == "true")}
+    assert sent(world) == {int(settled == "true")}
     if not is_seen:
         world.kill_controller(1000)
         world.zk.end_session(world.sessions[1000].session_id)
@@ -305,5 +305,5 @@ async def test_an_edit_of_ordered_delivery_of_a_resized_topic_is_undone(
 
     await world.until(is_restored)
     await resized(world, 8)
-    assert told(world) == {int(settled == "true")}
+    assert sent(world) == {int(settled == "true")}
     assert (await world.topic(TOPIC)).ordered_delivery is (settled == "true")

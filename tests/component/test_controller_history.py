@@ -153,8 +153,8 @@ async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_be
     await create(world, "t", [3, 2, 1])
     second, second_state = await world.topic("t"), await world.store.get(paths.partition_state("t", 0))
     assert second.topic_id != first.topic_id and second_state.czxid > first_state.czxid
-    told = world.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states[0]
-    assert (told.topic_id, told.partition_states[0].leader_epoch) == (second.topic_id, 0)
+    sent = world.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states[0]
+    assert (sent.topic_id, sent.partition_states[0].leader_epoch) == (second.topic_id, 0)
     ordered = world.brokers[1].sent(LeaderAndIsrRequest)[-1].topic_states[0]
     assert (ordered.topic_id, ordered.partition_states[0].incarnation) == (second.topic_id, second_state.czxid)
 
@@ -186,8 +186,8 @@ async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recrea
     incarnation = (await world.store.get(paths.partition_state("t", 0))).czxid
     await world.brokers[3].register()
     await world.until(lambda: last_full(world.brokers[3]).get("t"))
-    told = last_full(world.brokers[3])["t"]
-    assert (told.topic_id, told.partition_states[0].incarnation) == (second.topic_id, incarnation)
+    sent = last_full(world.brokers[3])["t"]
+    assert (sent.topic_id, sent.partition_states[0].incarnation) == (second.topic_id, incarnation)
 
 
 async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas_and_no_others(
@@ -235,11 +235,11 @@ async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_b
     world.zk.end_session(world.sessions[1000].session_id)
     await world.start_controller(1001)
 
-    def told() -> LeaderAndIsrRequest | None:
+    def sent() -> LeaderAndIsrRequest | None:
         last: LeaderAndIsrRequest = world.brokers[3].sent(LeaderAndIsrRequest)[-1]
         return last if last.controller_epoch == 2 else None
 
-    orders = await world.until(told)
+    orders = await world.until(sent)
     assert ([topic.topic_name for topic in orders.topic_states], orders.type) == (["fine"], INCREMENTAL)
     await end(world, intact)
     await world.until(lambda: world.brokers[3].sent(LeaderAndIsrRequest)[-1].type == FULL)

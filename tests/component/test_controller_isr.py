@@ -51,11 +51,11 @@ async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(world: Worl
     state = await world.state("t", 0)
     assert (state.isr, state.leader, state.leader_epoch) == ([1, 2], 1, 0)
 
-    def told() -> bool:
+    def sent() -> bool:
         last = world.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states
         return bool(last) and last[0].partition_states[0].isr == [1, 2]
 
-    await world.until(told)
+    await world.until(sent)
     assert {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()} == orders
 
 
@@ -66,10 +66,10 @@ async def test_a_leader_that_proposes_the_isr_without_itself_is_replaced(world: 
     state = await world.state("t", 0)
     assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2, 3])
 
-    def told() -> bool:
+    def sent() -> bool:
         orders = [broker.sent(LeaderAndIsrRequest)[-1].topic_states for broker in world.brokers.values()]
         return all(order and order[0].partition_states[0].leader == 2 for order in orders)
 
-    await world.until(told)
+    await world.until(sent)
     again = await ask(world, [2, 3])
     assert again.error_code == ErrorCode.FENCED_LEADER_EPOCH

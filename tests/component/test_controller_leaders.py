@@ -177,13 +177,13 @@ async def test_kafka_6361_three_quick_leader_changes_are_three_epochs_within_the
     for broker_id in (1, 2, 3):
         world.brokers[broker_id].leave()
         await world.until(lambda gone=broker_id: world.brokers[4].metadata()["t", 0] == gone + 1)
-    told = [
+    sent = [
         (state.leader, state.leader_epoch, state.isr)
         for request in world.brokers[4].sent(LeaderAndIsrRequest)
         for topic in request.topic_states
         for state in topic.partition_states
     ]
-    assert told == [(1, 0, [1, 2, 3, 4]), (2, 1, [2, 3, 4]), (3, 2, [3, 4]), (4, 3, [4])]
+    assert sent == [(1, 0, [1, 2, 3, 4]), (2, 1, [2, 3, 4]), (3, 2, [3, 4]), (4, 3, [4])]
 
 
 async def test_a_thousand_partitions_lose_a_broker_in_a_few_writes(
@@ -199,8 +199,8 @@ async def test_a_thousand_partitions_lose_a_broker_in_a_few_writes(
         return await multi(ops)
 
     session.multi = counted  # type: ignore[method-assign]
-    told = len(world.brokers[2].sent(LeaderAndIsrRequest))
+    sent = len(world.brokers[2].sent(LeaderAndIsrRequest))
     world.brokers[1].leave()
     await world.until(lambda: 1 not in world.brokers[2].metadata().values())
     assert len(sizes) == 4
-    assert len(world.brokers[2].sent(LeaderAndIsrRequest)) == told + 1
+    assert len(world.brokers[2].sent(LeaderAndIsrRequest)) == sent + 1

@@ -250,8 +250,8 @@ async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replace
         (6, "a request for 6 takes the queued 9 back"),
         (4, "4 partitions would take back the resize to 6 in place of the queued 9"),
     ):
-        said = await dry(count)
-        assert said.startswith(progress) and said.endswith(f"; 9 partitions are asked for next; {effect}")
+        message = await dry(count)
+        assert message.startswith(progress) and message.endswith(f"; 9 partitions are asked for next; {effect}")
     assert await counts(world) == (6, 1, 4, 9)
     release(world)
 

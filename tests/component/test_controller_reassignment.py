@@ -104,8 +104,8 @@ async def test_a_move_names_all_replicas_until_the_target_is_in_sync(world: Worl
     assert (state.leader, state.leader_epoch, state.isr) == (1, 1, [1, 2, 3])
     for broker_id in range(1, 7):
         await world.until(lambda id=broker_id: orders(world, id)[-1:] and orders(world, id)[-1].leader_epoch == 1)
-        told = orders(world, broker_id)[-1]
-        assert (told.adding_replicas, told.removing_replicas) == ([4, 5, 6], [1, 2, 3])
+        sent = orders(world, broker_id)[-1]
+        assert (sent.adding_replicas, sent.removing_replicas) == ([4, 5, 6], [1, 2, 3])
     assert await world.alter_isr("t", 0, [1, 2, 3, 4, 5]) == ErrorCode.NONE
     assert await under_way(world) != {}
     assert await world.alter_isr("t", 0, [1, 2, 3, 4, 5, 6]) == ErrorCode.NONE
@@ -128,7 +128,7 @@ async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
     await world.alter_isr("t", 0, [1, 2, 3, 4])
     await settled(world)
 
-    def told(broker_id: int) -> list[int]:
+    def sent(broker_id: int) -> list[int]:
         return [
             state.leader_epoch
             for request in world.brokers[broker_id].sent(UpdateMetadataRequest)
@@ -137,8 +137,8 @@ async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
             if state.partition_index == 0
         ]
 
-    await world.until(lambda: told(6)[-1] == 2)
-    assert told(6) == [0, 1, 1, 2]
+    await world.until(lambda: sent(6)[-1] == 2)
+    assert sent(6) == [0, 1, 1, 2]
     assert [state.leader_epoch for state in orders(world, 1)] == [0, 1, 2]
 
 

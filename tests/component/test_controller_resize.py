@@ -180,25 +180,25 @@ async def test_clients_get_the_old_layout_until_the_first_bump(world: World, aut
     world.nursery.start_soon(world.request, alter(6))
     await world.until(lambda: is_goal(world, 6, 1))
     await trio.sleep(1)  # virtual time: the controller waits for its first bump
-    assert _told(world) == [(4, 0)]
+    assert _layouts_sent(world) == [(4, 0)]
     bumped.set()
     await world.until(lambda: finished(world, 6))
-    assert _told(world) == [(4, 0), (6, 1)]
+    assert _layouts_sent(world) == [(4, 0), (6, 1)]
 
 
 async def is_goal(world: World, count: int, version: int) -> bool:
     return (await counts(world))[:2] == (count, version)
 
 
-def _told(world: World) -> list[tuple[int, int]]:
+def _layouts_sent(world: World) -> list[tuple[int, int]]:
     """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
-    told = [
+    sent = [
         (topic.undeleted_partition_count, topic.layout_version)
         for request in world.brokers[1].sent(UpdateMetadataRequest)
         for topic in request.topic_states
         if topic.topic_name == TOPIC
     ]
-    return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
+    return [one for index, one in enumerate(sent) if index == 0 or one != sent[index - 1]]
 
 
 async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_deleted(
@@ -512,8 +512,8 @@ async def test_partitions_assigned_without_an_active_controller_become_a_queued_
     await world.start_controller(1001)
     await world.until(lambda: finished(world, 6))
     assert await counts(world) == (6, known.layout_version + 1, len(known.partitions), None)
-    said = "event=topic.edit_taken_in_part path=/brokers/topics/t why=The resize to 6 partitions is queued;"
-    assert said in caplog.text
+    line = "event=topic.edit_taken_in_part path=/brokers/topics/t why=The resize to 6 partitions is queued;"
+    assert line in caplog.text
 
 
 async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_count(

@@ -21,7 +21,7 @@ from anabranch.zk_schemas import paths
 from tests.sim import resize_mutations as off
 from tests.support.controller.controller_world import Log, World
 from tests.support.resize import lineage_mutations as rules_off
-from tests.support.resize.resize_world import TOPIC, Rules, alter, creation, finished, layouts_told
+from tests.support.resize.resize_world import TOPIC, Rules, alter, creation, finished, layouts_sent
 
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
@@ -87,8 +87,8 @@ def kill_active(world: World) -> None:
 
 
 def broken(world: World, rules: Rules) -> list[str]:
-    told = layouts_told(world).items()
-    return rules.broken + [f"{key} was told with {layouts}" for key, layouts in told if len(layouts) > 1]
+    sent = layouts_sent(world).items()
+    return rules.broken + [f"{key} was sent with {layouts}" for key, layouts in sent if len(layouts) > 1]
 
 
 def disturb_at_write(rules: Rules, number: int, disturb: Callable[[], None]) -> trio.Event:

@@ -65,8 +65,8 @@ async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes
     held.release()
     await world.until(lambda: finished(world, held.count))
     assert not is_live(world) and stranger.requests == []
-    said = f"event=broker.refused broker={STRANGER} why=consumer_offsets_topic_schema is finalized at level 2, "
-    assert caplog.text.count(said) == 1
+    line = f"event=broker.refused broker={STRANGER} why=consumer_offsets_topic_schema is finalized at level 2, "
+    assert caplog.text.count(line) == 1
     stranger.leave()
     stranger.features = world.brokers[1].features
     await stranger.register()
@@ -75,5 +75,5 @@ async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes
 
 def is_live(world: World) -> bool:
     """Whether the controller's last UpdateMetadata has the stranger among the live brokers."""
-    told = world.brokers[2].sent(UpdateMetadataRequest)[-1]
-    return STRANGER in {broker.id for broker in told.live_brokers}
+    sent = world.brokers[2].sent(UpdateMetadataRequest)[-1]
+    return STRANGER in {broker.id for broker in sent.live_brokers}

@@ -181,7 +181,7 @@ async def test_a_warning_comes_before_the_bound_ends(
     assert await configure(world, **bound) == ErrorCode.NONE
     asked.clear()
     await trio.sleep(ROUND_S)  # virtual time: rounds
-    said = [message for message in caplog.messages if "event=retention.unread_expires" in message]
-    assert any("partition=0 group=slow read=30 expires_before=50" in line for line in said)
+    lines = [message for message in caplog.messages if "event=retention.unread_expires" in message]
+    assert any("partition=0 group=slow read=30 expires_before=50" in line for line in lines)
     now_ms = SimClock().now_ms()
     assert asked and all(abs(now_ms - when - (3_601_000 - 600_000)) <= ROUND_S * 1000 for when in asked)

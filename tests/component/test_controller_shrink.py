@@ -212,10 +212,10 @@ async def test_a_partition_created_again_continues_above_its_last_epoch_as_anoth
     again = await world.store.get(paths.partition_state(TOPIC, 4))
     assert again.czxid > first.czxid
     assert (await world.state(TOPIC, 4)).leader_epoch == removed + 1
-    assert _bases_told(world, 4, again.czxid) == {40}
+    assert _bases_sent(world, 4, again.czxid) == {40}
 
 
-def _bases_told(world: World, partition: int, incarnation: int) -> set[int]:
+def _bases_sent(world: World, partition: int, incarnation: int) -> set[int]:
     return {
         state.base_offset
         for broker in world.brokers.values()
@@ -307,5 +307,5 @@ async def test_an_end_reported_while_the_topic_is_being_deleted_begins_no_remova
     leader.answering.set()
     await world.until(lambda: is_gone(world))
     for broker in world.brokers.values():
-        told = [type(r) for r in broker.requests if isinstance(r, LeaderAndIsrRequest | StopReplicaRequest)]
-        assert LeaderAndIsrRequest not in told[told.index(StopReplicaRequest) :]
+        sent = [type(r) for r in broker.requests if isinstance(r, LeaderAndIsrRequest | StopReplicaRequest)]
+        assert LeaderAndIsrRequest not in sent[sent.index(StopReplicaRequest) :]

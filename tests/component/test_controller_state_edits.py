@@ -45,10 +45,10 @@ async def repaired(world: World, partition: int, intact: bytes, count: int) -> N
     await world.store.set(paths.partition_state(TOPIC, partition), intact)
     await world.until(lambda: accepts(world, count))
     await world.until(lambda: finished(world, count))
-    assert told_initial(world) == {4}
+    assert initial_counts_sent(world) == {4}
 
 
-def told_initial(world: World) -> set[int]:
+def initial_counts_sent(world: World) -> set[int]:
     """All initial counts in the brokers' LeaderAndIsr requests."""
     orders = [request for broker in world.brokers.values() for request in broker.sent(LeaderAndIsrRequest)]
     topics = [topic for request in orders for topic in request.topic_states]
@@ -169,7 +169,7 @@ async def test_a_topic_that_contradicts_its_states_is_frozen_until_it_is_repaire
     await world.store.set(paths.topic(TOPIC), intact)
     await world.until(lambda: accepts(world, 8))
     await world.until(lambda: finished(world, 8))
-    assert told_initial(world) == {4}
+    assert initial_counts_sent(world) == {4}
 
 
 async def test_a_lineage_that_waits_for_itself_freezes_the_topic(world: World, autojump_clock: object) -> None:
@@ -222,7 +222,7 @@ async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and
     assert await world.store.exists(paths.partition_state(TOPIC, 6)) is None
     await world.store.set(paths.partition_state(TOPIC, 1), intact)
     await world.until(lambda: finished(world, 8))
-    assert told_initial(world) == {4}
+    assert initial_counts_sent(world) == {4}
 
 
 async def test_a_frozen_topic_is_still_served(world: World, autojump_clock: object) -> None:
@@ -245,7 +245,7 @@ async def test_a_frozen_topic_is_still_served(world: World, autojump_clock: obje
     await world.store.set(paths.topic(TOPIC), intact)
     await world.until(lambda: accepts(world, 8))
     await world.until(lambda: finished(world, 8))
-    assert told_initial(world) == {4}
+    assert initial_counts_sent(world) == {4}
 
 
 async def test_no_partition_of_a_frozen_topic_is_removed(world: World, autojump_clock: object) -> None:
@@ -439,4 +439,4 @@ async def test_a_grow_that_was_accepted_goes_on_when_an_unrelated_state_is_repai
     assert not await exists(world, paths.partition_state(TOPIC, 4))
     await world.store.set(paths.partition_state(TOPIC, 2), intact)
     await world.until(lambda: finished(world, 6))
-    assert told_initial(world) == {4}
+    assert initial_counts_sent(world) == {4}

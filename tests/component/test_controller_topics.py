@@ -81,9 +81,9 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
         assert {index for name, index in broker.metadata() if name == "events"} == set(range(6))
         assert set(broker.led()) == {("events", i) for i, replicas in topic.partitions.items() if broker.id in replicas}
     state_znode = await world.store.get(paths.partition_state("events", 0))
-    told = world.brokers[topic.partitions[0][0]].sent(LeaderAndIsrRequest)[-1].topic_states[0].partition_states[0]
-    assert (told.initial_partition_count, told.undeleted_partition_count, told.layout_version) == (6, 6, 0)
-    assert (told.incarnation, told.zk_version, told.is_new) == (state_znode.czxid, 0, True)
+    sent = world.brokers[topic.partitions[0][0]].sent(LeaderAndIsrRequest)[-1].topic_states[0].partition_states[0]
+    assert (sent.initial_partition_count, sent.undeleted_partition_count, sent.layout_version) == (6, 6, 0)
+    assert (sent.incarnation, sent.zk_version, sent.is_new) == (state_znode.czxid, 0, True)
 
 
 @pytest.mark.parametrize(

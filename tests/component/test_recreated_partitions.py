@@ -14,9 +14,9 @@ from tests.support.resize.resize_world import TOPIC, edit, finished, hold_record
 pytestmark = pytest.mark.trio
 
 
-def bases_told(world: World, partition: int) -> set[int]:
+def bases_sent(world: World, partition: int) -> set[int]:
     """The base offsets in LeaderAndIsr requests for the newest incarnation in them."""
-    told = [
+    sent = [
         state
         for broker in world.brokers.values()
         for request in broker.sent(LeaderAndIsrRequest)
@@ -24,8 +24,8 @@ def bases_told(world: World, partition: int) -> set[int]:
         for state in topic.partition_states
         if state.partition_index == partition
     ]
-    newest = max(state.incarnation for state in told)
-    return {state.base_offset for state in told if state.incarnation == newest}
+    newest = max(state.incarnation for state in sent)
+    return {state.base_offset for state in sent if state.incarnation == newest}
 
 
 async def removed(world: World, end: int) -> None:
@@ -39,14 +39,14 @@ async def removed(world: World, end: int) -> None:
 
 async def test_the_controller_keeps_where_a_removed_partition_ended(world: World, autojump_clock: object) -> None:
     await resized(world, 5)
-    assert bases_told(world, 4) == {0}
+    assert bases_sent(world, 4) == {0}
     hold_records(world, range(4, 5), 40)
     await resized(world, 4)
     hold_records(world, range(4, 5), 40, 40)
     await world.until(lambda: finished(world, 4))
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
     await resized(world, 6)
-    assert (bases_told(world, 4), bases_told(world, 5)) == ({40}, {0})
+    assert (bases_sent(world, 4), bases_sent(world, 5)) == ({40}, {0})
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}, "as long as the topic exists"
 
 

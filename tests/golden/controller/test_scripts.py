@@ -49,7 +49,7 @@ class Recorder:
         for broker in self.world.brokers.values():
             new = broker.requests[self._read.get(broker.id, 0) :]
             self._read[broker.id] = len(broker.requests)
-            self.lines += [f"  broker {broker.id} <- {line}" for request in new for line in told(request)]
+            self.lines += [f"  broker {broker.id} <- {line}" for request in new for line in sent(request)]
 
     async def do_controller(self, controller_id: str) -> None:
         await self.world.start_controller(int(controller_id))
@@ -123,7 +123,7 @@ def written(op: ZkOp) -> str:
     return " ".join([verb, op.path, *(f"{name}={json.dumps(value)}" for name, value in shown.items())])
 
 
-def told(request: Any) -> list[str]:
+def sent(request: Any) -> list[str]:
     head = type(request).__name__.removesuffix("Request")
     if isinstance(request, ListOffsetsRequest):
         return [

@@ -443,8 +443,8 @@ class World:
             is_old = not self.quiet and self.r.random() < self.stale
             over = (self.r.choice(self.overs) if is_old else self.overs[-1]).get(q, -1)
             ages = self.ages.get(q, [])
-            told = (self.r.choice(ages) if is_old else ages[-1]) if ages and (q in self.states or is_old) else None
-            gate.facts.on_lineage(q, told, over)
+            sent = (self.r.choice(ages) if is_old else ages[-1]) if ages and (q in self.states or is_old) else None
+            gate.facts.on_lineage(q, sent, over)
         elif question.ask is Ask.POSITION and q in self.readers:
             gate.facts.on_position(q, self.readers[q].done)
         if replica is None or (not self.quiet and self.r.random() < self.stale / 4):  # or the broker is behind

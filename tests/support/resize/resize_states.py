@@ -90,10 +90,10 @@ async def is_settled(world: World, *expected: int | None) -> bool:
     if await counts(world) != expected:
         return False
     count, version, *_ = await counts(world)
-    return all([await _is_told(world, p, (count, version)) for p in range(count)])
+    return all([await _is_known(world, p, (count, version)) for p in range(count)])
 
 
-async def _is_told(world: World, partition: int, layout: tuple[int, int]) -> bool:
+async def _is_known(world: World, partition: int, layout: tuple[int, int]) -> bool:
     if not await has_layout(world, partition, *layout):
         return False
     state = await world.state(TOPIC, partition)

@@ -273,14 +273,14 @@ class Rules:
         """Whether the leader has acknowledged a LeaderAndIsr with the stored epoch and layout."""
         broker = self.world.brokers.get(state.leader)
         return broker is not None and any(
-            told.partition_index == index
-            and told.leader_epoch == state.leader_epoch
-            and (told.undeleted_partition_count, told.layout_version) == _layout(topic, state)
+            sent.partition_index == index
+            and sent.leader_epoch == state.leader_epoch
+            and (sent.undeleted_partition_count, sent.layout_version) == _layout(topic, state)
             for request in broker.answered
             if isinstance(request, LeaderAndIsrRequest)
             for of_topic in request.topic_states
             if of_topic.topic_name == TOPIC
-            for told in of_topic.partition_states
+            for sent in of_topic.partition_states
         )
 
     def _deleted(self, broker_id: int, index: int) -> bool:
@@ -318,16 +318,16 @@ def _losers(initial: int, before: int, after: int) -> dict[int, list[int]]:
     return found
 
 
-def layouts_told(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:
+def layouts_sent(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:
     """``{(partition, leader epoch): layouts}`` from every LeaderAndIsr that any broker has received."""
-    told: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    sent: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for broker in world.brokers.values():
         for request in broker.sent(LeaderAndIsrRequest):
             for topic in request.topic_states:
                 for state in topic.partition_states if topic.topic_name == TOPIC else ():
                     layout = (state.undeleted_partition_count, state.layout_version)
-                    told.setdefault((state.partition_index, state.leader_epoch), set()).add(layout)
-    return told
+                    sent.setdefault((state.partition_index, state.leader_epoch), set()).add(layout)
+    return sent
 
 
 async def finished(world: World, count: int) -> bool:

@@ -225,7 +225,7 @@ async def request(context: Any, targets: Mapping[int, list[int] | None]) -> dict
     return {p.partition_index: p.error_code for p in outcome.response.responses[0].partitions}
 
 
-def told(context: Any) -> dict[int, set[str]]:
+def sent(context: Any) -> dict[int, set[str]]:
     """Return the requests of the batch about partitions of ``t``, by broker."""
     built = context.batch.build()
     return {
@@ -249,13 +249,13 @@ async def test_old_and_new_replicas_get_the_first_step_and_dropped_ones_are_stop
             "removing": [3],
         }
     ]
-    assert {id for id, kinds in told(context).items() if kinds} == {1, 2, 3, 4}
+    assert {id for id, kinds in sent(context).items() if kinds} == {1, 2, 3, 4}
     topic = context.image.topics["t"]
     assert (topic.replicas(0), topic.version, topic.partitions[0].epoch) == ([1, 2, 4, 3], 7, STATE_VERSION + 1)
     topic.partitions[0].state = topic.state(0).replace(isr=[1, 2, 3, 4])
     await advance(context)
     assert (topic.replicas(0), context.events.puts) == ([1, 2, 4], [])
-    kinds = told(context)
+    kinds = sent(context)
     assert (kinds[3], kinds[4]) == ({"StopReplicaRequest"}, {"LeaderAndIsrRequest"})
 
 
@@ -269,7 +269,7 @@ async def test_moves_that_zookeeper_refuses_have_an_error_each_and_leave_the_ima
         2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert image == cluster(state(1, [1, 2, 3]), state(1, [1, 2, 3]), brokers=SIX)
-    assert (told(context), context.events.later) == ({}, 0)
+    assert (sent(context), context.events.later) == ({}, 0)
 
 
 @pytest.mark.parametrize("is_refused", [False, True])

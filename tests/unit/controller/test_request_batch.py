@@ -46,14 +46,14 @@ def test_only_a_broker_that_joins_is_sent_the_removed_partitions() -> None:
     """
     requests = batch(last_leader_epochs={0: 3, 1: 5})
 
-    def told() -> list[tuple[int, int, int]]:
+    def sent() -> list[tuple[int, int, int]]:
         states = requests.build()[1][-1].topic_states[0].partition_states
         return [(state.partition_index, state.leader, state.leader_epoch) for state in states]
 
     requests.metadata([TP])
-    assert told() == [(0, 1, 4)]
+    assert sent() == [(0, 1, 4)]
     requests.everything_to(1)
-    assert told() == [(0, 1, 4), (1, -2, 5)]
+    assert sent() == [(0, 1, 4), (1, -2, 5)]
 
 
 def test_a_replica_added_and_dropped_again_is_only_stopped() -> None:

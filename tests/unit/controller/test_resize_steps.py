@@ -100,7 +100,7 @@ class World:
             if partition.state is not None:
                 partition.acknowledged_epoch = partition.state.leader_epoch
 
-    def told(self) -> UpdateMetadataTopicState:
+    def sent(self) -> UpdateMetadataTopicState:
         """Return the topic's state in the UpdateMetadata to broker 1."""
         requests = self.batch.build()[1]
         (request,) = [request for request in requests if isinstance(request, UpdateMetadataRequest)]
@@ -225,12 +225,12 @@ async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
 async def test_metadata_has_the_earlier_count_until_a_partition_has_the_goal() -> None:
     world = World(image_of(asked(4, 6)))
     world.batch.metadata([TopicPartition("t", 0)])
-    told = world.told()
-    assert (told.undeleted_partition_count, told.layout_version, len(told.partition_states)) == (4, 0, 1)
+    sent = world.sent()
+    assert (sent.undeleted_partition_count, sent.layout_version, len(sent.partition_states)) == (4, 0, 1)
     await world.advance()
-    told = world.told()
-    assert (told.undeleted_partition_count, told.layout_version, told.topic_incarnation) == (6, 1, 7)
-    coming = [(p.partition_index, p.leader, p.replicas) for p in told.partition_states if p.leader < 0]
+    sent = world.sent()
+    assert (sent.undeleted_partition_count, sent.layout_version, sent.topic_incarnation) == (6, 1, 7)
+    coming = [(p.partition_index, p.leader, p.replicas) for p in sent.partition_states if p.leader < 0]
     assert coming == [(4, -1, [2, 1]), (5, -1, [2, 1])]
 
 
@@ -238,16 +238,16 @@ async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata()
     """Rule 6: a batch sent by the next layout would reach the number's next incarnation."""
     world = World(drained())
     await world.advance()
-    assert {p.partition_index: p.leader for p in world.told().partition_states} == {4: -2, 5: -2}
+    assert {p.partition_index: p.leader for p in world.sent().partition_states} == {4: -2, 5: -2}
 
 
 async def test_a_doubling_is_announced_to_brokers_before_it_begins() -> None:
     world = World(image_of(asked(4, 8)))
     world.context.config = ControllerConfig(1000, "c", 9, "z", stock_producer_grace_ms=6_000)
     assert await world.advance() == []
-    told = world.told()
-    assert (told.undeleted_partition_count, told.layout_version, told.announced_partition_count) == (4, 0, 8)
-    assert told.announced_leaders == [2, 2, 2, 2]
+    sent = world.sent()
+    assert (sent.undeleted_partition_count, sent.layout_version, sent.announced_partition_count) == (4, 0, 8)
+    assert sent.announced_leaders == [2, 2, 2, 2]
 
 
 async def test_no_request_is_sent_to_brokers_before_the_first_bump() -> None:
@@ -265,8 +265,8 @@ async def test_a_resize_that_is_taken_back_is_sent_to_brokers() -> None:
     world = World(image_of(topic))
     topic.ask(4)
     await world.become(topic.topic)
-    told = world.told()
-    assert (told.undeleted_partition_count, told.layout_version) == (4, 2)
+    sent = world.sent()
+    assert (sent.undeleted_partition_count, sent.layout_version) == (4, 2)
 
 
 async def test_a_partition_that_stays_assigned_is_new_after_its_removal() -> None:

@@ -26,7 +26,7 @@ def taken_back(topic: Topic, count: int) -> Topic:
 
 
 @pytest.mark.parametrize(
-    ("topic", "told"),
+    ("topic", "sent"),
     [
         (Topic(4), Layout(4, 0)),
         (asked(4, 6), Layout(4, 0)),
@@ -38,9 +38,9 @@ def taken_back(topic: Topic, count: int) -> Topic:
     ],
     ids=["new", "grow", "grow-bumped", "grown", "shrink", "shrink-bumped", "taken-back"],
 )
-def test_clients_place_by_the_goal_once_a_partition_has_it(topic: Topic, told: Layout) -> None:
+def test_clients_place_by_the_goal_once_a_partition_has_it(topic: Topic, sent: Layout) -> None:
     """Before that each leader would refuse a record that is placed by the goal."""
-    assert view.told_layout(image_of(topic)) == told
+    assert view.client_layout(image_of(topic)) == sent
 
 
 @pytest.mark.parametrize(

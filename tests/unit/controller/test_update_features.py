@@ -134,7 +134,7 @@ class Refusal:
     wanted: Mapping[str, int]
     kind: UpgradeType
     code: ErrorCode
-    says: str
+    message_part: str
     second: Ranges | None = None
     finalized: Features | None = None
 
@@ -169,7 +169,9 @@ def test_an_update_that_is_refused_says_why_and_has_no_effect(refusal: Refusal) 
     effects = update(refusal.wanted, refusal.kind, image_with(refusal.finalized), registered)
     assert effects == Effects(response=effects.response)
     (result,) = effects.response.results
-    assert (result.error_code, refusal.says in result.error_message) == (refusal.code, True), result.error_message
+    assert (result.error_code, refusal.message_part in result.error_message) == (refusal.code, True), (
+        result.error_message
+    )
     assert effects.response.features_epoch == -1
 
 
