@@ -95,6 +95,6 @@ def compile_modules(root: Path, work: Path) -> list[Path]:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     built = [path for path in sorted(work.rglob(f"*{suffix}")) if "build" not in path.relative_to(work).parts]
     if result.returncode != 0 or len(built) < len(COMPILED_MODULES):
-        said = (result.stdout + result.stderr).strip().splitlines()[-15:]
-        raise CompileError("mypyc failed:\n" + "\n".join(said))
+        output = (result.stdout + result.stderr).strip().splitlines()[-15:]
+        raise CompileError("mypyc failed:\n" + "\n".join(output))
     return built

@@ -98,7 +98,7 @@ def check_ready(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[str]
     return problems
 
 
-def _check_told(address: str | None) -> list[str]:
+def _check_listener(address: str | None) -> list[str]:
     """``check_ready`` at the address of ``metrics.listener``, if it is set."""
     if address is None:
         return []
@@ -144,7 +144,7 @@ def _check_configured_broker(properties: str | None, where: str, settings: Seque
     for listener in config.listeners:
         host = _LOOPBACK if listener.host in _ANY else listener.host
         failures |= dict.fromkeys(check_broker(host, listener.port, config.broker_id))
-    return list(failures | dict.fromkeys(_check_told(config.values["metrics.listener"])))
+    return list(failures | dict.fromkeys(_check_listener(config.values["metrics.listener"])))
 
 
 def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
@@ -154,7 +154,7 @@ def _check_configured_controller(properties: str | None, where: str, settings: S
     given, _ = for_controller(gather(CONTROLLER_CONFIGS, properties, where, os.environ, settings))
     config = ControllerConfig.parse(given, where)
     failures = check_controller(config.host, config.port)
-    return list(dict.fromkeys([*failures, *_check_told(config.metrics_listener)]))
+    return list(dict.fromkeys([*failures, *_check_listener(config.metrics_listener)]))
 
 
 CHECKS = {"broker": _check_configured_broker, "controller": _check_configured_controller}

@@ -40,13 +40,13 @@ class UnknownFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a file. ``said`` is the text that Kafka's tool prints for it among the rows, if any.
+    """A fault of a file. ``kafka_text`` is the text that Kafka's tool prints for it among the rows, if any.
 
     ``is_damage`` is False for a fault that compaction causes too.
     """
 
     message: str
-    said: str | None = None
+    kafka_text: str | None = None
     is_damage: bool = True
 
 
@@ -103,7 +103,7 @@ def _log(path: Path, what: What) -> Iterator[Line]:
             position += batch.length
     except CorruptRecordError as error:
         invalid = f"Found {len(data) - position} invalid bytes at the end of {path.name}"
-        yield Fault(f"{invalid}, at position {position}: {error.message}", said=invalid)
+        yield Fault(f"{invalid}, at position {position}: {error.message}", kafka_text=invalid)
 
 
 def _batch_lines(path: Path, batch: RecordBatch, position: int, what: What) -> Iterator[Line]:

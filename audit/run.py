@@ -84,12 +84,12 @@ def run_audit(
     Raises ManifestError for an invalid directory, OrderFieldError for an invalid ``order_by``, and ModuleNotFoundError
     without pyspark.
     """
-    said = progress or Nobody()
-    said.begin("looking for segment files")
+    reporter = progress or Nobody()
+    reporter.begin("looking for segment files")
     topics = discover(directory)
     if order_by is not None:
         OrderField(order_by)
-    said.begin("starting Spark")
+    reporter.begin("starting Spark")
     short = _size(topics) < SHORT_RUN_BYTES
     with spark_session(master, short=short, classes=classes) as spark, _explained(), watched(spark, progress):
         return audit_with(
@@ -100,7 +100,7 @@ def run_audit(
             first,
             consumer_log=consumer_log,
             max_decompressed_bytes=max_decompressed_bytes,
-            progress=said,
+            progress=reporter,
         )
 
 
@@ -232,8 +232,8 @@ def _captured_stderr() -> Iterator[None]:
             yield
         except Exception as error:
             captured.seek(0)
-            said = captured.read().decode(errors="replace").strip()
-            raise RuntimeError(f"Spark did not start: {error}\n{said}".rstrip()) from error
+            output = captured.read().decode(errors="replace").strip()
+            raise RuntimeError(f"Spark did not start: {error}\n{output}".rstrip()) from error
         finally:
             os.dup2(saved, 2)
             os.close(saved)
@@ -262,7 +262,7 @@ def audit_with(
     from anabranch.audit.rules import Found
     from anabranch.audit.totals import epochs_of
 
-    said = progress or Nobody()
+    reporter = progress or Nobody()
     copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
 
     def read(columns: Sequence[str]) -> DataFrame:
@@ -292,12 +292,12 @@ def audit_with(
         log = read_deliveries(spark, str(consumer_log), only).persist()
     try:
         segments = sum(len(x.segments) for copy in copies for x in copy.manifest.partitions)
-        said.begin(f"reading {counted(segments, 'segment file', form=',')}")
+        reporter.begin(f"reading {counted(segments, 'segment file', form=',')}")
         rows = kept.coalesce(max(spark.sparkContext.defaultParallelism, _size(copies) // BYTES_PER_TASK))
         found = Found(spark, rows, read, topics, copies, order_by, log, batches_of)
         if _size(copies) < FEW_TASKS_BYTES:
             found.tasks = 2 * spark.sparkContext.defaultParallelism
-        checks, sums, hot_keys = _judged(found, kept, first, said)
+        checks, sums, hot_keys = _judged(found, kept, first, reporter)
     finally:
         kept.unpersist()
         if found is not None:
@@ -319,7 +319,7 @@ def audit_with(
 
 
 def _judged(
-    found: Found, unread: DataFrame, first: int, said: Progress
+    found: Found, unread: DataFrame, first: int, reporter: Progress
 ) -> tuple[list[Check], totals.Totals, list[HotKey]]:
     """The checks of ``found``, whose rows are those of ``unread``, the sums of these rows, and the hot keys.
 
@@ -334,7 +334,7 @@ def _judged(
 
         def summed() -> totals.Totals:
             sums = summing.result()
-            said.begin("applying the checks")
+            reporter.begin("applying the checks")
             return sums
 
         def count_keys() -> list[HotKey]:

@@ -26,8 +26,8 @@ def install_compiled(site: Path) -> None:
         timeout=BUILD_DEADLINE_S,
     )
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise NotCompiled(said[-1] if said else "pip gave no reason")
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise NotCompiled(output[-1] if output else "pip gave no reason")
 
 
 def client_environment(site: Path | None) -> dict[str, str]:

@@ -40,8 +40,8 @@ class WarmUp:
         return self.is_settled or len(self.rates) >= MAX_ROUNDS or self.seconds >= MAX_S
 
     def __str__(self) -> str:
-        said = f"{len(self.rates)} rounds, {self.seconds:,.0f} s"
-        return said if self.is_settled else f"{said}, NOT settled: the last were {self._last()} records/s"
+        summary = f"{len(self.rates)} rounds, {self.seconds:,.0f} s"
+        return summary if self.is_settled else f"{summary}, NOT settled: the last were {self._last()} records/s"
 
     def _last(self) -> str:
         return " and ".join(f"{rate:,.0f}" for rate in self.rates[-2:])

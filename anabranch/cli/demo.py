@@ -98,7 +98,7 @@ async def _run(
 ) -> bool:
     view = LiveView(console)
     config = LocalClusterConfig(str(directory / "cluster"), brokers=BROKERS, console_port=0 if watch else None)
-    async with run_local_cluster(config, say=view.stage) as cluster:
+    async with run_local_cluster(config, report_line=view.stage) as cluster:
         if cluster.console is not None:
             console.print(f"The console: http://{cluster.console}/topics/{TOPIC}", highlight=False)
             await trio.to_thread.run_sync(webbrowser.open, f"http://{cluster.console}/topics/{TOPIC}")

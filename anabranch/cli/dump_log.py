@@ -91,8 +91,8 @@ def _dump(path: Path, what: What, *, as_json: bool) -> int:
                 fields = {"error": line.message} if isinstance(line, Fault) else line
                 print(json.dumps({"file": str(path), **fields}))
             elif isinstance(line, Fault):
-                if line.said is not None:
-                    print(line.said)
+                if line.kafka_text is not None:
+                    print(line.kafka_text)
             else:
                 _print_row(line)
     except UnknownFileError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class _Told(logging.Handler):
+class _LineHandler(logging.Handler):
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
         self._show = show
@@ -24,7 +24,7 @@ def warnings_shown(show: Callable[[str], None] | None = None) -> Iterator[None]:
     By default they go to standard error.
     """
     logger = logging.getLogger("anabranch")
-    handler = logging.StreamHandler(sys.stderr) if show is None else _Told(show)
+    handler = logging.StreamHandler(sys.stderr) if show is None else _LineHandler(show)
     handler.setFormatter(logging.Formatter("anabranch: %(message)s"))
     handler.setLevel(logging.WARNING)
     logger.addHandler(handler)

@@ -33,7 +33,7 @@ class Waiting:
             if not self._is_over:
                 self._live.start()
 
-    def say(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Show a new reason for the wait."""
         self._spinner.update(text=text)
 
@@ -47,15 +47,15 @@ class Waiting:
 _current: list[Waiting] = []
 
 
-def say(text: str) -> None:
+def update(text: str) -> None:
     """Show a new reason for the wait, if a line is shown."""
     if _current:
-        _current[-1].say(text)
+        _current[-1].update(text)
 
 
 @contextmanager
 def waiting(text: str, console: Console | None = None) -> Iterator[None]:
-    """Show ``text``, or the last text given to ``say``, while the block runs."""
+    """Show ``text``, or the last text given to ``update``, while the block runs."""
     line = Waiting(text, console or Console(stderr=True))
     _current.append(line)
     line.start()

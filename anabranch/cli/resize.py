@@ -283,7 +283,7 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
             missing = await _missing(admin, topic, count)
             if not missing:
                 return marked_partitions(topic)
-            progress.say(f"{name}: {missing}")
+            progress.update(f"{name}: {missing}")
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(
         f"{name} is not resized after {timeout_ms} ms: {missing}; the resize goes on: anabranch topics describe {name}"
@@ -308,7 +308,7 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
             why = f"{', '.join(behind)} to read" if behind else ""
             if not committed:
                 why = "no group has committed offsets of the topic, so the partitions are deleted only by expiry"
-            progress.say(draining + (f"; {why}" if why else ""))
+            progress.update(draining + (f"; {why}" if why else ""))
             await anyio.sleep(CHECK_EVERY_S)
     because = f": {why}" if why else ""
     raise CommandError(

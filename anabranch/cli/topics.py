@@ -466,8 +466,8 @@ def reassign(
 
     results = with_admin(bootstrap_server, work)
     begun = [tp for tp, error in results.items() if error is None]
-    said = f"{'moving' if target is not None else 'cancelled moves'}: {counted(len(begun), 'partition')} of {topic}"
-    return _report(begun, {tp: error for tp, error in results.items() if error is not None}, said, as_json=json_)
+    summary = f"{'moving' if target is not None else 'cancelled moves'}: {counted(len(begun), 'partition')} of {topic}"
+    return _report(begun, {tp: error for tp, error in results.items() if error is not None}, summary, as_json=json_)
 
 
 def _broker(text: str) -> int:
@@ -508,14 +508,14 @@ def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment],
 
 
 def _report(
-    done: Iterable[TopicPartition], refused: Mapping[TopicPartition, KafkaError], said: str, *, as_json: bool
+    done: Iterable[TopicPartition], refused: Mapping[TopicPartition, KafkaError], summary: str, *, as_json: bool
 ) -> int:
     """Print the successes and the refusals. Returns the exit status."""
     if as_json:
         failed = failures({str(tp): error for tp, error in refused.items()})
         print_json({"done": [str(tp) for tp in done], "failed": failed})
     else:
-        print(said)
+        print(summary)
         for tp, error in refused.items():
             print(f"{tp}: {error.code.name}: {error.message}")
     return 1 if refused else 0

@@ -65,7 +65,7 @@ async def _serve(config: LocalClusterConfig, ready_file: Path | None) -> None:
     console = Console(highlight=False)
     async with trio.open_nursery() as nursery:
         await nursery.start(_cancel_on_signal, nursery.cancel_scope, console)
-        async with run_local_cluster(config, say=console.print) as cluster:
+        async with run_local_cluster(config, report_line=console.print) as cluster:
             if ready_file is not None:
                 cluster.on_change.append(lambda: cluster.write_ready_file(ready_file))
                 cluster.write_ready_file(ready_file)

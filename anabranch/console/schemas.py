@@ -275,8 +275,8 @@ class Registry:
                 if len(body) > SCHEMA_BYTES:
                     raise UndecodableError(f"the registry's answer to {path} has more than {SCHEMA_BYTES:,} bytes")
             if response.status_code != httpx.codes.OK:
-                said = re.sub(r"\s+", " ", body[:200].decode(errors="replace"))
-                raise UndecodableError(f"the registry answers {response.status_code} to {path}: {said}")
+                body_text = re.sub(r"\s+", " ", body[:200].decode(errors="replace"))
+                raise UndecodableError(f"the registry answers {response.status_code} to {path}: {body_text}")
         try:
             found = json.loads(body)
         except ValueError:

@@ -52,7 +52,7 @@ class Worker:
             last_words = self.log.read_text(errors="replace").strip().splitlines()[-1:]
             raise CommandError(f"{self.name} exited with status {status}: {' '.join(last_words)}")
 
-    async def tell(self, line: str) -> None:
+    async def write_line(self, line: str) -> None:
         """Write a line to the process's stdin, unless the process has ended."""
         assert self.process is not None and self.process.stdin is not None
         with contextlib.suppress(trio.BrokenResourceError):

@@ -80,12 +80,12 @@ class Resizer:
     """Resizes both topics by ``STEPS``: at each step one topic after the other."""
 
     def __init__(
-        self, cluster: LocalCluster, topics: Sequence[str], stream: Stream, say: Callable[[str], None]
+        self, cluster: LocalCluster, topics: Sequence[str], stream: Stream, report_line: Callable[[str], None]
     ) -> None:
         self._cluster = cluster
         self._topics = topics
         self._stream = stream
-        self._say = say
+        self._report_line = report_line
         self._partitions = 0
         self.done: list[Done] = []
 
@@ -112,12 +112,12 @@ class Resizer:
         # begins, and the resize cannot end before another broker leads that partition.
         victim = topic.partitions[step.partitions].leader if step.kill else None
         death = f", and broker {victim} is killed" if victim is not None else ""
-        self._say(f"{before} -> {counted(step.partitions, 'partition')}{death}")
+        self._report_line(f"{before} -> {counted(step.partitions, 'partition')}{death}")
         if victim is not None:
             self._kill(victim)
         last_began_ns, took_s = await self._resize(admin, step.partitions)
         self.done.append(Done(before, step.partitions, began_ns, last_began_ns, round(took_s, 3), victim))
-        self._say(f"{before} -> {step.partitions} partitions took {took_s:.1f} s")
+        self._report_line(f"{before} -> {step.partitions} partitions took {took_s:.1f} s")
 
     async def _resize(self, admin: Admin, partitions: int) -> tuple[int, float]:
         """Resize one topic after the other. Returns when the last began, and how many seconds the first took."""

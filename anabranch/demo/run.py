@@ -180,7 +180,7 @@ async def stream_events(
 def _stream(producers: list[Worker], events: int, topics: int) -> Stream:
     async def let_go_on(sequence: int) -> None:
         for worker in producers:
-            await worker.tell(str(sequence))
+            await worker.write_line(str(sequence))
 
     return Stream(events, lambda: sum(worker.last["count"] for worker in producers) // topics, let_go_on)
 

@@ -129,7 +129,7 @@ class LocalCluster:
 
 @asynccontextmanager
 async def run_local_cluster(
-    config: LocalClusterConfig, *, say: Callable[[str], None], restart: bool = True
+    config: LocalClusterConfig, *, report_line: Callable[[str], None], restart: bool = True
 ) -> AsyncIterator[LocalCluster]:
     """Start all processes, yield the cluster once it serves, and stop all processes at the end of the block.
 
@@ -158,7 +158,7 @@ async def run_local_cluster(
             (broker_ports, metrics_ports[: config.brokers]),
             (controller_ports, metrics_ports[config.brokers :]),
             zookeeper_port,
-            say=say,
+            report_line=report_line,
             restart=restart,
         ) as cluster:
             yield cluster
@@ -171,7 +171,7 @@ async def _run_on_ports(
     controller_ports: tuple[list[int], list[int]],
     zookeeper_port: int,
     *,
-    say: Callable[[str], None],
+    report_line: Callable[[str], None],
     restart: bool,
 ) -> AsyncIterator[LocalCluster]:
     directory = Path(config.directory).resolve()
@@ -184,15 +184,15 @@ async def _run_on_ports(
         zookeeper.connect_string,
         plan_brokers(config, zookeeper.connect_string, *broker_ports),
         plan_controllers(config, zookeeper.connect_string, *controller_ports),
-        Supervisor(say=say, on_restart=lambda _: cluster.changed(), restart=restart),
+        Supervisor(report_line=report_line, on_restart=lambda _: cluster.changed(), restart=restart),
     )
     async with trio.open_nursery() as nursery:
         supervisor = cluster.supervisor
         try:
-            say("starting ZooKeeper")
+            report_line("starting ZooKeeper")
             supervisor.add(Child(ZOOKEEPER, zookeeper.command, str(directory / "logs" / "zookeeper.log")), nursery)
             await zookeeper.wait_until_serving(READY_DEADLINE_S)
-            say(f"starting {counted(config.controllers, 'controller')} and {counted(config.brokers, 'broker')}")
+            report_line(f"starting {counted(config.controllers, 'controller')} and {counted(config.brokers, 'broker')}")
             for plan in [*cluster.controllers, *cluster.brokers]:
                 Path(plan.config_path).write_text(plan.properties_text())
                 argv = [sys.executable, "-m", f"anabranch.{plan.role}", "--config", plan.config_path]

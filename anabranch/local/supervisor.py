@@ -66,7 +66,7 @@ class Child:
 class Supervisor:
     """Restarts children that die. ``on_restart(child)`` is called after each restart."""
 
-    say: Callable[[str], None]
+    report_line: Callable[[str], None]
     on_restart: Callable[[Child], None]
     children: dict[str, Child] = field(default_factory=dict)
     restart: bool = True
@@ -86,12 +86,12 @@ class Supervisor:
             settled = trio.current_time() - child.started_at >= SETTLED_AFTER_S
             child.quick_deaths = 0 if settled else child.quick_deaths + 1
             delay_s = restart_delay_s(max(0, child.quick_deaths - 1))
-            self.say(f"{child.name} (pid {child.pid}) {describe_exit(status)}; restarting it in {delay_s:g} s")
+            self.report_line(f"{child.name} (pid {child.pid}) {describe_exit(status)}; restarting it in {delay_s:g} s")
             await trio.sleep(delay_s)
             if child.name in self._stopping:
                 return
             child.start()
-            self.say(f"{child.name} restarted (pid {child.pid})")
+            self.report_line(f"{child.name} restarted (pid {child.pid})")
             self.on_restart(child)
 
     async def stop(self, names: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class Supervisor:
         if grace.cancelled_caught:
             for child in children:
                 if child.running:
-                    self.say(f"{child.name} (pid {child.pid}) did not stop in {STOP_GRACE_S:g} s; killing it")
+                    self.report_line(f"{child.name} (pid {child.pid}) did not stop in {STOP_GRACE_S:g} s; killing it")
                     _signal(child, signal.SIGKILL)
                     await child.wait()
 

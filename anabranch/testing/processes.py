@@ -65,9 +65,9 @@ class ProcessCluster:
         try:
             wait_for(self._is_ready, READY_DEADLINE_S, "the cluster serves")
         except BaseException as error:
-            said = self._tail()
+            log_end = self._tail()
             self.__exit__(None, None, None)
-            raise RuntimeError(f"anabranch up did not start the cluster: {said}") from error
+            raise RuntimeError(f"anabranch up did not start the cluster: {log_end}") from error
         return self
 
     def __exit__(

@@ -111,8 +111,8 @@ class Deployment:
         try:
             wait_for(lambda: all(self.health(service) == "healthy" for service in services), DEADLINE_S, "healthy")
         except TimeoutError as error:
-            said = "\n".join(f"{service}: {self.logs(service)[-2000:]}" for service in services)
-            raise AssertionError(f"not healthy within {DEADLINE_S:g} s: {said}") from error
+            output = "\n".join(f"{service}: {self.logs(service)[-2000:]}" for service in services)
+            raise AssertionError(f"not healthy within {DEADLINE_S:g} s: {output}") from error
 
     def logs(self, service: str) -> str:
         return docker("logs", self.container(service))

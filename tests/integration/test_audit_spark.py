@@ -310,16 +310,16 @@ def test_only_tombstones_of_moved_keys_may_be_in_their_old_partition(tmp_path: P
     counted = {check.name: check.counted for check in report.checks}
     assert (counted["placement"], counted["key order"]) == (60 + len(moved), 60)
 
-    said = f"key '{moved[0].decode()}' belongs in partition 2"
+    misplaced = f"key '{moved[0].decode()}' belongs in partition 2"
     writer.partitions[0].append([(moved[0], b"3")], leader_epoch=1, headers=header)
     writer.partitions[1].append([(moved[0], None)], leader_epoch=1, headers=header)
     writer.partitions[1].append([(moved[0], None)], leader_epoch=1)
     writer.finish()
     found = [message.split(": ", 1)[1] for message in failed(audit(tmp_path))["placement"]]
     assert found == [
-        f"{said}; the header {MOVED_HEADER} is only for tombstones, and this record has a value",
-        f"{said}; the key was never in the partition of this tombstone with the header {MOVED_HEADER}",
-        said,
+        f"{misplaced}; the header {MOVED_HEADER} is only for tombstones, and this record has a value",
+        f"{misplaced}; the key was never in the partition of this tombstone with the header {MOVED_HEADER}",
+        misplaced,
     ]
 
 
@@ -337,8 +337,8 @@ def test_order_and_closed_partitions_are_checked_across_two_grows_and_a_shrink(t
     for n, key in enumerate(keys):
         writer.place(key, 2).append([(key, b"%d" % n)], leader_epoch=0)
     for n, key in enumerate(keys):
-        born = writer.place(key, 3) is writer.partitions[2]
-        writer.place(key, 3).append([(key, b"%d" % (100 + n))], leader_epoch=8 if born else 1)
+        is_new = writer.place(key, 3) is writer.partitions[2]
+        writer.place(key, 3).append([(key, b"%d" % (100 + n))], leader_epoch=8 if is_new else 1)
     for n, key in enumerate(keys):
         writer.place(key, 2).append([(key, b"%d" % (200 + n))], leader_epoch=2)
     writer.partitions[2].write(
@@ -679,12 +679,12 @@ def test_the_programs_of_the_documentation_run(
     writer.place(b"key-1").append([(b"key-1", b'{"sequence": %d}' % n) for n in (2, 1)])
     writer.finish()
     monkeypatch.setattr(run, "spark_session", lambda *_, **__: contextlib.nullcontext(spark))
-    said = []
+    outputs = []
     for page in ("audit.md", "audit-planning.md"):
         for program in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL):
             exec(re.sub(r'"(/mnt/)?exported"', repr(str(tmp_path)), program), {"spark": spark})
-            said.append(capfd.readouterr().out)
-    by_hand, whole, submitted = said
+            outputs.append(capfd.readouterr().out)
+    by_hand, whole, submitted = outputs
     assert "order value 1 comes after 2" in by_hand and "KIP-253" in by_hand
     assert whole.strip() == "1 ['key order']"
     assert "order value 1 comes after 2" in submitted

@@ -25,8 +25,8 @@ def command(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Command:
     def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
             main([*arguments, "-b", cluster.bootstrap_servers])
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     return run
 

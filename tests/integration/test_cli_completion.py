@@ -83,16 +83,16 @@ def test_zsh_completes_commands_and_options(
 ) -> None:
     script = script_of("zsh", tmp_path, capsys)
     start = "autoload -Uz compinit; compinit -u -D"
-    said = tmp_path / "said"
+    calls = tmp_path / "calls"
     shown = typed_into_zsh(
         [
             f"{start}; source {script}" if is_sourced else f"fpath=({tmp_path} $fpath); {start}",
-            f'anabranch() {{ print -r -- "$@" >> {said} }}',
+            f'anabranch() {{ print -r -- "$@" >> {calls} }}',
             "anabranch topics desc\t",
             "anabranch topics list --under-r\t",
             "exit",
         ],
         tmp_path,
     )
-    assert said.exists(), shown
-    assert said.read_text().splitlines() == ["topics describe", "topics list --under-replicated"], shown
+    assert calls.exists(), shown
+    assert calls.read_text().splitlines() == ["topics describe", "topics list --under-replicated"], shown

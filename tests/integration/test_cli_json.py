@@ -32,9 +32,9 @@ def valid(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     def run(command: str, *arguments: str, status: int = 0) -> Any:
         with pytest.raises(SystemExit) as ended:
             main([*command.split(), *arguments, "--json", "-b", cluster.bootstrap_servers])
-        said = capsys.readouterr()
-        assert ended.value.code == status, said.err
-        found = json.loads(said.out)
+        output = capsys.readouterr()
+        assert ended.value.code == status, output.err
+        found = json.loads(output.out)
         jsonschema.validate(found, {**SCHEMA, "$ref": f"#/$defs/{command.replace(' ', '%20')}"})
         return found
 

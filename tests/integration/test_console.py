@@ -291,7 +291,7 @@ def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> Non
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "says"),
+    ("path", "status", "expected"),
     [
         ("/topics/there-is-none", 404, "topic there-is-none does not exist"),
         ("/groups/there-is-none", 404, "group there-is-none does not exist"),
@@ -308,10 +308,10 @@ def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> Non
     ],
 )
 def test_a_page_that_does_not_exist_is_answered_with_the_reason(
-    console: Served, path: str, status: int, says: str
+    console: Served, path: str, status: int, expected: str
 ) -> None:
     answer = console.get(path)
-    assert (answer[0], says in answer[1]) == (status, True), answer[1]
+    assert (answer[0], expected in answer[1]) == (status, True), answer[1]
 
 
 def test_a_page_stays_connected(console: Served) -> None:

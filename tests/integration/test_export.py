@@ -259,7 +259,7 @@ def test_a_running_brokers_directory_is_refused_and_a_stopped_ones_is_exported(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--topic", "nothing", "--to", "out"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("--topic", TOPIC, "--to", "s4://bucket"), "s4://bucket: Protocol not known: s4"),
@@ -267,12 +267,12 @@ def test_a_running_brokers_directory_is_refused_and_a_stopped_ones_is_exported(
     ],
 )
 def test_a_refused_export_prints_one_line(
-    cluster: ProcessCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+    cluster: ProcessCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = anabranch(cluster, "export", *arguments)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"anabranch: {said}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"anabranch: {expected}") and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

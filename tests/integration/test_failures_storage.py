@@ -104,13 +104,13 @@ def test_damaged_files_are_recovered_after_kill_9(single: ProcessCluster, fresh_
     wait_for(lambda: "SIGKILL" in single.output.read_text(), DEADLINE_S, "the supervisor sees it")
     for damage, directory in zip(DAMAGES, directories, strict=True):
         damage(directory)
-    said = len(single.broker_log(1))
+    logged = len(single.broker_log(1))
     wait_for(lambda: single.broker_pids()[1] != old, DEADLINE_S, "it is restarted")
     for topic in topics:
         wait_until_led(single, topic)
         assert write(single.bootstrap, topic, numbered(500, 10)) == [], topic
         assert read(single.bootstrap, topic, 510) == numbered(0, 510), topic
-    wait_for(lambda: "recovered=True" in single.broker_log(1)[said:], DEADLINE_S, "the recovery is logged")
+    wait_for(lambda: "recovered=True" in single.broker_log(1)[logged:], DEADLINE_S, "the recovery is logged")
 
 
 def test_a_clean_stop_leaves_the_marker_and_needs_no_recovery(
@@ -119,7 +119,7 @@ def test_a_clean_stop_leaves_the_marker_and_needs_no_recovery(
     create_topic(single.bootstrap, topic := fresh_name("clean"), 1)
     assert write(single.bootstrap, topic, numbered(0, 100)) == []
     marker = single.log_dir(1) / ".kafka_cleanshutdown"
-    old, said = single.broker_pids()[1], len(single.broker_log(1))
+    old, logged = single.broker_pids()[1], len(single.broker_log(1))
     assert not marker.exists()
     os.kill(old, signal.SIGTERM)
     wait_for(marker.exists, DEADLINE_S, "the marker is there")
@@ -127,8 +127,8 @@ def test_a_clean_stop_leaves_the_marker_and_needs_no_recovery(
     wait_until_led(single, topic)
     assert f"broker-1 (pid {old}) exited with status 0" in single.output.read_text()
     assert read(single.bootstrap, topic, 100) == numbered(0, 100)
-    wait_for(lambda: "recovered=False" in single.broker_log(1)[said:], DEADLINE_S, "the start is logged")
-    assert "recovered=True" not in single.broker_log(1)[said:]
+    wait_for(lambda: "recovered=False" in single.broker_log(1)[logged:], DEADLINE_S, "the start is logged")
+    assert "recovered=True" not in single.broker_log(1)[logged:]
 
 
 def test_topic_configs_take_effect_at_once(single: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
@@ -160,7 +160,7 @@ def start_broker(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
         ("num.partition=1", "did you mean num.partitions?"),
         ("num.partitions=none", "num.partitions"),
@@ -169,11 +169,11 @@ def start_broker(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
         ("what is this\\u12", "server.properties"),
     ],
 )
-def test_bad_properties_end_the_broker_with_one_line(tmp_path: Path, changed: str, said: str) -> None:
+def test_bad_properties_end_the_broker_with_one_line(tmp_path: Path, changed: str, expected: str) -> None:
     text = f"broker.id=7\nzookeeper.connect=127.0.0.1:1\nlog.dirs={tmp_path}/logs\n{changed}\n"
     done = start_broker(tmp_path, text)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert said in done.stderr and not (tmp_path / "logs").exists()
+    assert expected in done.stderr and not (tmp_path / "logs").exists()
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> list[str]:

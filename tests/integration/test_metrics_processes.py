@@ -296,10 +296,10 @@ def test_levels_of_loggers_are_changed_by_the_command_line(cluster: ProcessClust
 
 def test_the_page_names_every_metric_and_no_other(cluster: ProcessCluster) -> None:
     """Labels are compared for metrics that have values here; an unused metric has none."""
-    told = of_processes(cluster)
+    rows = of_processes(cluster)
     documented = page_rows(PAGE.read_text())
-    assert {name: row[:2] for name, row in documented.items()} == {name: row[:2] for name, row in told.items()}
-    assert {name: row.meaning for name, row in documented.items()} == {name: row.meaning for name, row in told.items()}
-    labelled = {name: row.labels for name, row in told.items() if row.labels is not None}
+    assert {name: row[:2] for name, row in documented.items()} == {name: row[:2] for name, row in rows.items()}
+    assert {name: row.meaning for name, row in documented.items()} == {name: row.meaning for name, row in rows.items()}
+    labelled = {name: row.labels for name, row in rows.items() if row.labels is not None}
     assert {name: documented[name].labels for name in labelled} == labelled
-    assert len(labelled) > 0.9 * len(told)
+    assert len(labelled) > 0.9 * len(rows)

@@ -200,9 +200,9 @@ def test_a_bad_edit_is_undone_with_a_line_in_the_log(
             edit(zk, topic, change)
             undone = lambda: json.loads(zk.get(paths.topic(topic))[0]) == before  # noqa: E731
             wait_for(undone, DEADLINE_S, f"undone: {what}")
-            said = lambda: controller_log(processes).count(f"{paths.topic(topic)}")  # noqa: E731
-            wait_for(lambda: said() > lines, DEADLINE_S, f"named in the log: {what}")  # noqa: B023
-            lines = said()
+            named_lines = lambda: controller_log(processes).count(f"{paths.topic(topic)}")  # noqa: E731
+            wait_for(lambda: named_lines() > lines, DEADLINE_S, f"named in the log: {what}")  # noqa: B023
+            lines = named_lines()
         zk.set(paths.topic(topic), b"{not json")
         wait_for(lambda: zk.get(paths.topic(topic))[0].startswith(b'{"'), DEADLINE_S, "undone: what is not JSON at all")
         assert json.loads(zk.get(paths.topic(topic))[0]) == before

@@ -86,9 +86,9 @@ def test_a_worker_without_the_package_is_named(tmp_path: Path, master: str) -> N
     settings = [f"spark.executorEnv.PATH={bare / 'bin'}:{os.environ['PATH']}", "spark.task.maxFailures=1"]
     settings += [NO_PAGES, "spark.cores.max=1"]  # one executor is enough to fail
     here = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    said = submit(master, program, str(export), settings=settings, PYSPARK_PYTHON="python3", PATH=here)
-    assert said.startswith("exit status 1")
-    assert "a Spark worker has no Python module 'anabranch': pip install 'anabranch[audit]' on every worker" in said
+    output = submit(master, program, str(export), settings=settings, PYSPARK_PYTHON="python3", PATH=here)
+    assert output.startswith("exit status 1")
+    assert "a Spark worker has no Python module 'anabranch': pip install 'anabranch[audit]' on every worker" in output
 
 
 def test_a_program_given_to_spark_submit_reads_segments_and_the_live_log(
@@ -105,9 +105,9 @@ def test_a_program_given_to_spark_submit_reads_segments_and_the_live_log(
         [str(export), cluster.bootstrap_servers, topic],
     )
     checkpoint = str(tmp_path / "checkpoint")
-    said = submit(master, program, *arguments, checkpoint, settings=SETTINGS, PYSPARK_PYTHON=sys.executable)
-    assert said.startswith("exit status 0"), said
-    found = json.loads(said.splitlines()[-1])
+    output = submit(master, program, *arguments, checkpoint, settings=SETTINGS, PYSPARK_PYTHON=sys.executable)
+    assert output.startswith("exit status 0"), output
+    found = json.loads(output.splitlines()[-1])
     assert (found["segment columns"], found["segment records"]) == (["partition", "offset"], 480)
     assert found["live"] == sorted([one.partition, one.offset, str(n)] for n, one in enumerate(sent))
     assert found["executors"] == 2, "each worker's executor reads a partition"

@@ -100,8 +100,8 @@ def test_the_console_starts_and_ends_with_the_cluster(tmp_path: Path) -> None:
             wait_for(lambda: "Nothing. Every partition has" in page(f"http://{address}/"), DEADLINE_S, "the page")
         finally:
             process.terminate()
-            said = process.communicate(timeout=DEADLINE_S)[0]
-    assert f"Look at it: http://{address}/" in said
+            output = process.communicate(timeout=DEADLINE_S)[0]
+    assert f"Look at it: http://{address}/" in output
     assert page(f"http://{address}/") == ""
 
 
@@ -114,7 +114,7 @@ def page(url: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--set", "log.retention.hour=1"], "did you mean log.retention.hours?"),
         (["--set", "num.partitions=0"], "num.partitions"),
@@ -123,9 +123,9 @@ def page(url: str) -> str:
         (["--port", "65535", "--brokers", "2"], "65535"),
     ],
 )
-def test_bad_settings_are_refused_before_anything_starts(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_bad_settings_are_refused_before_anything_starts(tmp_path: Path, arguments: list[str], expected: str) -> None:
     command = [sys.executable, "-m", "anabranch.cli.main", "up", "--dir", str(tmp_path / "d"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert said in done.stderr
+    assert expected in done.stderr
     assert not (tmp_path / "d").exists()

@@ -90,8 +90,8 @@ def test_a_downgrade_and_an_upgrade_under_load_lose_nothing(cluster: ProcessClus
             refused = update(admin, {ORDERED_RESIZE: 0}, UpgradeType.SAFE_DOWNGRADE)
             assert TOPIC in str(refused[ORDERED_RESIZE])
             wait_for(lambda: disabled_by_force(admin), DEADLINE_S, "the resize is done, and its feature disabled")
-            said = command(cluster, "topics", "alter", TOPIC, "--partitions", "8")
-            assert said.returncode == 1 and "ordered_resize is not finalized" in said.stderr
+            output = command(cluster, "topics", "alter", TOPIC, "--partitions", "8")
+            assert output.returncode == 1 and "ordered_resize is not finalized" in output.stderr
             assert "4 in use" in command(cluster, "topics", "describe", TOPIC).stdout
             cluster.restart_broker(2)
             written = load.sent

@@ -54,7 +54,7 @@ class Options:
         }
 
 
-def say(**fields: Any) -> None:
+def write_event(**fields: Any) -> None:
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
@@ -67,11 +67,11 @@ class Held:
 
     def add(self, partitions: Iterable[Any]) -> None:
         self._partitions |= {partition.partition for partition in partitions}
-        say(assigned=sorted(self._partitions))
+        write_event(assigned=sorted(self._partitions))
 
     def remove(self, partitions: Iterable[Any]) -> None:
         self._partitions -= {partition.partition for partition in partitions}
-        say(assigned=sorted(self._partitions))
+        write_event(assigned=sorted(self._partitions))
 
 
 class Stopped:
@@ -109,7 +109,7 @@ def confluent_kafka(options: Options, held: Held, stopped: Stopped) -> None:
     while not stopped.requested:
         for message in consumer.consume(200, timeout=POLL_S):
             if message.error() is None:
-                say(p=message.partition(), o=message.offset(), v=message.value().decode())
+                write_event(p=message.partition(), o=message.offset(), v=message.value().decode())
     consumer.close()
 
 
@@ -135,7 +135,7 @@ def kafka_python(options: Options, held: Held, stopped: Stopped) -> None:
     while not stopped.requested:
         for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
             for record in records:
-                say(p=record.partition, o=record.offset, v=record.value.decode())
+                write_event(p=record.partition, o=record.offset, v=record.value.decode())
     consumer.close()
 
 
@@ -143,7 +143,7 @@ async def _poll_loop(consumer: Any, stopped: Stopped) -> None:
     while not stopped.requested:
         for records in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).values():
             for record in records:
-                say(p=record.partition, o=record.offset, v=record.value.decode())
+                write_event(p=record.partition, o=record.offset, v=record.value.decode())
 
 
 def aiokafka(options: Options, held: Held, stopped: Stopped) -> None:

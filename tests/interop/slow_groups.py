@@ -207,10 +207,10 @@ class Members:
     """The process of a library's members."""
 
     def __init__(
-        self, library: str, command: Sequence[str], said: queue.Queue[tuple[str, dict[str, Any] | None]]
+        self, library: str, command: Sequence[str], events: queue.Queue[tuple[str, dict[str, Any] | None]]
     ) -> None:
         self.library = library
-        self._said = said
+        self._events = events
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by end()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, bufsize=1
@@ -222,8 +222,8 @@ class Members:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with suppress(json.JSONDecodeError):  # a line cut short by end()
-                self._said.put((self.library, json.loads(line)))
-        self._said.put((self.library, None))
+                self._events.put((self.library, json.loads(line)))
+        self._events.put((self.library, None))
 
     def end_processing(self, member: int, partition: int) -> None:
         assert self.process.stdin is not None
@@ -261,7 +261,7 @@ class Run:
 
     def __init__(self, bootstrap: str, topic: str, load: Load) -> None:
         self._bootstrap, self._topic, self._load = bootstrap, topic, load
-        self._said: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
+        self._events: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
         self._due: list[tuple[float, str, int, int, tuple[str, int]]] = []
         self.members: dict[str, Members] = {}
         self.groups: list[Group] = []
@@ -277,7 +277,7 @@ class Run:
                 ordered.members, latest.members, latest.owed_from = (0, 1), (2,), sys.maxsize
                 self.groups += [ordered, latest]
                 places = ",".join(f"{group.name}:{group.reset}" for group in (ordered, ordered, latest))
-                members = Members(library, [*command, self._bootstrap, self._topic, places], self._said)
+                members = Members(library, [*command, self._bootstrap, self._topic, places], self._events)
                 processes.callback(members.end)
                 self.members[library] = members
             yield self
@@ -330,9 +330,9 @@ class Run:
                 if group.open.get((member, partition)) == record:
                     self._end_processing(group, member, partition)
             try:
-                self._take(*self._said.get(timeout=TICK_S))
+                self._take(*self._events.get(timeout=TICK_S))
                 while True:
-                    self._take(*self._said.get_nowait())
+                    self._take(*self._events.get_nowait())
             except queue.Empty:
                 pass
         return True

@@ -50,7 +50,7 @@ class Processing:
 
     def process(self, member: int, partition: int, key: bytes, value: bytes) -> bool:
         """Wait until the record is processed. Returns False when the process ends first."""
-        say(m=member, p=partition, k=key.decode(), n=int(value))
+        write_event(m=member, p=partition, k=key.decode(), n=int(value))
         with self._changed:
             self._changed.wait_for(lambda: (member, partition) in self._ended or self.stopped.is_set())
             if self.stopped.is_set():
@@ -77,7 +77,7 @@ class MemberToBe(NamedTuple):
         }
 
 
-def say(**fields: Any) -> None:
+def write_event(**fields: Any) -> None:
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
@@ -91,11 +91,11 @@ class Held:
 
     def add(self, partitions: Iterable[Any]) -> None:
         self._partitions |= {partition.partition for partition in partitions}
-        say(m=self._member, assigned=sorted(self._partitions))
+        write_event(m=self._member, assigned=sorted(self._partitions))
 
     def remove(self, partitions: Iterable[Any]) -> None:
         self._partitions -= {partition.partition for partition in partitions}
-        say(m=self._member, assigned=sorted(self._partitions))
+        write_event(m=self._member, assigned=sorted(self._partitions))
 
 
 def librdkafka(member: MemberToBe, held: Held, processing: Processing) -> None:

@@ -63,8 +63,8 @@ def test_replicas_move_and_leaders_are_elected(tools: Tools, fresh_name: Callabl
     partitions = [{"topic": topic, "partition": index, "replicas": [3, 1, 2]} for index in range(2)]
     wanted.write_text(json.dumps({"version": 1, "partitions": partitions}))
     plan = ("--reassignment-json-file", str(wanted))
-    said = tools("kafka-reassign-partitions", "--execute", "--throttle", "10000000", *plan)
-    assert "Successfully started partition reassignments" in said
+    output = tools("kafka-reassign-partitions", "--execute", "--throttle", "10000000", *plan)
+    assert "Successfully started partition reassignments" in output
 
     def verified() -> str:
         return tools("kafka-reassign-partitions", "--verify", *plan)

@@ -48,9 +48,9 @@ def test_topics_alter_waits_until_a_topic_of_kafka_has_grown(
     run(bootstrap, "topics", "create", "grown", "--partitions", "1")
     run(bootstrap, "topics", "alter", "grown", "--partitions", "2", "--wait")
     run(bootstrap, "topics", "describe", "grown")
-    said = capsys.readouterr()
-    assert "altered grown\ngrown has 2 partitions\ngrown  id" in said.out and "2 partitions" in said.out
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert "altered grown\ngrown has 2 partitions\ngrown  id" in output.out and "2 partitions" in output.out
+    assert output.err == ""
 
 
 def test_the_console_shows_a_cluster_of_kafka(bootstrap: str) -> None:

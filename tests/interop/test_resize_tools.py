@@ -27,16 +27,16 @@ def alter(cluster: Cluster, topic: str, count: int) -> tuple[bool, str]:
     """Run the tool. Returns whether it succeeded, and its output."""
     arguments = ("--alter", "--topic", topic, "--partitions", str(count))
     done = run_tool("kafka-topics", "--bootstrap-server", cluster.bootstrap, *arguments, timeout_s=DEADLINE_S)
-    said = done.stdout + done.stderr
-    return done.returncode == 0 and "Error" not in said, said
+    output = done.stdout + done.stderr
+    return done.returncode == 0 and "Error" not in output, output
 
 
 def test_kafka_topics_splits_and_merges(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:
     topic = fresh_name("altered")
     create_resizable(cluster.bootstrap, topic, 4)
     for count in (6, 4):
-        done, said = alter(cluster, topic, count)
-        assert done, said
+        done, output = alter(cluster, topic, count)
+        assert done, output
         wait_for(lambda count=count: is_settled(cluster.bootstrap, topic, count), DEADLINE_S, f"{count} partitions")
-    done, said = alter(cluster, topic, 3)
-    assert not done and "created with 4 partitions and cannot have fewer" in said, said
+    done, output = alter(cluster, topic, 3)
+    assert not done and "created with 4 partitions and cannot have fewer" in output, output

@@ -82,7 +82,7 @@ class Flood:
         expected = {f"partition {positive_hash(key) % partitions}" for key in keys}
 
         def is_there() -> bool:
-            assert self._process.poll() is None, self._said()
+            assert self._process.poll() is None, self._output()
             return expected <= set(self._lines)
 
         wait_for(is_there, DEADLINE_S, f"{self.mode}: it writes to {partitions} partitions")
@@ -96,7 +96,7 @@ class Flood:
     def stop(self) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(DEADLINE_S) == 0, self._said()
+        assert self._process.wait(DEADLINE_S) == 0, self._output()
         self._reader.join(DEADLINE_S)
         report: dict[str, Any] = json.loads(self._lines[-1])
         return report
@@ -106,7 +106,7 @@ class Flood:
         self._process.wait()
         self._errors.close()
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")[-2000:]
 

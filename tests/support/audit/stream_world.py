@@ -80,10 +80,10 @@ class StreamWorld(World):
         ages = self.ages.get(q, [])
         if not ages or not (q in self.states or is_old):
             return
-        told: Lineage = self.r.choice(ages) if is_old else ages[-1]
+        lineage: Lineage = self.r.choice(ages) if is_old else ages[-1]
         known = self.view.lineages.get(q)
-        if known is None or told.as_of >= known.as_of:
-            self.view.lineages[q] = told
+        if known is None or lineage.as_of >= known.as_of:
+            self.view.lineages[q] = lineage
 
     # ------------------------------------------------------------ properties
 

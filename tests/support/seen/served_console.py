@@ -19,9 +19,9 @@ class Served:
         command = [sys.executable, "-m", "anabranch.cli.main", "console", "-b", bootstrap, "--listen", "127.0.0.1:0"]
         self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+", said)
-        assert found is not None, said
+        output = self._process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", output)
+        assert found is not None, output
         self.url = found[0]
 
     def __enter__(self) -> Served:

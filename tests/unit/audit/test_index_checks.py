@@ -34,7 +34,7 @@ OFFSETS = ((1009, 0), (1029, 200), (1039, 300))
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "expected"),
     [
         (OFFSETS, []),
         (((1015, 100),), []),  # Kafka's followers write this: an offset within the batch, or of a later batch
@@ -46,12 +46,12 @@ OFFSETS = ((1009, 0), (1029, 200), (1039, 300))
         (((1050, 400),), ["the log ends at offset 1049"]),
     ],
 )
-def test_faults_of_an_offset_index_are_described(entries: tuple[tuple[int, int], ...], said: list[str]) -> None:
-    assert whole(index(*entries)) == said
+def test_faults_of_an_offset_index_are_described(entries: tuple[tuple[int, int], ...], expected: list[str]) -> None:
+    assert whole(index(*entries)) == expected
 
 
 @pytest.mark.parametrize(
-    ("entries", "compacted", "said"),
+    ("entries", "compacted", "expected"),
     [
         (((1009, 50), (1029, 90), (1049, 95)), False, []),
         (((1005, 50),), False, []),  # Kafka's leaders write this: the record itself
@@ -63,9 +63,9 @@ def test_faults_of_an_offset_index_are_described(entries: tuple[tuple[int, int],
     ],
 )
 def test_faults_of_a_time_index_are_described(
-    entries: tuple[tuple[int, int], ...], compacted: bool, said: list[str]
+    entries: tuple[tuple[int, int], ...], compacted: bool, expected: list[str]
 ) -> None:
-    assert whole(index(*entries, size=12), compacted) == said
+    assert whole(index(*entries, size=12), compacted) == expected
 
 
 def test_each_entry_is_judged_by_the_part_of_the_segment_it_points_into() -> None:

@@ -68,7 +68,7 @@ def test_a_manifest_of_version_1_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         (b"", "m.json"),
         (b"{}", "topic"),
@@ -78,8 +78,8 @@ def test_a_manifest_of_version_1_is_read() -> None:
         (manifest(initial_partition_count=5).encode(), "initial partition count 5 is not from 1"),
     ],
 )
-def test_an_invalid_manifest_is_refused_with_the_reason(data: bytes, said: str) -> None:
-    with pytest.raises(ManifestError, match=said):
+def test_an_invalid_manifest_is_refused_with_the_reason(data: bytes, expected: str) -> None:
+    with pytest.raises(ManifestError, match=expected):
         Manifest.decode(data, "m.json")
 
 
@@ -212,7 +212,7 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "said"),
+    ("first", "last", "expected"),
     [
         (0, 9, None),
         (1, 9, "log start offset is 0"),
@@ -222,17 +222,17 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
     ],
 )
 def test_a_log_that_does_not_start_or_end_as_the_manifest_says_is_reported(
-    tmp_path: Path, first: int | None, last: int | None, said: str | None
+    tmp_path: Path, first: int | None, last: int | None, expected: str | None
 ) -> None:
     write_sample(tmp_path)
     (topic,) = discover(tmp_path)
     object.__setattr__(topic, "manifest", manifest())
     found = list(wrong_log_ends(topic, {0: PartitionSummary(3, 10, first, last)}))
-    assert [said in x.message for x in found] == ([True] if said else [])
+    assert [expected in x.message for x in found] == ([True] if expected else [])
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "expected"),
     [
         ({0: (0, 4), 2: (5, 9)}, []),
         ({-1: (0, 9)}, []),  # written by a release without epochs
@@ -241,12 +241,14 @@ def test_a_log_that_does_not_start_or_end_as_the_manifest_says_is_reported(
         ({0: (0, 3), 2: (4, 9)}, ["epoch 2 begins at offset 5"]),
     ],
 )
-def test_leader_epochs_that_contradict_the_history_are_reported(tmp_path: Path, found: dict, said: list[str]) -> None:
+def test_leader_epochs_that_contradict_the_history_are_reported(
+    tmp_path: Path, found: dict, expected: list[str]
+) -> None:
     write_sample(tmp_path)
     (topic,) = discover(tmp_path)
     entry = PartitionEntry(0, 0, 10, [], leader_epochs=[EpochStart(0, 0), EpochStart(2, 5)])
     faults = list(wrong_leader_epochs(topic, [(entry, found)]))
-    assert len(faults) == len(said) and all(text in fault.message for text, fault in zip(said, faults))
+    assert len(faults) == len(expected) and all(text in fault.message for text, fault in zip(expected, faults))
     assert list(wrong_leader_epochs(topic, [(PartitionEntry(0, 0, 10, []), found)])) == []
 
 

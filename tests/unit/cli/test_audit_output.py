@@ -31,11 +31,11 @@ REPORT = AuditReport(
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Progress | None]:
-    told: list[Progress | None] = []
+def progresses(monkeypatch: pytest.MonkeyPatch) -> list[Progress | None]:
+    progresses: list[Progress | None] = []
 
     def run_audit(directory: Path, *, progress: Progress | None, **_: Any) -> AuditReport:
-        told.append(progress)
+        progresses.append(progress)
         if progress is not None:
             progress.begin("starting Spark")
             progress.begin("reading")
@@ -43,7 +43,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Progress | None]:
         return REPORT
 
     monkeypatch.setattr(run, "run_audit", run_audit)
-    return told
+    return progresses
 
 
 class Terminal:
@@ -85,7 +85,7 @@ def on_terminal() -> Iterator[Terminal]:
         terminal.close()
 
 
-def test_a_terminal_has_a_line_for_each_part_and_headings(told: list) -> None:
+def test_a_terminal_has_a_line_for_each_part_and_headings(progresses: list) -> None:
     with on_terminal() as terminal:
         assert audit(Path("d")) == 1
         drawn = terminal.until("could be decided")
@@ -111,9 +111,9 @@ def test_progress_is_drawn_while_spark_starts(monkeypatch: pytest.MonkeyPatch) -
     assert "starting Spark" in drawn[0]
 
 
-def test_a_pipe_gets_neither_progress_nor_headings(told: list, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_neither_progress_nor_headings(progresses: list, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(Path("d")) == 1
-    assert told == [None]
+    assert progresses == [None]
     printed, drawn = capsys.readouterr()
     assert drawn == ""
     lines = printed.splitlines()

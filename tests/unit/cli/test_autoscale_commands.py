@@ -40,8 +40,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(cli_admin, "Admin", admin)
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     return run_command
 
@@ -95,14 +95,14 @@ def test_the_present_count_ends_autoscaling_without_a_resize(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [(("auto", "--wait"), "--wait needs a count"), (("many",), "not a whole number, nor auto")],
 )
-def test_auto_with_wait_and_an_invalid_count_are_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
+def test_auto_with_wait_and_an_invalid_count_are_refused(run: Run, arguments: tuple[str, ...], expected: str) -> None:
     admin = AutoAdmin()
     status, out, err = run(admin, *ALTER, *arguments)
     assert status != 0
-    assert said in " ".join((out + err).split())
+    assert expected in " ".join((out + err).split())
     assert admin.calls == []
 
 

@@ -8,7 +8,7 @@ from anabranch.cli.main import main
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ((), "name a topic"),
         (("t", "--offset", "1"), "--offset needs --partition"),
@@ -23,9 +23,9 @@ from anabranch.cli.main import main
     ],
 )
 def test_wrong_usage_is_reported_without_a_cluster(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["consume", *arguments])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err

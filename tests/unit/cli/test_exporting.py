@@ -559,16 +559,16 @@ def test_an_export_of_version_1_is_refused(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (lambda path: path.unlink(), f"t-0/{6:020d}.log is missing"),
         (lambda path: path.write_bytes(b"short"), f"t-0/{6:020d}.log has 5 bytes, {len(batches(0, 3))} were exported"),
     ],
 )
-def test_a_manifest_that_disagrees_with_the_files_is_refused(cluster: Cluster, change, said: str) -> None:
+def test_a_manifest_that_disagrees_with_the_files_is_refused(cluster: Cluster, change, expected: str) -> None:
     cluster.export()
     change(cluster.out / f"{6:020d}.log")
-    with pytest.raises(CommandError, match=f"disagrees with 1 of its files: {said}"):
+    with pytest.raises(CommandError, match=f"disagrees with 1 of its files: {expected}"):
         cluster.export()
 
 

@@ -86,14 +86,14 @@ def test_a_broker_that_the_cluster_does_not_know_is_not_healthy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         (None, "closed instead of answering API_VERSIONS"),
         (answers(error=ErrorCode.INVALID_REQUEST), "API_VERSIONS answered INVALID_REQUEST"),
     ],
 )
-def test_a_controller_whose_listener_does_not_answer_is_not_healthy(answer: Answer | None, said: str) -> None:
-    with listening(answer) as port, pytest.raises(UnhealthyError, match=said):
+def test_a_controller_whose_listener_does_not_answer_is_not_healthy(answer: Answer | None, expected: str) -> None:
+    with listening(answer) as port, pytest.raises(UnhealthyError, match=expected):
         check_controller(HOST, port)
 
 

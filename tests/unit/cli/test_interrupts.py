@@ -102,17 +102,17 @@ async def test_a_second_signal_makes_produce_report_unacknowledged_records(
             lines.write(b"2\n3\n")
             await until(lambda: not broker.faults[TopicPartition("t", 0)])
             os.kill(os.getpid(), signal.SIGINT)
-            said: list[str] = []
+            output: list[str] = []
 
             def is_reminded() -> bool:
-                said.append(capsys.readouterr().err)
-                return "waiting" in said[-1]
+                output.append(capsys.readouterr().err)
+                return "waiting" in output[-1]
 
             await until(is_reminded)
             await trio.sleep(2 * TOGETHER_S)  # pause: closer signals count as one
             os.kill(os.getpid(), signal.SIGINT)
     assert ended == [130]
-    assert "".join(said) == "anabranch: waiting for the acknowledgements of 2 records; Ctrl-C again gives up\n"
+    assert "".join(output) == "anabranch: waiting for the acknowledgements of 2 records; Ctrl-C again gives up\n"
     given_up = "interrupted: 1 record was written; 2 records were not acknowledged, and may have been written\n"
     assert capsys.readouterr().err == given_up
 

@@ -27,10 +27,10 @@ def test_a_terminal_shows_the_reason_for_a_wait(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(progress, "AFTER_S", 0.0)
     screen = Screen()
     with progress.waiting("waiting for h:1", Console(file=screen, force_terminal=True)):
-        progress.say("t: partitions 4, 5 drain")
+        progress.update("t: partitions 4, 5 drain")
         assert screen.wrote.wait(60)
     assert "t: partitions 4, 5 drain" in screen.getvalue()
-    progress.say("where nothing is waited for it is shown nowhere")
+    progress.update("where nothing is waited for it is shown nowhere")
 
 
 def test_a_short_wait_and_a_pipe_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_text_shows_the_requested_parts_of_a_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         (b'{"value": "v", "key ": "k"}', "unknown field 'key '; did you mean 'key'?"),
         (b'{"key": "k"}', "no field 'value'"),
@@ -58,6 +58,6 @@ def test_text_shows_the_requested_parts_of_a_record() -> None:
         (b'{"value": "\\ud800"}', "field 'value'"),
     ],
 )
-def test_the_field_that_is_wrong_is_named(line: bytes, said: str) -> None:
-    with pytest.raises(InputError, match=re.escape(said)):
+def test_the_field_that_is_wrong_is_named(line: bytes, expected: str) -> None:
+    with pytest.raises(InputError, match=re.escape(expected)):
         parse_json(line)

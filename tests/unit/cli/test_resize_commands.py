@@ -38,8 +38,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(group_lag, "LogReader", admin)
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     return run_command
 
@@ -98,11 +98,11 @@ def test_a_dry_run_that_would_be_refused_says_why_and_fails(run: Run) -> None:
 
 
 def test_a_dry_run_ignores_a_refusal_that_the_commands_config_would_lift(run: Run) -> None:
-    said = "t: Its records never expire, so partitions would never get empty; set delete.records.when.drained=true"
+    reason = "t: Its records never expire, so partitions would never get empty; set delete.records.when.drained=true"
     state = {"undeleted": 6, "total": 6, "version": 1, "configs": {"retention.ms": "-1"}}
-    admin = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
+    admin = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, reason))
     status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
-    assert status == 1 and f"refused: POLICY_VIOLATION: {said}" in out
+    assert status == 1 and f"refused: POLICY_VIOLATION: {reason}" in out
     arguments = ["--partitions", "4", "--dry-run", "--delete-records-when-drained"]
     status, out, _ = run(admin, "topics", "alter", "t", *arguments)
     assert status == 0 and "nothing stands in the way" in out
@@ -140,25 +140,25 @@ def test_a_dry_run_of_a_shrink_says_when_no_group_has_committed_offsets(run: Run
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "reason"),
     [
         ("8", f"t: cannot grow while partitions 4, 5 are marked; they go with {DRAIN_KEY}=true"),
         ("4", "t: another resize is unfinished"),
     ],
 )
-def test_a_refused_resize_changes_no_config(run: Run, count: str, said: str) -> None:
+def test_a_refused_resize_changes_no_config(run: Run, count: str, reason: str) -> None:
     """This includes the config that decides how marked partitions are removed."""
-    admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
+    admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, reason))
     arguments = ["topics", "alter", "t", "--partitions", count, "--delete-records-when-drained"]
     status, _, err = run(admin, *arguments)
-    assert (status, err) == (1, f"anabranch: POLICY_VIOLATION: {said}\n")
+    assert (status, err) == (1, f"anabranch: POLICY_VIOLATION: {reason}\n")
     assert admin.calls == [("partitions", {"t": int(count)}, True)]
 
 
 @pytest.mark.parametrize("config", [f"{DRAIN_KEY}=true", "retention.ms=1000", "cleanup.policy=delete"])
 def test_a_resize_refused_for_a_config_is_requested_again_with_the_new_config(run: Run, config: str) -> None:
-    said = f"t: never expire; set {DRAIN_KEY}=true"
-    admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
+    reason = f"t: never expire; set {DRAIN_KEY}=true"
+    admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, reason))
     run(admin, "topics", "alter", "t", "--partitions", "4", "--config", config)
     assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
 
@@ -280,7 +280,7 @@ def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> N
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "expected"),
     [
         ({}, "4 partitions are in use"),
         ({"undeleted": 6, "total": 6, "version": 1, "without_leader": frozenset({5})}, "partition 5 has no leader"),
@@ -290,20 +290,20 @@ def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> N
         ),
     ],
 )
-def test_waiting_for_a_grow_says_what_is_missing(run: Run, state: dict[str, Any], said: str) -> None:
+def test_waiting_for_a_grow_says_what_is_missing(run: Run, state: dict[str, Any], expected: str) -> None:
     arguments = ["topics", "alter", "t", "--partitions", "6", "--wait", "--timeout-ms", "50"]
     status, _, err = run(FakeAdmin(**state), *arguments)
     assert status == 1
-    assert said in err
+    assert expected in err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [(["--wait"], "nothing to change"), (["--config", "a=b", "--wait"], "--wait and --wait-drained need --partitions")],
 )
-def test_wait_without_a_count_is_wrong_usage(run: Run, arguments: list[str], said: str) -> None:
+def test_wait_without_a_count_is_wrong_usage(run: Run, arguments: list[str], expected: str) -> None:
     status, _, err = run(FakeAdmin(), "topics", "alter", "t", *arguments)
-    assert (status, said in err) == (2, True)
+    assert (status, expected in err) == (2, True)
 
 
 def test_describe_shows_the_tree_and_what_is_left_to_drain(run: Run) -> None:

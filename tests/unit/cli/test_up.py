@@ -15,7 +15,7 @@ def test_the_addresses_of_controllers_are_printed() -> None:
         "127.0.0.1:2181",
         plan_brokers(config, "127.0.0.1:2181", [9092], [9404]),
         plan_controllers(config, "127.0.0.1:2181", [9100, 9101], [9405, 9406]),
-        Supervisor(say=print, on_restart=print),
+        Supervisor(report_line=print, on_restart=print),
     )
-    said = welcome(cluster, "anabranch")
-    assert "\nControllers 1000 at 127.0.0.1:9100, 1001 at 127.0.0.1:9101 (for --bootstrap-controller)\n" in said
+    output = welcome(cluster, "anabranch")
+    assert "\nControllers 1000 at 127.0.0.1:9100, 1001 at 127.0.0.1:9101 (for --bootstrap-controller)\n" in output

@@ -55,8 +55,8 @@ def test_wrong_usage_has_status_2_and_a_sentence(
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.err and "Error:" not in said.out + said.err and "['" not in said.err
+    output = capsys.readouterr()
+    assert output.err and "Error:" not in output.out + output.err and "['" not in output.err
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_terminal_without_colours_gets_no_escapes(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ((".", "--first", "-1"), "-1 is not from 0"),
         ((".", "--max-decompressed-bytes", "0"), "--max-decompressed-bytes 0: must be at least 1"),
@@ -124,11 +124,11 @@ def test_a_terminal_without_colours_gets_no_escapes(
     ],
 )
 def test_an_audit_with_invalid_options_is_not_begun(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         main(["audit", *arguments])
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ async def test_every_response_forbids_foreign_content(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "says"),
+    ("error", "status", "expected"),
     [
         (BadQueryError("page is 'x': a number is needed"), 400, "page is &#39;x&#39;"),
         (NotThereError("topic t does not exist"), 404, "topic t does not exist"),
@@ -149,10 +149,10 @@ async def test_every_response_forbids_foreign_content(monkeypatch: pytest.Monkey
     ],
 )
 async def test_an_error_is_a_page_with_its_status(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, says: str
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, expected: str
 ) -> None:
     answer = await ask(served(monkeypatch, error), "/topics/t")
-    assert (answer.status, says in answer.text) == (status, True)
+    assert (answer.status, expected in answer.text) == (status, True)
     assert "<nav" in answer.text
 
 

@@ -53,7 +53,7 @@ def test_the_number_of_samples_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lag", "written", "read", "says"),
+    ("lag", "written", "read", "expected"),
     [
         (0, 5.0, 0.0, "is at the end"),
         (10, None, 5.0, "is being measured"),
@@ -64,9 +64,9 @@ def test_the_number_of_samples_is_bounded() -> None:
     ],
 )
 def test_the_outlook_compares_the_read_and_the_write_rate(
-    lag: int, written: float | None, read: float | None, says: str
+    lag: int, written: float | None, read: float | None, expected: str
 ) -> None:
-    assert outlook(lag, written, read) == says
+    assert outlook(lag, written, read) == expected
 
 
 def topic(*partitions: PartitionInfo) -> TopicDescription:
@@ -239,10 +239,10 @@ def test_one_record_is_written_in_the_singular() -> None:
     assert alone.text == "Nobody reads: the group has no members, and 1 record to read."
 
 
-@pytest.mark.parametrize(("matching", "said"), [(1, "1 topic"), (1_200, "1,200 topics"), (0, "0 topics")])
-def test_a_table_counts_its_rows(matching: int, said: str) -> None:
+@pytest.mark.parametrize(("matching", "expected"), [(1, "1 topic"), (1_200, "1,200 topics"), (0, "0 topics")])
+def test_a_table_counts_its_rows(matching: int, expected: str) -> None:
     parts: Any = _templates().globals["parts"]
-    assert f">{said}<" in parts.pager("/topics", "", 1, 1, matching, "topic")
+    assert f">{expected}<" in parts.pager("/topics", "", 1, 1, matching, "topic")
 
 
 def text_of(part: object) -> str:

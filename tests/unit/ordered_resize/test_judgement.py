@@ -71,7 +71,7 @@ def test_a_request_is_refused_with_a_code_and_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("count", "given", "said"),
+    ("count", "given", "expected"),
     [
         (3, {"marked": Marked.FOR_EVER}, "The topic is compacted: partitions 3 stay, for they"),
         (
@@ -90,12 +90,12 @@ def test_a_request_is_refused_with_a_code_and_a_reason(
     ],
 )
 def test_a_resize_of_a_compacted_topic_has_advice_about_the_latest_values(
-    topic: Topic, count: int, given: dict[str, Any], said: str
+    topic: Topic, count: int, given: dict[str, Any], expected: str
 ) -> None:
     compacted = setting(**({"is_compacted": True} | given))
     verdict = judge_request(topic.snapshot(), count, compacted)
     assert verdict.outcome is ACCEPT and verdict.topic is not None
-    assert re.match(said, advice(topic.topic, verdict.topic, compacted))
+    assert re.match(expected, advice(topic.topic, verdict.topic, compacted))
 
 
 def test_a_queued_shrink_of_a_compacted_topic_has_advice_and_a_cancel_has_none(topic: Topic) -> None:

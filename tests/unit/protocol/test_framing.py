@@ -143,13 +143,13 @@ def test_a_frame_size_out_of_bounds_is_refused(size: int) -> None:
     ],
 )
 def test_another_protocol_is_named(data: bytes, protocol: str) -> None:
-    said = f"^the other side speaks {protocol}, not Kafka's protocol$"
-    with pytest.raises(FrameError, match=said):
+    expected = f"^the other side speaks {protocol}, not Kafka's protocol$"
+    with pytest.raises(FrameError, match=expected):
         feed(ServerConnection(), data)
     frames = ClientConnection(MAX_FRAME_BYTES)
     frames.buffer()[: len(data)] = data
     frames.received(len(data))
-    with pytest.raises(FrameError, match=said):
+    with pytest.raises(FrameError, match=expected):
         frames.next_frame()
 
 

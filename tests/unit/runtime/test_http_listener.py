@@ -70,11 +70,11 @@ async def test_metrics_are_served_in_the_prometheus_text_format() -> None:
 async def test_a_connection_is_kept_and_pipelined_requests_are_answered_in_order() -> None:
     async with listening() as listener:
         first = b"GET /echo?1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        said = await ask(listener, first + first.replace(b"1 HTTP", b"2 HTTP") + GET)
-        assert said.count("HTTP/1.1 ") == 3
-        one, two, three = (said.index(each) for each in ('"query": "1"', '"query": "2"', "anabranch_closed"))
+        response = await ask(listener, first + first.replace(b"1 HTTP", b"2 HTTP") + GET)
+        assert response.count("HTTP/1.1 ") == 3
+        one, two, three = (response.index(each) for each in ('"query": "1"', '"query": "2"', "anabranch_closed"))
         assert one < two < three
-        body = said.split("\r\n\r\n")[1].partition("HTTP/1.1")[0]
+        body = response.split("\r\n\r\n")[1].partition("HTTP/1.1")[0]
         assert json.loads(body) == {"query": "1"}
 
 
@@ -111,8 +111,8 @@ async def test_a_request_within_a_body_is_not_served() -> None:
     async with listening() as listener:
         smuggled = b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n"
         head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(smuggled)
-        said = await ask(listener, head + smuggled, ends=False)
-        assert said.count("HTTP/1.1 ") == 1 and "Connection: close" in said
+        response = await ask(listener, head + smuggled, ends=False)
+        assert response.count("HTTP/1.1 ") == 1 and "Connection: close" in response
 
 
 async def test_a_listener_that_is_not_local_answers_to_any_name() -> None:
@@ -132,8 +132,8 @@ async def test_the_head_of_a_request_has_a_limit_that_can_be_set(name_bytes: int
 
 async def test_a_connection_is_closed_after_its_last_request() -> None:
     async with listening(limits=HttpLimits(requests=2)) as listener:
-        said = await ask(listener, GET * 5, ends=False)
-        assert said.count("HTTP/1.1 200 ") == 2 and said.count("Connection: close") == 1
+        response = await ask(listener, GET * 5, ends=False)
+        assert response.count("HTTP/1.1 200 ") == 2 and response.count("Connection: close") == 1
 
 
 async def test_silent_connections_make_room_for_new_requests() -> None:

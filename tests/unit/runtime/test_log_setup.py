@@ -38,7 +38,7 @@ def lines(stream: io.StringIO) -> list[str]:
     return found
 
 
-def say(word: str) -> None:
+def log_at_each_level(word: str) -> None:
     """Log a line at each level, by both libraries."""
     of_structlog, of_library = structlog.get_logger(ONE), logging.getLogger(OTHER)
     for level in ("debug", "info", "warning", "error"):
@@ -98,7 +98,7 @@ def test_an_exception_is_in_its_line(form: str) -> None:
 def test_levels_hold_for_loggers_and_those_below_and_change_while_the_process_runs() -> None:
     stream = io.StringIO()
     log_setup.begin(stream, ["warn", "anabranch.broker=DEBUG"], log_setup.JSON)
-    say("a")
+    log_at_each_level("a")
     assert events(stream) == [
         (ONE, "debug"),
         (ONE, "info"),
@@ -109,10 +109,10 @@ def test_levels_hold_for_loggers_and_those_below_and_change_while_the_process_ru
     ]
     log_setup.set_level(ONE, "FATAL")
     log_setup.set_level("root", "ERROR")
-    say("b")
+    log_at_each_level("b")
     assert events(stream) == [(OTHER, "error")]
     log_setup.set_level(ONE, None)
-    say("c")
+    log_at_each_level("c")
     assert [name for name, _ in events(stream)] == [ONE] * 3 + [ONE, OTHER]
 
 

@@ -82,8 +82,8 @@ class FakeReader:
             known = self.partitions.get(tp.partition)
             over = self.over.get(tp.partition, -1)
             if tp.partition not in self.silent and (known is not None or over >= 0):
-                told = None if known is None else Lineage(known.leader_epoch, -1, known.entries)
-                found[tp] = LineageAnswer(told, over, self.over_ends.get(tp.partition, -1))
+                lineage = None if known is None else Lineage(known.leader_epoch, -1, known.entries)
+                found[tp] = LineageAnswer(lineage, over, self.over_ends.get(tp.partition, -1))
         return found
 
     async def epoch_ends(

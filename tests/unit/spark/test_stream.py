@@ -246,23 +246,23 @@ def test_a_topic_that_is_not_seen_for_a_moment_is_not_read_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"subscribePattern": "[^t]*"}, "no longer reads topic t, which"),
         ({"assign": '{"t": [1]}'}, "no longer reads t-0, which"),
     ],
 )
 def test_a_partition_that_the_options_no_longer_name_is_a_loss(
-    options: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
+    options: dict[str, str], expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = FakeReader(2, end=3)
     query = Query(reader)
     end = query.plan(query.initial())
     reader.partitions[0].end = 5
-    with pytest.raises(DataLossError, match=said):
+    with pytest.raises(DataLossError, match=expected):
         Query(reader, **options).plan(end)
     assert Query(reader, failOnDataLoss="false", **options).plan(end) == end
-    assert said in caplog.text
+    assert expected in caplog.text
 
 
 def test_a_start_behind_the_end_of_a_partition_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,7 +61,7 @@ def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (Options(engine="podman"), "it can be auto, docker, processes"),
         (Options(engine="processes", ini={"anabranch_brokers": "three"}), "anabranch_brokers is 'three'"),
@@ -69,8 +69,8 @@ def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         (Options(engine="processes", ini={"anabranch_overrides": ["nonsense"]}), "'nonsense' is not key=value"),
     ],
 )
-def test_settings_that_cannot_work_are_usage_errors(options: Options, said: str) -> None:
-    with pytest.raises(pytest.UsageError, match=said):
+def test_settings_that_cannot_work_are_usage_errors(options: Options, expected: str) -> None:
+    with pytest.raises(pytest.UsageError, match=expected):
         made(options)
 
 
