@@ -255,7 +255,7 @@ class PositionReported(_Event, tag="position_reported"):
     commits: bool = True
 
 
-class Heard(_Event, tag="heard"):
+class SessionExtended(_Event, tag="session_extended"):
     """A coordinator responded to a member after extending its session, which lasts at least until this time."""
 
     group: str
@@ -263,7 +263,7 @@ class Heard(_Event, tag="heard"):
     until_ms: float
 
 
-class PositionTold(_Event, tag="position_told"):
+class PositionAnswered(_Event, tag="position_answered"):
     """A coordinator responds to a member with the group's position in a partition."""
 
     group: str
@@ -346,8 +346,8 @@ Event: TypeAlias = (
     | KeysLoaded
     | KeysFlushed
     | PositionReported
-    | Heard
-    | PositionTold
+    | SessionExtended
+    | PositionAnswered
     | Created
     | Removed
     | LayoutSet

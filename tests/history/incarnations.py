@@ -39,13 +39,13 @@ class _Incarnations:
                 found.setdefault(event.tp, {})[event.incarnation] = None
         self.several = {tp: list(incarnations) for tp, incarnations in found.items() if len(incarnations) > 1}
         self._of_value: dict[tuple[TopicPartition, str], int] = {}
-        self._born: dict[TopicPartition, list[tuple[float, int]]] = {}
+        self._created: dict[TopicPartition, list[tuple[float, int]]] = {}
         self._epochs: dict[TopicPartition, dict[int, int]] = {}
         for event in events:
             if isinstance(event, StoredBatch) and event.tp in self.several:
                 self._of_value.update(((event.tp, value), event.incarnation) for value in event.values if value)
             elif isinstance(event, Created) and event.tp in self.several:
-                self._born.setdefault(event.tp, []).append((event.at_ms, event.incarnation))
+                self._created.setdefault(event.tp, []).append((event.at_ms, event.incarnation))
             elif isinstance(event, LayoutSet) and event.tp in self.several:
                 self._epochs.setdefault(event.tp, {}).setdefault(event.incarnation, event.leader_epoch)
 
@@ -76,6 +76,6 @@ class _Incarnations:
         begun = [(first, life) for life, first in self._epochs.get(event.tp, {}).items() if first <= epoch]
         if begun:
             return max(begun)[1]
-        born = self._born.get(event.tp, [])
-        at = bisect_right(born, (getattr(event, "asked_ms", event.at_ms), float("inf")))
-        return born[max(at - 1, 0)][1] if born else self.several[event.tp][-1]
+        created = self._created.get(event.tp, [])
+        at = bisect_right(created, (getattr(event, "asked_ms", event.at_ms), float("inf")))
+        return created[max(at - 1, 0)][1] if created else self.several[event.tp][-1]

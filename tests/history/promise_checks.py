@@ -12,17 +12,17 @@ from tests.history.events import (
     Committed,
     Event,
     Fault,
-    Heard,
     KeysFlushed,
     KeysLoaded,
     OffsetFetched,
     OrderedGroup,
     Polled,
+    PositionAnswered,
     Positioned,
     PositionReported,
-    PositionTold,
     Removed,
     Revoked,
+    SessionExtended,
 )
 from tests.history.index import History, Violation
 
@@ -138,7 +138,7 @@ class _Promise:
             case KeysFlushed() | Revoked():
                 for tp in event.partitions:
                     self._flushed.setdefault((event.member, tp), []).append(at)
-            case Heard():
+            case SessionExtended():
                 self._session_ends[event.member] = event.until_ms
             case Fault(kind="member crash"):
                 self._crashed[event.what] = at
@@ -338,7 +338,7 @@ def positions(history: History) -> Iterator[Violation]:
             allowed[place] = max(allowed.get(place, 0), event.position)
             mine = read.get((event.group, event.member, event.tp), _Read())
             yield from _report(history, event, at, mine, committed.get(place, 0), begun.get(place, 0))
-        elif isinstance(event, PositionTold):
+        elif isinstance(event, PositionAnswered):
             most = allowed.get((event.group, event.tp), 0)
             if event.position > most and history.has_records(event.tp, most, event.position, at):
                 what = f"told that the group is at {event.position}; nobody was beyond {most}"

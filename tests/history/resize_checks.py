@@ -169,13 +169,13 @@ def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> 
         if event.outcome != "refused":
             place = event.group, event.tp
             highest[place] = max(highest.get(place, 0), event.offset)
-    born = {event.tp: event.at_ms for event in history.of(Created)}
+    created = {event.tp: event.at_ms for event in history.of(Created)}
     for event in history.of(OffsetFetched):
         if event.tp not in begins:
             continue
         answered_by = [event.tp]
         if event.incarnation == UNKNOWN:  # the response may be of a later incarnation than the request
-            answered_by += [tp for tp in later[event.tp] if born.get(tp, event.at_ms) <= event.at_ms]
+            answered_by += [tp for tp in later[event.tp] if created.get(tp, event.at_ms) <= event.at_ms]
         bound = max(max(begins[tp], highest.get((event.group, tp), 0)) for tp in answered_by)
         if event.offset > bound:
             what = f"{event.offset} is fetched, which nobody committed in this life"

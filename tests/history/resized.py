@@ -32,8 +32,8 @@ from tests.history.events import (
     OffsetFetched,
     OrderedGroup,
     Polled,
+    PositionAnswered,
     PositionReported,
-    PositionTold,
     Removed,
     Replica,
     Revoked,
@@ -316,7 +316,7 @@ class _World:
                     return False
                 self.commit(other)
             if partition.loaded_at < other.flushed_at:
-                self.add(PositionTold(self.tick(), GROUP, owner, other.tp, other.committed, other.incarnation))
+                self.add(PositionAnswered(self.tick(), GROUP, owner, other.tp, other.committed, other.incarnation))
                 self.states[owner].load([tp])
                 self.add(KeysLoaded(self.tick(), GROUP, owner, self.generation, [tp]))
                 partition.loaded_at = len(self.events)

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.history.checks import check_history
+from tests.history.event_edits import FAST, SEEDS, changed, copies, replaced, some
 from tests.history.events import (
     Acked,
     Assigned,
@@ -27,7 +28,6 @@ from tests.history.events import (
     write_history,
 )
 from tests.history.generated import BROKERS, GROUP, MEMBERS, correct_history
-from tests.history.spoiling import FAST, SEEDS, changed, copies, replaced, some
 
 
 def without_record(batch: StoredBatch, value: str) -> StoredBatch:

@@ -16,7 +16,6 @@ from tests.history.events import (
     Event,
     Expired,
     Fault,
-    Heard,
     KeysFlushed,
     KeysLoaded,
     OffsetFetched,
@@ -27,6 +26,7 @@ from tests.history.events import (
     Replica,
     Revoked,
     Sent,
+    SessionExtended,
     StoredBatch,
 )
 from tests.history.key_states import KeyStates, NotLoadedError
@@ -183,29 +183,29 @@ def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_
     assert broken([*begun, removed, *crash]) == []
     assert broken([*begun, *crash]) == ["promise"]
     for ends in (lost, *crash[:1]):
-        heard = Heard(2.5, "g", "one", 3.1)
-        assert broken([*begun, heard, removed, ends, *crash[1:]]) == ["promise"], "its session was not over"
-        assert broken([*begun, removed, heard, ends, *crash[1:]]) == [], "it was back too late to be asked"
+        extended = SessionExtended(2.5, "g", "one", 3.1)
+        assert broken([*begun, extended, removed, ends, *crash[1:]]) == ["promise"], "its session was not over"
+        assert broken([*begun, removed, extended, ends, *crash[1:]]) == [], "it was back too late to be asked"
     assert broken([*begun, lost, *again]) == ["promise"]
     assert broken([*begun, removed, *again]) == ["promise"]
-    once_more, back = Removed(9.0, CHILD, 8), Heard(8.0, "g", "one", 9.1)
-    heard = Heard(2.5, "g", "one", 3.1)
-    assert broken([*begun, heard, removed, lost, once_more, *again]) == ["promise"], "its session was not over"
+    once_more, back = Removed(9.0, CHILD, 8), SessionExtended(8.0, "g", "one", 9.1)
+    extended = SessionExtended(2.5, "g", "one", 3.1)
+    assert broken([*begun, extended, removed, lost, once_more, *again]) == ["promise"], "its session was not over"
     assert broken([*begun, removed, lost, back, once_more, *again]) == [], "the first removal was its own"
 
 
 def test_two_incarnations_of_a_partition_are_two_partitions() -> None:
     first, second = stored(CHILD, "a", broker=ARCHIVE, incarnation=7), stored(CHILD, "b", start=1, incarnation=8)
     acks = [Acked(2.0, "p", CHILD, 0, "a"), Acked(6.0, "p", CHILD, 1, "b")]
-    born = [Created(1.0, CHILD, 7), Created(5.0, CHILD, 8)]
-    assert broken([*SENT, *born, *acks, *first, *second]) == []
-    assert broken([*SENT, *born, *acks, *first]) == ["lost_acknowledged"]
+    created = [Created(1.0, CHILD, 7), Created(5.0, CHILD, 8)]
+    assert broken([*SENT, *created, *acks, *first, *second]) == []
+    assert broken([*SENT, *created, *acks, *first]) == ["lost_acknowledged"]
     at_0 = stored(CHILD, "b", incarnation=8)
-    assert broken([*SENT, *born, acks[0], *first, *at_0]) == ["incarnations"], "its offsets go on"
+    assert broken([*SENT, *created, acks[0], *first, *at_0]) == ["incarnations"], "its offsets go on"
     late = OffsetFetched(6.5, "g", CHILD, 1, 4.5)
-    assert broken([*SENT, *born, *acks, *first, *second, late]) == [], "asked in one life, answered in the next"
+    assert broken([*SENT, *created, *acks, *first, *second, late]) == [], "asked in one life, answered in the next"
     early = OffsetFetched(4.9, "g", CHILD, 1, 4.5)
-    assert broken([*SENT, *born, *acks, *first, *second, early]) == ["incarnations"], "nobody committed"
+    assert broken([*SENT, *created, *acks, *first, *second, early]) == ["incarnations"], "nobody committed"
 
 
 def test_a_loaded_state_is_the_state_stored_at_that_moment() -> None:

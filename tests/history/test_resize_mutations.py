@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.protocol.key_placement import place, positive_hash
 from tests.history.checks import CHECKS, check_history
+from tests.history.event_edits import FAST, SEEDS, changed, copies, replaced, some
 from tests.history.events import (
     EXPIRED,
     Acked,
@@ -25,8 +26,8 @@ from tests.history.events import (
     LayoutSet,
     OffsetFetched,
     Polled,
+    PositionAnswered,
     PositionReported,
-    PositionTold,
     Removed,
     Replica,
     Revoked,
@@ -34,7 +35,6 @@ from tests.history.events import (
     StoredBatch,
 )
 from tests.history.resized import INITIAL, correct_resized_history
-from tests.history.spoiling import FAST, SEEDS, changed, copies, replaced, some
 from tests.history.test_mutations import MUTATIONS
 
 Mutate = Callable[[list[Event], random.Random], list[Event]]
@@ -187,8 +187,8 @@ def report_a_position_above_the_delivered_records(events: list[Event], rng: rand
 
 
 def answer_a_position_before_its_report(events: list[Event], rng: random.Random) -> list[Event]:
-    told = some(events, rng, PositionTold)
-    early = changed(told, position=told.position)
+    answered = some(events, rng, PositionAnswered)
+    early = changed(answered, position=answered.position)
     assume(not any(isinstance(e, Removed) for e in events))
     at = index_of(events, next(e for e in events if isinstance(e, Assigned)))
     return [*events[:at], early, *events[at:]]
@@ -282,9 +282,12 @@ def take_a_record_by_the_last_layout(events: list[Event], rng: random.Random) ->
 
 
 def two_incarnations(events: list[Event], rng: random.Random) -> tuple[Created, Created]:
-    born = [e for e in events if isinstance(e, Created)]
+    creations = [e for e in events if isinstance(e, Created)]
     pairs = [
-        (one, other) for one in born for other in born if one.tp == other.tp and one.incarnation < other.incarnation
+        (one, other)
+        for one in creations
+        for other in creations
+        if one.tp == other.tp and one.incarnation < other.incarnation
     ]
     assume(pairs)
     return rng.choice(pairs)

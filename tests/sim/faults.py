@@ -164,13 +164,13 @@ class Faults:
 
     # ------------------------------------------------------------ network
 
-    def _somebody_else(self, machine: str) -> str:
+    def _other_machine(self, machine: str) -> str:
         others = [*(f"broker{broker}" for broker in BROKERS), *(f"controller{id}" for id in CONTROLLERS), *self.clients]
         return self.cluster.rng.choice([other for other in others if other != machine])
 
     async def cut(self, machine: str) -> None:
         """Cut the connection of any two machines, in one direction or both."""
-        other, fabric = self._somebody_else(machine), self.cluster.fabric
+        other, fabric = self._other_machine(machine), self.cluster.fabric
         ways = [(machine, other), (other, machine)]
         if self.cluster.rng.random() < 0.6:
             ways.pop(self.cluster.rng.randrange(2))
@@ -192,17 +192,17 @@ class Faults:
             self.cluster.fabric.heal(source, target)
 
     async def reset(self, machine: str) -> None:
-        self.cluster.fabric.reset(machine, self._somebody_else(machine))
+        self.cluster.fabric.reset(machine, self._other_machine(machine))
 
     async def refuse(self, machine: str) -> None:
-        other = self._somebody_else(machine)
+        other = self._other_machine(machine)
         self.cluster.fabric.refuse(machine)
         self.cluster.fabric.reset(machine, other)
         await self._pause(self.cluster.rng.uniform(0, 5))
         self.cluster.fabric.accept(machine)
 
     async def slow(self, machine: str) -> None:
-        other = self._somebody_else(machine)
+        other = self._other_machine(machine)
         self.cluster.fabric.slow_down(machine, other, self.cluster.rng.uniform(0, 2))
         await self._pause(self.cluster.rng.uniform(0, 10))
         self.cluster.fabric.slow_down(machine, other, 0)

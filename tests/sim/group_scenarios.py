@@ -150,30 +150,30 @@ class Member:
                 if value == self.keeps:
                     self.flushes = trio.Event()
 
-    def _told(self, kind: Any, tps: list[TopicPartition], **more: Any) -> None:
+    def _record(self, kind: Any, tps: list[TopicPartition], **more: Any) -> None:
         assert self.consumer is not None
         self._scene.recorder.add(kind(now_ms(), GROUP, self._name, generation_of(self.consumer), list(tps), **more))
 
     async def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
-        self._told(Assigned, tps)
+        self._record(Assigned, tps)
         if self.goes_back and PARENT in tps:
             self.goes_back = False
             self.go_back()
         await self.begins.wait()
 
     def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
-        self._told(Revoked, tps)
+        self._record(Revoked, tps)
 
     def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
-        self._told(Revoked, tps, lost=True)
+        self._record(Revoked, tps, lost=True)
 
     async def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
         await self.flushes.wait()
-        self._told(KeysFlushed, tps)
+        self._record(KeysFlushed, tps)
 
     async def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
         await self.loads.wait()
-        self._told(KeysLoaded, tps)
+        self._record(KeysLoaded, tps)
 
 
 class GroupScene(Scene):
@@ -225,8 +225,8 @@ class GroupScene(Scene):
 
     def reports(self, name: str, position: int) -> int:
         """The number of times that a member has reported this position in the parent."""
-        told = (event for event in self.recorder.events if isinstance(event, PositionReported))
-        return sum((event.member, event.tp, event.position) == (name, PARENT, position) for event in told)
+        reports = (event for event in self.recorder.events if isinstance(event, PositionReported))
+        return sum((event.member, event.tp, event.position) == (name, PARENT, position) for event in reports)
 
     def is_committed(self, name: str, tp: TopicPartition, offset: int) -> bool:
         committed = (event for event in self.recorder.events if isinstance(event, Committed))
@@ -361,9 +361,9 @@ async def go_on_behind_a_member_that_went_back_unseen(scene: GroupScene) -> None
     assert await scene.until(lambda: newer in scene.delivered)
     for broker in BROKERS:
         scene.cluster.fabric.cut(f"broker{broker}", "b")
-    said = scene.reports("a", 1)
+    reports = scene.reports("a", 1)
     scene.a.go_back()
-    assert await scene.until(lambda: scene.deliveries(older) == 2 and scene.reports("a", 1) > said)
+    assert await scene.until(lambda: scene.deliveries(older) == 2 and scene.reports("a", 1) > reports)
     await trio.sleep(1)  # pause: virtual time
     scene.cluster.fabric.reset(scene.coordinator, "b")  # responses in flight are lost
     scene.cluster.fabric.heal_all()
@@ -414,9 +414,9 @@ async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
     assert await scene.until(lambda: scene.is_delivered_to("a", older))
     for broker in BROKERS:
         scene.cluster.fabric.cut(f"broker{broker}", "b")
-    before, said = scene.coordinator, scene.reports("a", 1)
+    before, reports = scene.coordinator, scene.reports("a", 1)
     scene.a.flushes.set()
-    assert await scene.until(lambda: scene.reports("a", 1) > said and scene.is_committed("a", PARENT, 1))
+    assert await scene.until(lambda: scene.reports("a", 1) > reports and scene.is_committed("a", PARENT, 1))
     await trio.sleep(1)  # pause: virtual time
     scene.cluster.fabric.reset(before, "b")  # a response in flight is lost with its sender
     await scene.replace_coordinator()

@@ -24,11 +24,11 @@ from anabranch.runtime.sim_storage import SimDisk, SimStorage
 from tests.history.events import (
     UNKNOWN,
     Event,
-    Heard,
     OffsetFetched,
+    PositionAnswered,
     PositionReported,
-    PositionTold,
     Replica,
+    SessionExtended,
     StoredBatch,
     encode_event,
 )
@@ -91,10 +91,10 @@ class Recorder:
             asked_ms = now_ms()
             answer = await ask(body, **options)
             if isinstance(answer, HeartbeatResponse | ConsumerGroupPositionResponse) and not answer.error_code:
-                self.add(Heard(now_ms(), group, member, asked_ms + session_ms))
+                self.add(SessionExtended(now_ms(), group, member, asked_ms + session_ms))
             if isinstance(answer, ConsumerGroupPositionResponse):
                 for tp, incarnation, position in _positions(answer):
-                    self.add(PositionTold(now_ms(), group, member, tp, position, incarnation))
+                    self.add(PositionAnswered(now_ms(), group, member, tp, position, incarnation))
             return answer
 
         link.request = request  # type: ignore[method-assign]

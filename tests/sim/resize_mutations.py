@@ -188,11 +188,11 @@ def a_parked_fetch_keeps_its_leader_epoch(patch: Patch) -> None:
     patch.setattr(FetchRead, "read_partition", read)
 
 
-def an_epochs_end_is_told_before_all_have_followed(patch: Patch) -> None:
+def answer_an_epochs_end_before_all_have_followed(patch: Patch) -> None:
     patch.setattr(offset_for_leader_epoch, "may_have_more", lambda *_: False)
 
 
-def a_refusal_is_told_before_all_have_followed(patch: Patch) -> None:
+def refuse_before_all_have_followed(patch: Patch) -> None:
     patch.setattr(AwaitedRefusal, "has_answer", lambda _self: True)
 
 
@@ -227,16 +227,16 @@ def the_losers_are_those_of_the_new_count(patch: Patch) -> None:
     patch.setattr(resize, "last_epoch", last_epoch)
 
 
-def leaders_are_told_the_topics_layout(patch: Patch) -> None:
+def send_leaders_the_topics_layout(patch: Patch) -> None:
     original = request_batch.leader_and_isr_state
 
-    def told(index: int, topic: Any, *rest: Any) -> Any:
+    def changed_state(index: int, topic: Any, *rest: Any) -> Any:
         state = original(index, topic, *rest)
         state.undeleted_partition_count = topic.znode.undeleted_partition_count
         state.layout_version = topic.znode.layout_version
         return state
 
-    patch.setattr(request_batch, "leader_and_isr_state", told)
+    patch.setattr(request_batch, "leader_and_isr_state", changed_state)
 
 
 def losers_need_not_answer(patch: Patch) -> None:

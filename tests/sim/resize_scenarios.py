@@ -71,7 +71,7 @@ async def write_late_by_a_count_that_came_back(scene: Scene) -> None:
     await scene.produce(key, first, value=late)
 
 
-async def merge_two_while_one_hears_nothing(scene: Scene) -> None:
+async def merge_two_while_one_gets_no_requests(scene: Scene) -> None:
     """1 still takes records when the broker of 0 closes 3: 0 must not take the keys of 1 yet (hole 4)."""
     await scene.resize(4)
     key, old, new, gone = scene.key(1, 4), Layout(4, 1), Layout(1, 2), scene.leader(1)
@@ -125,7 +125,7 @@ async def grow_while_controller_and_leader_die(scene: Scene) -> None:
     await scene.restart(leader)
 
 
-async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
+async def grow_while_only_an_election_gets_through(scene: Scene) -> None:
     """Controller and leader die, and the next controller loses ZooKeeper after the election, before the bump.
 
     Thus both leader epochs take records.
@@ -247,7 +247,7 @@ async def queue_a_resize(scene: Scene) -> None:
     await scene.produce(key, scene.layout)
 
 
-async def elect_a_survivor_while_a_marked_partition_hears_nothing(scene: Scene) -> None:
+async def elect_a_survivor_while_a_marked_partition_gets_no_requests(scene: Scene) -> None:
     """An election in the middle of a merge: the survivor's new leader must not have the merge's layout yet (hole 3)."""
     await scene.resize(2)
     key, old, new = scene.key(1, 2), Layout(2, 1), Layout(1, 2)

@@ -58,10 +58,10 @@ def test_a_seed_gives_the_same_trace_in_another_process() -> None:
     traces = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        told = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True, timeout=300
         ).stdout
-        traces.add(next(line for line in told.splitlines() if line.startswith("trace ")))
+        traces.add(next(line for line in output.splitlines() if line.startswith("trace ")))
     assert len(traces) == 1
 
 

@@ -24,14 +24,14 @@ async def merge_what_expired(scene: UnseenMerge) -> None:
     async with scene._admin() as admin:
         assert await admin.delete_records({MARKED: -1}) == {MARKED: 1}
     scene.leader.flushes = trio.Event()
-    scene.leader.hears_nothing()  # it would revoke the child in a rebalance, before the coordinator asks for a flush
+    scene.leader.stops_metadata()  # it would revoke the child in a rebalance, before the coordinator asks for a flush
     await scene.resize(1)
     value = scene.sends(key)
     await scene.produce(key, scene.layout, value=value)
     await scene.until(lambda: value in scene.delivered, LITTLE_S)
     assert scene.watch.tps() == [SURVIVOR, MARKED] or value in scene.delivered
     scene.leader.flushes.set()
-    scene.leader.hears.set()
+    scene.leader.sees_metadata.set()
     assert await scene.until(lambda: value in scene.delivered)
     assert await scene.until(lambda: scene.watch.tps() == [SURVIVOR], LONG_S), scene.watch.unfinished()
 

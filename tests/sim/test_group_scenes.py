@@ -108,7 +108,7 @@ def a_refused_commit_counts(patch: Patch) -> None:
     patch.setattr(GroupMembership, "commit_news", commit)
 
 
-def nothing_is_said_again(patch: Patch) -> None:
+def nothing_is_reported_again(patch: Patch) -> None:
     def on_asked(self: Any, known: Any, _number: int) -> None:
         self._asked = dict.fromkeys(known)
 
@@ -134,7 +134,7 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
     (scenarios.go_on_behind_a_member_that_went_back_unseen, rewinds_are_not_counted, "promise"),
     (scenarios.go_on_behind_anothers_commit, what_was_fetched_counts_as_committed, "promise"),
     (scenarios.go_on_behind_a_refused_commit, a_refused_commit_counts, "promise"),
-    (scenarios.wait_while_the_coordinator_dies, nothing_is_said_again, "late"),
+    (scenarios.wait_while_the_coordinator_dies, nothing_is_reported_again, "late"),
     (scenarios.die_before_a_commit_is_replicated, a_commit_is_answered_before_it_is_replicated, "promise"),
 )
 

@@ -63,12 +63,12 @@ class Late:
     def _keep_orders(self, patch: Patch, name: str) -> None:
         original = getattr(ReplicaManager, name)
 
-        def told(broker: ReplicaManager, topic: str, *arguments: Any) -> Any:
+        def received(broker: ReplicaManager, topic: str, *arguments: Any) -> Any:
             if topic == TOPIC:
                 self._orders.append(Order(broker, name, copy.deepcopy(arguments)))
             return original(broker, topic, *arguments)
 
-        patch.setattr(ReplicaManager, name, told)
+        patch.setattr(ReplicaManager, name, received)
 
     def _keep_maps(self, patch: Patch) -> None:
         original = Lineages.answer
@@ -83,7 +83,7 @@ class Late:
 
         patch.setattr(Lineages, "answer", answer)
 
-    def told(self, name: str, partition: int) -> list[Order]:
+    def received(self, name: str, partition: int) -> list[Order]:
         """The requests for a partition so far, the oldest first."""
         return [
             order for order in self._orders if order.name == name and order.arguments[-1].partition_index == partition
@@ -112,7 +112,7 @@ async def keep_the_group_away(scene: Scene) -> None:
 
 async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> None:
     """The child is open when the parent's leader gets its order from before the split again, then an old record."""
-    key, before = scene.key(1, 2), late.told("apply", 0)
+    key, before = scene.key(1, 2), late.received("apply", 0)
     await scene.resize(2)
     await scene.produce(key, scene.layout)
     scene.read()
@@ -125,7 +125,7 @@ async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> No
 async def lead_once_more_what_is_removed(scene: Scene, late: Late) -> None:
     """A producer that does not know of the merge writes to a revived partition, which no consumer will ever read."""
     await scene.resize(2)
-    key, leader, before = scene.key(1, 2), scene.leader(1), late.told("apply", 1)
+    key, leader, before = scene.key(1, 2), scene.leader(1), late.received("apply", 1)
     await scene.resize(1)
     assert await scene.until(lambda: not scene.watch.unfinished())
     late.arrives(before)
@@ -140,7 +140,7 @@ async def remove_once_more_what_is_there_again(scene: Scene, late: Late) -> None
     await scene.resize(1)
     scene.read()
     assert await scene.until(lambda: not scene.watch.unfinished())
-    stops = late.told("stop", 1)
+    stops = late.received("stop", 1)
     await keep_the_group_away(scene)
     await scene.resize(2)
     await scene.produce(key, scene.layout)
@@ -215,13 +215,13 @@ def orders_name_no_incarnation(patch: Patch) -> None:
 def _forget_incarnations(patch: Patch, name: str) -> None:
     original = getattr(ReplicaManager, name)
 
-    def told(self: Any, topic: str, *arguments: Any) -> Any:
+    def received(self: Any, topic: str, *arguments: Any) -> Any:
         *rest, state = arguments
         nameless = copy.copy(state)
         nameless.incarnation = -1
         return original(self, topic, *rest, nameless)
 
-    patch.setattr(ReplicaManager, name, told)
+    patch.setattr(ReplicaManager, name, received)
 
 
 def neither_incarnations_nor_epochs_that_go_on(patch: Patch) -> None:

@@ -26,10 +26,10 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
     (scenarios.write_to_a_marked_partition, off.closed_partitions_take_records, "closed"),
     (scenarios.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "key_order"),
     (scenarios.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "layouts"),
-    (scenarios.merge_two_while_one_hears_nothing, off.one_layout_for_a_topic_on_a_broker, "promise"),
+    (scenarios.merge_two_while_one_gets_no_requests, off.one_layout_for_a_topic_on_a_broker, "promise"),
     (scenarios.grow_by_several_at_once, off.the_losers_are_those_of_the_new_count, "unseen"),
     (scenarios.grow_while_controller_and_leader_die, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
-    (scenarios.grow_while_an_election_is_all_that_is_heard, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
+    (scenarios.grow_while_only_an_election_gets_through, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
     (
         scenarios.grow_again_while_a_grow_is_unfinished,
         rules.the_next_resize_begins_at_any_time,
@@ -39,14 +39,14 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
     (scenarios.grow_while_what_was_merged_is_unread, rules.a_revived_partition_gets_no_entry, "promise"),
     (scenarios.merge_what_was_opened_again, off.nothing_is_waited_for, "promise"),
     (
-        scenarios.elect_a_survivor_while_a_marked_partition_hears_nothing,
-        off.leaders_are_told_the_topics_layout,
+        scenarios.elect_a_survivor_while_a_marked_partition_gets_no_requests,
+        off.send_leaders_the_topics_layout,
         "promise",
     ),
     (scenarios.merge_twice_into_one, off.only_the_newest_entry_counts, "promise"),
     (scenarios.grow_while_a_loser_is_given_up, off.who_is_gone_has_answered, "promise"),
     (scenarios.merge_while_a_fetch_is_parked, rules.batches_newer_than_what_was_read_are_delivered, "promise"),
-    (scenarios.split_before_all_have_followed, off.an_epochs_end_is_told_before_all_have_followed, "promise"),
+    (scenarios.split_before_all_have_followed, off.answer_an_epochs_end_before_all_have_followed, "promise"),
     (scenarios.die_while_a_partition_is_removed, off.a_removal_is_two_writes, "unfinished"),
     (
         scenarios.remove_a_partition_with_a_batch_unresolved,
@@ -59,7 +59,7 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
         "key_order",
     ),
     (scenarios.split_a_partition_with_a_batch_unresolved, off.a_retry_names_the_newest_layout, "routing"),
-    (scenarios.refuse_before_all_have_followed, off.a_refusal_is_told_before_all_have_followed, "duplicates"),
+    (scenarios.refuse_before_all_have_followed, off.refuse_before_all_have_followed, "duplicates"),
     (scenarios.create_a_partition_again, off.a_partition_created_again_begins_at_0, "unseen"),
 )
 

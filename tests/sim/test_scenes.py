@@ -26,7 +26,7 @@ TRIES = 5
 """The number of schedules for a scenario with its rule off. In one or two of eight no check fails."""
 
 
-async def grow_while_a_loser_hears_nothing(scene: Scene) -> None:
+async def grow_while_a_loser_gets_no_requests(scene: Scene) -> None:
     """A producer writes to the child, then, with older metadata, to the parent, whose leader is cut off."""
     key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
     await scene.produce(key, old)
@@ -37,7 +37,7 @@ async def grow_while_a_loser_hears_nothing(scene: Scene) -> None:
     await scene.produce(key, old, limit_s=LITTLE_S)
 
 
-async def shrink_while_a_loser_hears_nothing(scene: Scene) -> None:
+async def shrink_while_a_loser_gets_no_requests(scene: Scene) -> None:
     await scene.resize(2)
     key, old, new = scene.key(1, 2), Layout(2, 1), Layout(1, 2)
     await scene.produce(key, old)
@@ -93,9 +93,9 @@ async def merge_twice_with_records_between(scene: Scene) -> None:
 
 
 SCENARIOS = [
-    (grow_while_a_loser_hears_nothing, 1, losers_need_not_answer, "promise"),
-    (grow_while_a_loser_hears_nothing, 1, gainers_wait_for_nobody, "promise"),
-    (shrink_while_a_loser_hears_nothing, 1, losers_need_not_answer, "promise"),
+    (grow_while_a_loser_gets_no_requests, 1, losers_need_not_answer, "promise"),
+    (grow_while_a_loser_gets_no_requests, 1, gainers_wait_for_nobody, "promise"),
+    (shrink_while_a_loser_gets_no_requests, 1, losers_need_not_answer, "promise"),
     (retry_what_was_written_before_the_resize, 1, layout_before_duplicates, "duplicates"),
     (merge_twice, 1, no_recursion, "promise"),
     (merge_twice_with_records_between, 1, nothing_is_waited_for, "promise"),

@@ -35,7 +35,7 @@ from tests.history.events import (
     KeysLoaded,
     OrderedGroup,
     Polled,
-    PositionTold,
+    PositionAnswered,
     Revoked,
 )
 from tests.sim.faults import BROKERS
@@ -56,7 +56,7 @@ LITTLE_S = 4.0
 class Reader:
     """A member that commits offsets by itself, also of unflushed records.
 
-    While ``hears`` is not set, no broker responds to its metadata requests. While ``belongs`` is not set, its
+    While ``sees_metadata`` is not set, no broker responds to its metadata requests. While ``belongs`` is not set, its
     coordinator does not respond. Its callbacks for loads and flushes wait until ``loads`` and ``flushes`` are set.
     """
 
@@ -64,8 +64,8 @@ class Reader:
         self._scene = scene
         self._name = name
         self._consumer: Consumer | None = None
-        self.hears = trio.Event()
-        self.hears.set()
+        self.sees_metadata = trio.Event()
+        self.sees_metadata.set()
         self.belongs = trio.Event()
         self.belongs.set()
         self.loads = trio.Event()
@@ -83,9 +83,9 @@ class Reader:
         assert self._consumer is not None
         return self._consumer._metadata.cluster.topics[TOPIC]
 
-    def hears_nothing(self) -> None:
-        if self.hears.is_set():
-            self.hears = trio.Event()
+    def stops_metadata(self) -> None:
+        if self.sees_metadata.is_set():
+            self.sees_metadata = trio.Event()
 
     async def run(self) -> None:
         scene, name = self._scene, self._name
@@ -105,11 +105,11 @@ class Reader:
             scene.recorder.spy_on(consumer, name)
             refresh = consumer._metadata.refresh
 
-            async def refresh_when_heard() -> None:
-                await self.hears.wait()
+            async def refresh_once_served() -> None:
+                await self.sees_metadata.wait()
                 await refresh()
 
-            consumer._metadata.refresh = refresh_when_heard  # type: ignore[method-assign]
+            consumer._metadata.refresh = refresh_once_served  # type: ignore[method-assign]
             link = consumer._need_link()
             request = link.request
 
@@ -131,27 +131,27 @@ class Reader:
                         scene.recorder.add(polled)
                         scene.delivered[value] = None
 
-    def _told(self, kind: Any, tps: list[TopicPartition], **more: Any) -> None:
+    def _record(self, kind: Any, tps: list[TopicPartition], **more: Any) -> None:
         assert self._consumer is not None
         self._scene.recorder.add(kind(now_ms(), GROUP, self._name, generation_of(self._consumer), list(tps), **more))
 
     async def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
-        self._told(Assigned, tps)  # the load is of this moment; states that are flushed later may be missing
+        self._record(Assigned, tps)  # the load is of this moment; states that are flushed later may be missing
         if tps:
             await self.loads.wait()
 
     def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
-        self._told(Revoked, tps)
+        self._record(Revoked, tps)
 
     def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
-        self._told(Revoked, tps, lost=True)
+        self._record(Revoked, tps, lost=True)
 
     async def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
         await self.flushes.wait()
-        self._told(KeysFlushed, tps)
+        self._record(KeysFlushed, tps)
 
     async def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
-        self._told(KeysLoaded, tps)
+        self._record(KeysLoaded, tps)
         await self.loads.wait()
 
     def look(self) -> None:
@@ -204,10 +204,10 @@ class UnseenMerge(Scene):
         committed = (event for event in self.recorder.events if isinstance(event, Committed))
         return any((event.tp, event.offset, event.outcome) == (tp, offset, "ok") for event in committed)
 
-    def is_told(self, reader: str, tp: TopicPartition) -> bool:
+    def is_answered(self, reader: str, tp: TopicPartition) -> bool:
         """Whether a reader got the group's position in a partition from the coordinator."""
-        told = (event for event in self.recorder.events if isinstance(event, PositionTold))
-        return any((event.member, event.tp) == (reader, tp) for event in told)
+        answered = (event for event in self.recorder.events if isinstance(event, PositionAnswered))
+        return any((event.member, event.tp) == (reader, tp) for event in answered)
 
     def is_delivered_to(self, reader: str, value: str) -> bool:
         polled = (event for event in self.recorder.events if isinstance(event, Polled))
@@ -235,11 +235,11 @@ class UnseenMerge(Scene):
 
     async def merge_unseen(self) -> None:
         """2 -> 1, and the child is removed before a member notices. The survivor's owner notices first."""
-        self.leader.hears_nothing()
-        self.other.hears_nothing()
+        self.leader.stops_metadata()
+        self.other.stops_metadata()
         await self.resize(1)
         await self.see_removed()
-        self.other.hears.set()
+        self.other.sees_metadata.set()
 
     async def see_removed(self) -> None:
         """Wait until the child is removed. The leader does not notice."""
@@ -256,20 +256,20 @@ async def merge(scene: UnseenMerge) -> None:
     await scene.deliver(key)
     await scene.merge_unseen()
     await scene.deliver(key)
-    scene.leader.hears.set()
+    scene.leader.sees_metadata.set()
 
 
 async def split_and_merge(scene: UnseenMerge) -> None:
     """The survivor's owner knows of one partition, and learns neither of the split nor of the merge."""
     await scene.begin()
-    scene.other.hears_nothing()
+    scene.other.stops_metadata()
     await scene.resize(2)
     assert await scene.until(lambda: scene.owned == ({SURVIVOR}, {MARKED}))
     key = scene.key(1, 2)
     await scene.deliver(key)
     await scene.merge_unseen()
     await scene.deliver(key)
-    scene.leader.hears.set()
+    scene.leader.sees_metadata.set()
 
 
 async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
@@ -279,13 +279,13 @@ async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
     await scene.begin()
     key = scene.key(1, 2)
     await scene.deliver(key)
-    scene.leader.hears_nothing()
+    scene.leader.stops_metadata()
     await scene.resize(1)
     await scene.see_removed()
     assert await scene.until(lambda: len(scene.other.topic.partitions) == 1)
     scene.other.loads.set()
     await scene.deliver(key)
-    scene.leader.hears.set()
+    scene.leader.sees_metadata.set()
 
 
 async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
@@ -295,7 +295,7 @@ async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
     first, second, survivor = scene.key(5, 6), scene.key(3, 6), TopicPartition(TOPIC, 1)
     for key in (first, second):
         await scene.deliver(key)
-    scene.leader.hears_nothing()
+    scene.leader.stops_metadata()
     scene.other.loads = trio.Event()
     await scene.resize(5)
     value = scene.sends(first)
@@ -303,14 +303,14 @@ async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
     assert await scene.until(lambda: scene.has_begun_to_load("a", survivor))
     await scene.resize(3)
 
-    def is_told() -> bool:
+    def is_answered() -> bool:
         scene.other.look()  # as a monitoring task does
-        return scene.is_told("a", TopicPartition(TOPIC, 3))
+        return scene.is_answered("a", TopicPartition(TOPIC, 3))
 
-    assert await scene.until(is_told)
+    assert await scene.until(is_answered)
     scene.other.loads.set()
     await scene.deliver(second)
-    scene.leader.hears.set()
+    scene.leader.sees_metadata.set()
 
 
 async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
@@ -320,17 +320,17 @@ async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
     key = scene.key(1, 2)
     await scene.deliver(key)
     scene.other.pause(SURVIVOR)
-    scene.leader.hears_nothing()
-    scene.other.hears_nothing()
+    scene.leader.stops_metadata()
+    scene.other.stops_metadata()
     await scene.resize(1)
     await scene.see_removed()
     value = scene.sends(key)
     await scene.produce(key, scene.layout, value=value)
     await scene.resize(2)
-    scene.other.hears.set()
+    scene.other.sees_metadata.set()
     scene.other.resume(SURVIVOR)
     assert await scene.until(lambda: value in scene.delivered)
-    scene.leader.hears.set()
+    scene.leader.sees_metadata.set()
 
 
 async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
@@ -340,8 +340,8 @@ async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
     key = scene.key(1, 2)
     await scene.deliver(key)
     assert await scene.until(lambda: scene.is_committed(MARKED, 1))
-    scene.leader.hears_nothing()
-    scene.other.hears_nothing()
+    scene.leader.stops_metadata()
+    scene.other.stops_metadata()
     brokers = [f"broker{broker}" for broker in BROKERS]
     for broker in brokers:
         for reader in ("a", "b"):
@@ -355,9 +355,9 @@ async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
     scene.cluster.fabric.heal_all()
     await scene.restart(before)
     await scene.see_removed()
-    scene.other.hears.set()
+    scene.other.sees_metadata.set()
     await scene.deliver(key)
-    scene.leader.hears.set()
+    scene.leader.sees_metadata.set()
 
 
 async def merge_behind_a_member(scene: UnseenMerge) -> None:
@@ -378,7 +378,7 @@ async def removed_behind_a_member(scene: UnseenMerge, *, created_again: bool) ->
     await scene.deliver(key)
     assert await scene.until(lambda: scene.is_committed(MARKED, 1))
     scene.other.belongs = trio.Event()
-    scene.other.hears_nothing()
+    scene.other.stops_metadata()
     assert await scene.until(lambda: scene.leader.assignment == set(scene.watch.tps()))
     await scene.resize(1)
     assert await scene.until(lambda: scene.watch.tps() == [SURVIVOR], LONG_S), scene.watch.unfinished()
@@ -386,7 +386,7 @@ async def removed_behind_a_member(scene: UnseenMerge, *, created_again: bool) ->
     if created_again:
         await scene.resize(4)
     assert scene.other.topic.layout_version < scene.layout.layout_version, "it must not know the new layout"
-    scene.other.hears.set()
+    scene.other.sees_metadata.set()
     assert await scene.until(lambda: scene.is_delivered_to("a", after))
     assert MARKED in scene.other.assignment, "it must not know that it was evicted"
     scene.other.belongs.set()

@@ -218,20 +218,20 @@ async def heal(cluster: SimCluster, workload: Workload, watch: TopicWatch) -> di
     """Wait until every replica is in sync and complete; returns the partitions' ends. Raises ``NotHealedError``."""
     if not await wait_until_whole(cluster, HEAL_LIMIT_S):
         raise NotHealedError(f"not in sync: {missing_replicas(cluster)}; running: {sorted(cluster.running)}")
-    told: dict[TopicPartition, int] = {}
+    leader_ends: dict[TopicPartition, int] = {}
     on_disk: dict[TopicPartition, list[int]] = {}
     with trio.move_on_after(HEAL_LIMIT_S):
         while True:
-            told = {}
+            leader_ends = {}
             for broker in BROKERS:
                 with trio.move_on_after(5):
                     found = await workload.listed_ends(broker)
-                    told.update((tp, offset) for tp, (offset, _epoch, _asked) in found.items())
+                    leader_ends.update((tp, offset) for tp, (offset, _epoch, _asked) in found.items())
             on_disk = {tp: [log_end(cluster.disks[f"broker{broker}"], tp) for broker in BROKERS] for tp in watch.tps()}
-            if on_disk and all(set(ends) == {told.get(tp)} for tp, ends in on_disk.items()):
-                return told
+            if on_disk and all(set(ends) == {leader_ends.get(tp)} for tp, ends in on_disk.items()):
+                return leader_ends
             await trio.sleep(0.5)  # polls: virtual time
-    raise NotHealedError(f"the leaders tell the ends {told}, the logs end at {on_disk}")
+    raise NotHealedError(f"the leaders have the ends {leader_ends}, the logs end at {on_disk}")
 
 
 async def drain(cluster: SimCluster, group: Group, watch: TopicWatch, ends: dict[TopicPartition, int]) -> None:
