@@ -303,7 +303,7 @@ class ActiveController:
         try:
             await self._handle(event)
         except ImageStaleError as error:
-            logger.warning("cluster.read_again", why=str(error))
+            logger.warning("cluster.read_again", reason=str(error))
             if isinstance(event, AdminCall):
                 self._events.put(event)
             await trio.sleep(RELOAD_BACKOFF_S)
@@ -425,7 +425,7 @@ class ActiveController:
                 self._events.put(ResizesDue())
                 break
             except ImageStaleError as error:
-                logger.warning("cluster.read_again", why=str(error))
+                logger.warning("cluster.read_again", reason=str(error))
                 await trio.sleep(RELOAD_BACKOFF_S)
         image = self.image
         logger.info(

@@ -86,4 +86,4 @@ async def _resize(context: Context, topic: TopicImage, policy: Policy, measured:
     topic.append_window.refusal = refusal
     refused = {"refused": refusal} if refusal else {}
     change = f"{before}->{decision.wanted}"
-    logger.info("autoscale.resize", topic=topic.name, partitions=change, because=decision.why, **refused)
+    logger.info("autoscale.resize", topic=topic.name, partitions=change, reason=decision.why, **refused)

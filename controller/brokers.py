@@ -66,7 +66,7 @@ async def on_brokers_changed(context: Context) -> None:
     refused, gone, joined, changed = difference(image, registered)
     for id, why in refused.items():
         if image.refused_brokers.get(id) != registered[id].epoch:
-            logger.error("broker.refused", broker=id, why=why)
+            logger.error("broker.refused", broker=id, reason=why)
     image.refused_brokers = {id: registered[id].epoch for id in refused}
     if gone:
         for id in gone:

@@ -114,7 +114,7 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
     effects = restoring(context.image, topic, settled)
     if effects.writes:
         why = f"{ORDERED_KEY} cannot be changed any more: the topic was resized"
-        logger.error("config.edit_undone", path=paths.topic_config(topic), why=why)
+        logger.error("config.edit_undone", path=paths.topic_config(topic), reason=why)
         await carry_out(context, effects)
 
 

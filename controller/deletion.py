@@ -43,11 +43,11 @@ async def on_deletions_changed(context: Context) -> None:
             await context.store.write(await _leftovers(context, name))
             image.configs.pop(paths.topic_config(name), None)
         elif topic is not None:
-            logger.error("topic.deletion_refused", topic=name, why="delete.topic.enable is false")
+            logger.error("topic.deletion_refused", topic=name, reason="delete.topic.enable is false")
             await context.store.write([DeleteOp(paths.delete_topic(name))])
         else:
             logger.error(
-                "topic.deletion_refused", topic=name, why="the topic could not be loaded; repair or remove its znode"
+                "topic.deletion_refused", topic=name, reason="the topic could not be loaded; repair or remove its znode"
             )
 
 

@@ -110,7 +110,7 @@ class _Process:
                 await ensure_paths(zk)
                 await self._term(zk)
             except (ControllerMovedError, ZkSessionExpiredError, ZkConnectionError) as error:
-                logger.info("controller.stands_again", controller_id=self._config.controller_id, why=str(error))
+                logger.info("controller.stands_again", controller_id=self._config.controller_id, reason=str(error))
 
     async def _term(self, zk: ZkStore) -> None:
         """Wait until no controller is in office, stand for election, and stay in office until replaced."""
@@ -122,7 +122,7 @@ class _Process:
         office = await stand(zk, znode)
         if office is None:
             return
-        logger.info("controller.elected", controller_id=config.controller_id, epoch=office.controller_epoch)
+        logger.info("controller.elected", controller_id=config.controller_id, controller_epoch=office.controller_epoch)
         self.active = ActiveController(self._env, config, office, self.metrics, self.background)
         try:
             await self.active.run()

@@ -97,7 +97,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
         try:
             znode = TopicZnode.decode(paths.topic(name), found.data)
         except MalformedZnodeError as error:
-            logger.error("topic.edit_undone", path=paths.topic(name), why=str(error))
+            logger.error("topic.edit_undone", path=paths.topic(name), reason=str(error))
             await _undo(context, undone(known, found.version))
             return
         await _take_edit(context, known, znode, found.version)
@@ -115,7 +115,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
         raise ImageStaleError(f"{path} of a frozen topic was edited")
     effects = decide_edit(context.image, context.config, topic, edited, version)
     if effects.response.outcome is Outcome.REFUSE:
-        logger.error("topic.edit_undone", path=path, why=effects.response.why)
+        logger.error("topic.edit_undone", path=path, reason=effects.response.why)
         await _undo(context, effects)
         return
     _log_partly_done(path, effects.response)
@@ -293,7 +293,7 @@ async def _settle(context: Context, topic: TopicImage, present: Collection[str])
         await _freeze(context, topic, snapshot, verdict.why)
         return
     if verdict.outcome is Outcome.REFUSE:
-        logger.error("topic.edit_undone", path=paths.topic(topic.name), why=verdict.why)
+        logger.error("topic.edit_undone", path=paths.topic(topic.name), reason=verdict.why)
     else:
         _log_partly_done(paths.topic(topic.name), verdict)
     if effects.znode.ordered_delivery is not None:
@@ -331,7 +331,7 @@ def decide_found(
 
 def _log_partly_done(path: str, verdict: Verdict) -> None:
     if verdict.why:
-        logger.warning("topic.edit_taken_in_part", path=path, why=verdict.why)
+        logger.warning("topic.edit_taken_in_part", path=path, reason=verdict.why)
 
 
 async def _with_stray_states(context: Context, topic: TopicImage, present: Collection[str]) -> Snapshot:
@@ -351,7 +351,7 @@ async def _with_stray_states(context: Context, topic: TopicImage, present: Colle
 
 async def _freeze(context: Context, topic: TopicImage, snapshot: Snapshot, why: str) -> None:
     """Freeze the topic: the layout of its partition states is served until an edit removes the contradiction."""
-    logger.error("topic.frozen", path=paths.topic(topic.name), why=why)
+    logger.error("topic.frozen", path=paths.topic(topic.name), reason=why)
     topic.frozen = why
     topic.znode = as_served(snapshot)
     for index, partition in topic.partitions.items():
@@ -364,4 +364,4 @@ async def _undo(context: Context, effects: Effects) -> None:
     try:
         await carry_out(context, effects)
     except ImageStaleError as error:
-        logger.info("topic.edited_again", why=str(error))
+        logger.info("topic.edited_again", reason=str(error))

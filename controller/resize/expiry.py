@@ -114,7 +114,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
         if of_topic is not None and (readers(groups.known, topic.name) or of_topic.waits):
             found.append(await _look_at(context, link, topic, groups, of_topic))
     for why in (why for one in found for why in one.unknown):
-        logger.info("retention.unread_not_known", why=why)
+        logger.info("retention.unread_not_known", reason=why)
     for entry in (entry for one in found for entry in one.expiring):
         context.metrics.retention_warnings.add(entry.tp.topic, entry.group)
         logger.warning(

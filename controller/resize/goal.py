@@ -67,7 +67,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
         log_wait(topic, f"its resize to {wanted} partitions waits: {verdict.why}")
         return
     if verdict.outcome is Outcome.REFUSE:
-        logger.error("resize.dropped", topic=topic.name, wanted=wanted, why=verdict.why)
+        logger.error("resize.dropped", topic=topic.name, wanted=wanted, reason=verdict.why)
     await carry_out(context, effects)
 
 
@@ -89,7 +89,7 @@ def log_wait(topic: TopicImage, why: str) -> None:
     """Log why a resize waits, once for each reason."""
     if topic.wait_logged != why:
         topic.wait_logged = why
-        logger.warning("resize.delayed", topic=topic.name, why=why)
+        logger.warning("resize.delayed", topic=topic.name, reason=why)
 
 
 def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: bool = False) -> Effects:

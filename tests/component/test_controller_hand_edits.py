@@ -103,7 +103,7 @@ async def test_an_edit_of_a_field_that_only_the_controller_writes_is_undone(
     partitions = {str(index): replicas for index, replicas in before.partitions.items()}
     assigned = {index: replicas for index, replicas in changes.items() if index.isdigit()}
     await edit(world, **({"partitions": partitions | assigned} if assigned else changes))
-    await world.until(lambda: f"event=topic.edit_undone path={paths.topic(TOPIC)} why={why}" in caplog.text)
+    await world.until(lambda: f"event=topic.edit_undone path={paths.topic(TOPIC)} reason={why}" in caplog.text)
     await restored(world, before)
     await resized(world, 7)
 

@@ -213,7 +213,7 @@ async def test_a_write_that_always_breaks_the_connection_is_given_up(
     assert f"not written in {MAX_ATTEMPTS} attempts" in message
     assert broken == MAX_ATTEMPTS
     assert await alter(world, "t", "1:1") == DONE
-    again_read = "event=cluster.read_again why=a step was given up"
+    again_read = "event=cluster.read_again reason=a step was given up"
     await world.until(lambda: any(again_read in record.getMessage() for record in caplog.records))
 
 

@@ -286,7 +286,7 @@ async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
     await configure(world, retention_ms="-1")
     release(world)
     await world.until(lambda: is_settled(world, 9, 2, 6, None))
-    assert "event=resize.dropped topic=t wanted=5 why=The topic's records never expire" in caplog.text
+    assert "event=resize.dropped topic=t wanted=5 reason=The topic's records never expire" in caplog.text
 
 
 async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(

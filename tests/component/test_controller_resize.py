@@ -512,7 +512,7 @@ async def test_partitions_assigned_without_an_active_controller_become_a_queued_
     await world.start_controller(1001)
     await world.until(lambda: finished(world, 6))
     assert await counts(world) == (6, known.layout_version + 1, len(known.partitions), None)
-    line = "event=topic.edit_taken_in_part path=/brokers/topics/t why=The resize to 6 partitions is queued;"
+    line = "event=topic.edit_taken_in_part path=/brokers/topics/t reason=The resize to 6 partitions is queued;"
     assert line in caplog.text
 
 

@@ -65,7 +65,7 @@ async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes
     held.release()
     await world.until(lambda: finished(world, held.count))
     assert not is_live(world) and stranger.requests == []
-    line = f"event=broker.refused broker={STRANGER} why=consumer_offsets_topic_schema is finalized at level 2, "
+    line = f"event=broker.refused broker={STRANGER} reason=consumer_offsets_topic_schema is finalized at level 2, "
     assert caplog.text.count(line) == 1
     stranger.leave()
     stranger.features = world.brokers[1].features

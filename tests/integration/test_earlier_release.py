@@ -167,8 +167,8 @@ def test_a_broker_of_the_earlier_release_that_registers_later_is_refused(found: 
     registration = recorded.znodes()[paths.broker_id(1)]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin, zookeeper(cluster) as client:
         client.create(paths.broker_id(9), json.dumps(registration).encode(), ephemeral=True)
-        why = "why='consumer_offsets_topic_schema is finalized at level 2, broker 9 supports no level of it"
-        refused = f"event='broker.refused' broker=9 {why}"
+        reason = "reason='consumer_offsets_topic_schema is finalized at level 2, broker 9 supports no level of it"
+        refused = f"event='broker.refused' broker=9 {reason}"
         wait_for(lambda: refused in controller_log(cluster), DEADLINE_S, "the controller refuses it")
         assert "ordered_resize is finalized at level 2, broker 9 supports levels 1 to 1" in controller_log(cluster)
         assert {node.id for node in admin.describe_cluster().nodes} == {1, 2}
